@@ -1,0 +1,44 @@
+# Every target installs what it needs into .venv first; a second run starts in seconds.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: help demo test lint types imports unit soak bench clean
+
+help:
+	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
+	@echo "make test    lint, types, import contracts and all tests"
+	@echo "make lint | types | imports | unit    one of them alone"
+	@echo "make soak    the long forms: soak, floods, fuzzing, kill storms"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python cannot make virtual environments; install its venv package (on Debian: python3-venv)"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/python -m examples.demo $(DEMO)
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/flake8-async proxy plugins testbed examples
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+unit: $(STAMP)
+	$(BIN)/pytest -m "not soak" $(TESTS)
+
+test: lint types imports unit
+
+soak: $(STAMP)
+	$(BIN)/pytest -m soak --timeout 3600 $(TESTS)
+
+clean:
+	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info
