@@ -1,0 +1,88 @@
+"""Who a quota is for, and which quota it is: the value types that configuration, callbacks and the quota APIs share.
+
+Called by everything; knows nothing of requests, arithmetic or time.
+Source: KIP-13, KIP-124, KIP-546 (``ClientQuotaEntity``), ``org.apache.kafka.server.config.QuotaConfig``.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from typing import Final, TypeAlias
+
+
+class Default(Enum):
+    """The default entity of a type: ``<default>`` in tools, a null name on the wire."""
+
+    DEFAULT = "<default>"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+DEFAULT: Final = Default.DEFAULT
+
+EntityName: TypeAlias = str | Default
+
+ANONYMOUS: Final = "ANONYMOUS"
+"""The user name of a connection that has not authenticated (``KafkaPrincipal.ANONYMOUS``)."""
+
+
+class QuotaKey(StrEnum):
+    """The quota keys, as ``kafka-configs`` and the configuration file spell them."""
+
+    PRODUCER_BYTE_RATE = "producer_byte_rate"
+    """Bytes a second that an entity may produce (KIP-13)."""
+    CONSUMER_BYTE_RATE = "consumer_byte_rate"
+    """Bytes a second that an entity may fetch (KIP-13)."""
+    REQUEST_PERCENTAGE = "request_percentage"
+    """Thread time in percent of one thread (KIP-124)."""
+    CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
+    """Partitions created, added or deleted a second (KIP-599)."""
+    PRODUCER_IDS_RATE = "producer_ids_rate"
+    """New producer ids in a window; for users only (KIP-936)."""
+
+    @property
+    def integral(self) -> bool:
+        """Whether Kafka declares the key LONG: a fraction above 1e-6 is refused (``ClientQuotaControlManager``)."""
+        return self in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaEntity:
+    """A user, a client id, or a pair of both; each a name or `DEFAULT`. ``None``: the type is not part of the entity."""
+
+    user: EntityName | None = None
+    client_id: EntityName | None = None
+
+    def __post_init__(self) -> None:
+        if self.user is None and self.client_id is None:
+            raise ValueError("a quota entity needs a user, a client-id, or both")
+        if self.user == "" or self.client_id == "":
+            raise ValueError('an entity name must not be empty; the default entity is written "<default>"')
+
+    def __str__(self) -> str:
+        parts = (("user", self.user), ("client-id", self.client_id))
+        return ", ".join(f"{kind}={name}" for kind, name in parts if name is not None)
+
+
+LONG_MAX: Final = 2**63 - 1
+_FRACTION: Final = 1e-6  # ClientQuotaControlManager.validateQuotaKeyValue
+
+
+def check_quota_value(key: QuotaKey, value: float, entity: QuotaEntity | None = None) -> None:
+    """Raise `ValueError` with a whole sentence unless Kafka would take ``value`` for ``key``.
+
+    Values must be finite and above 0; integral keys refuse fractions and what a LONG does not hold;
+    ``producer_ids_rate`` is for users alone (KIP-936).
+    """
+    if not math.isfinite(value) or value <= 0:
+        raise ValueError(f"{key} = {value!r}: must be a finite number above 0")
+    if key.integral:
+        if abs(value - round(value)) > _FRACTION:
+            raise ValueError(f"{key} = {value!r}: must be a whole number of bytes a second")
+        if round(value) > LONG_MAX:
+            raise ValueError(f"{key} = {value!r}: must be at most {LONG_MAX}")
+    if key is QuotaKey.PRODUCER_IDS_RATE and entity is not None and (entity.client_id is not None):
+        raise ValueError(f"{key} is for users only (KIP-936), not for {entity}")
