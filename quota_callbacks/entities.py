@@ -51,7 +51,8 @@ class QuotaKey(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """A user, a client id, or a pair of both; each a name or `DEFAULT`. ``None``: the type is not part of the entity."""
+    """A user, a client id, or a pair of both; each a name or `DEFAULT`. ``None``: the type is not part of the
+    entity."""
 
     user: EntityName | None = None
     client_id: EntityName | None = None

@@ -1,0 +1,51 @@
+"""KIP-257's callbacks as Kafka ships them (``ClientQuotaManager.DefaultQuotaCallback``): precedence over eight levels.
+
+Registered last, so that a custom callback that names tags or limits is asked first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quota_callbacks.client_quotas import Limit
+from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from quota_callbacks.precedence import QuotaLevels, Tags
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+headrace_hooks = HOOK_VERSION
+
+
+class DefaultQuotaCallback:
+    """Holds the quotas of every key by entity."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._levels = {key: QuotaLevels() for key in QuotaKey}
+
+    @hookimpl(trylast=True)
+    def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+        """Tags by the levels that hold any quota; nothing while there is none."""
+        tags = self._levels[key].tags(user, client_id)
+        return None if tags is None else {"user": tags.user, "client-id": tags.client_id}
+
+    @hookimpl(trylast=True)
+    def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+        """The limit by the shape of the bucket."""
+        found = self._levels[key].limit(Tags(tags.get("user", ""), tags.get("client-id", "")))
+        return None if found is None else Limit(found[0], str(found[1]))
+
+    @hookimpl
+    def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float) -> bool:
+        """Keep the quota."""
+        self._levels[key].update(entity, value)
+        return True
+
+    @hookimpl
+    def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> bool:
+        """Forget the quota."""
+        self._levels[key].remove(entity)
+        return True

@@ -1,0 +1,195 @@
+"""The hooks of Headrace, all of them, and nothing else.
+
+A plugin is a module, an instance, or a class (made without arguments) with functions marked `hookimpl`. It is found
+by an entry point
+in the group ``headrace.plugins`` or by ``plugins.load`` in the configuration, and it says which version of this
+surface it
+was made for: an attribute ``headrace_hooks = 1``. A plugin made for another version is refused with a sentence.
+
+For every hook:
+
+- It runs on the event loop, between two system calls. It must not block, sleep or do I/O: hand work to a thread of
+  your own.
+- When it raises, the error is logged with the plugin's name, the hook counts as not called for that plugin, and
+  ``plugins.on_error`` decides: ``open`` (default) goes on as if it had said nothing; ``closed`` refuses the request (or
+  closes the connection where the protocol has no error for it). Other plugins and other connections are not disturbed.
+- Times are whole milliseconds of a monotonic clock, passed as ``now_ms``.
+- Arguments that an implementation does not name are not passed, as pluggy has it. The request-level hooks take no
+  wrappers.
+
+Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the first group; the rest is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pluggy
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from quota_callbacks.client_quotas import ClientQuotas
+    from quota_callbacks.entities import QuotaEntity, QuotaKey
+    from quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
+    from quota_callbacks.verdicts import Verdict
+
+HOOK_VERSION: Final = 1
+"""The version of this surface. It changes when a plugin that worked would no longer."""
+
+PROJECT: Final = "headrace"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginContext:
+    """What a plugin is given when it is configured."""
+
+    options: Mapping[str, Any]
+    """The table ``[plugins.options.<name>]`` of the configuration; empty when there is none."""
+    quotas: ClientQuotas
+    """The buckets, resolved by the ``quota_metric_tags`` and ``quota_limit`` of whoever is registered."""
+
+
+# --- life cycle -------------------------------------------------------------------------------------------------------
+
+
+@hookspec
+def configure(context: PluginContext) -> None:
+    """Take the options and the buckets.
+
+    Called once for each plugin, before any listener is open, and again with new options on a reload that changed them.
+    May block (files are read here). Raising here stops the start with the plugin's name and the error; on a reload it
+    leaves the old configuration
+    in force. Options that make no sense are told by raising ``ValueError`` with a sentence.
+    """
+
+
+@hookspec
+def close() -> None:
+    """Release what you hold (``ClientQuotaCallback.close``).
+
+    Called once, after the last connection is closed. May block for a bounded time: exporters flush here. Runs in a
+    thread. Errors are logged.
+    """
+
+
+# --- KIP-257 ----------------------------------------------------------------------------------------------------------
+
+
+@hookspec(firstresult=True)
+def quota_metric_tags(key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+    """Name the bucket that a request of ``user`` and ``client_id`` is charged to (``quotaMetricTags``).
+
+    Called when a connection first needs a bucket of ``key`` and after quotas changed, not for every request. The first
+    answer that is not ``None`` wins, custom callbacks before Kafka's own; ``None`` from all means that ``key`` has no
+    quota
+    and nothing is recorded. Equal tags share one bucket. Changes nothing.
+    """
+
+
+@hookspec(firstresult=True)
+def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+    """Say the limit of the bucket named by ``tags`` (``quotaLimit``), in the key's unit; ``None`` is unlimited.
+
+    Called when a bucket is made and after quotas changed. Must be above 0; another value is the plugin's error. The
+    first answer that is not ``None`` wins.
+    """
+
+
+@hookspec
+def update_quota(key: QuotaKey, entity: QuotaEntity, value: float) -> bool:  # type: ignore[empty-body]
+    """A quota was set, by the configuration or by AlterClientQuotas (``updateQuota``).
+
+    Called for each before the first listener opens, then on every change; limits are asked for anew afterwards. Return
+    whether any limit of yours changed.
+    """
+
+
+@hookspec
+def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:  # type: ignore[empty-body]
+    """A quota was removed (``removeQuota``). As `update_quota`."""
+
+
+@hookspec
+def quota_reset_required(key: QuotaKey) -> bool:  # type: ignore[empty-body]
+    """Say whether limits have changed by other means than `update_quota` (``quotaResetRequired``).
+
+    Polled for every request, as Kafka does, when a plugin implements it: keep it to a flag. One ``True`` makes limits
+    be asked for anew.
+    """
+
+
+@hookspec
+def update_cluster_metadata(cluster: ClusterMetadata) -> bool:  # type: ignore[empty-body]
+    """The proxy learned that brokers came, left or moved (``updateClusterMetadata``).
+
+    Called after the change took effect. Return whether any limit of yours changed by it.
+    """
+
+
+# --- requests ---------------------------------------------------------------------------------------------------------
+
+
+@hookspec
+def enforced_quotas() -> frozenset[QuotaKey]:  # type: ignore[empty-body]
+    """Name the quota keys that this callback enforces. Asked once.
+
+    A quota that is configured and that no callback enforces is refused at start, so that none is silently ignored.
+    """
+
+
+@hookspec
+def request_interest() -> Iterable[Interest]:  # type: ignore[empty-body]
+    """Name the APIs whose requests and replies you want, and in how much detail. Asked once, after `configure`.
+
+    A plugin without it gets every API by its head. Requests of an API that nobody wants make no calls at all.
+    """
+
+
+@hookspec
+def request_received(request: Request, now_ms: int) -> Verdict | None:
+    """A request's head (or body, as asked) was read and nothing of it has been forwarded yet.
+
+    Called once a request, in the order of arrival on its connection; not for connections that are still
+    authenticating by
+    headerless tokens, nor while enforcement is switched off or for exempt users. May set ``request.fetch_max_bytes``
+    and
+    use ``request.connection.cache``. The longest throttle of all wins; a refusal wins over a throttle, and the request
+    is not forwarded.
+    """
+
+
+@hookspec
+def response_received(request: Request, now_ms: int) -> Verdict | None:
+    """The head of the reply to ``request`` was read and nothing of it has been sent to the client yet.
+
+    Called once for each reply, under the conditions of `request_received`. The bytes go out at once whatever the
+    verdict (KIP-219): a throttle
+    mutes the client's channel and is put into the reply's ``throttle_time_ms``; a refusal here is the plugin's error.
+    """
+
+
+# --- observation: what they return is ignored -------------------------------------------------------------------------
+
+
+@hookspec
+def connection_opened(connection: Connection) -> None:
+    """A client connected; nothing was read yet."""
+
+
+@hookspec
+def connection_closed(connection: Connection, reason: str | None) -> None:
+    """A client's connection is gone; ``reason`` says why when it was not the client's own, orderly end."""
+
+
+@hookspec
+def request_completed(request: Request) -> None:
+    """A request is over: its reply's last byte was handed to the client, or it will never come (``request.error``).
+
+    Called for every request, enforcement on or off, of the APIs in `request_interest`. ``request`` is final; it may
+    be kept.
+    """

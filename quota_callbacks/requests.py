@@ -1,0 +1,155 @@
+"""What a callback sees: a client's connection, a request on its way, and the reply to it.
+
+These are the proxy's own live objects, mutable and slotted because one is made for every request. A callback reads
+them;
+it writes only what is marked *callbacks may write*.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from quota_callbacks.entities import ANONYMOUS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from quota_callbacks.verdicts import Reason
+
+
+class Detail(Enum):
+    """How much of a request a callback needs; less is faster."""
+
+    HEAD = "head"
+    """Header, size, and the few fields that are skimmed from Produce and Fetch."""
+    BODY = "body"
+    """The whole decoded body, in `Request.body`. For small requests: the frame is collected first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interest:
+    """A callback wants requests (and their replies) of one API."""
+
+    api_key: int
+    detail: Detail = Detail.HEAD
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """A host and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    """A client's connection, from accept to close."""
+
+    connection_id: int
+    """Unique while the process lives."""
+    peer: Address
+    node_id: int | None = None
+    """The broker whose port the client connected to; ``None`` at the bootstrap port."""
+    user: str = ANONYMOUS
+    """The name in the principal; ``ANONYMOUS`` until the broker has accepted an authentication."""
+    upstream: Address | None = None
+    """The broker's own address; ``None`` until the first byte came."""
+    cache: dict[object, Any] = field(default_factory=dict)
+    """For callbacks: what they resolved for this connection, by a key of their own. *Callbacks may write.*"""
+
+
+class Request:
+    """A request from its first byte to the last byte of its reply. Times are seconds of the proxy's monotonic clock."""
+
+    __slots__ = (
+        "acks",
+        "api_key",
+        "api_version",
+        "body",
+        "broker_throttle_ms",
+        "client_id",
+        "completed_s",
+        "connection",
+        "correlation_id",
+        "error",
+        "fetch_max_bytes",
+        "forwarded_s",
+        "reason",
+        "received_s",
+        "refused_code",
+        "reply_s",
+        "request_bytes",
+        "response_bytes",
+        "response_header_bytes",
+        "throttle_ms",
+    )
+
+    def __init__(
+        self,
+        connection: Connection,
+        api_key: int,
+        api_version: int,
+        correlation_id: int,
+        client_id: str,
+        request_bytes: int,
+        received_s: float,
+    ) -> None:
+        self.connection = connection
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        """As the header has it; a null client id is "" (``RequestHeader``)."""
+        self.request_bytes = request_bytes
+        """Header and body, without the 4 bytes of the length before them."""
+        self.received_s = received_s
+        """When its first byte was read."""
+        self.acks: int | None = None
+        """Produce only. With 0 there will be no reply."""
+        self.body: Mapping[str, Any] | None = None
+        """Decoded, fields in snake_case; only where a callback asked for `Detail.BODY`."""
+        self.fetch_max_bytes: int | None = None
+        """Fetch and ShareFetch: cap the reply at this many bytes. *Callbacks may write.*"""
+        self.forwarded_s: float | None = None
+        """When its head was handed on to the broker; ``None`` when the proxy answered alone."""
+        self.reply_s: float | None = None
+        """When the reply's first byte was read."""
+        self.completed_s: float | None = None
+        """When the reply's last byte was handed to the client."""
+        self.response_bytes = 0
+        """The reply's header and body, without the 4 bytes of the length."""
+        self.response_header_bytes = 0
+        self.broker_throttle_ms = 0
+        """The throttle time that the broker itself put into the reply."""
+        self.throttle_ms = 0
+        """The longest throttle that a callback asked for."""
+        self.reason: Reason | None = None
+        """The quota that bound, of the longest throttle or the refusal."""
+        self.refused_code = 0
+        """The error code that the proxy answered with; 0 when it did not refuse."""
+        self.error: str | None = None
+        """Why the request got no reply, such as ``upstream closed``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerInfo:
+    """A broker as the cluster's metadata has it."""
+
+    node_id: int
+    address: Address
+    rack: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterMetadata:
+    """The cluster as far as the proxy has learned it (KIP-257's ``Cluster``)."""
+
+    cluster_id: str | None
+    controller_id: int | None
+    brokers: tuple[BrokerInfo, ...]

@@ -1,0 +1,100 @@
+"""Kafka's rate over a window of samples, and the throttle time that brings it back under its bound.
+
+Reproduces ``org.apache.kafka.common.metrics.stats.Rate`` over ``SampledStat`` (windowed sum) and
+``org.apache.kafka.server.quota.QuotaUtils.throttleTime``, operation for operation, so that results agree to the
+millisecond. Pure: the caller brings the time.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+MAX_THROTTLE_MS: Final = 2**31 - 1
+"""``throttle_time_ms`` is an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, and so do we."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """How a quota is measured: ``quota.window.num`` samples of ``quota.window.size.seconds`` each."""
+
+    samples: int = 11
+    seconds: int = 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.seconds < 1:
+            raise ValueError(f"a window needs at least 1 sample of at least 1 s, not {self.samples} x {self.seconds} s")
+
+
+class SampledRate:
+    """A rate per second over the last ``samples`` + 1 samples (``SampledStat`` keeps one more for the overlap).
+
+    A sample is opened by a record, not by the clock: it covers ``[start, start + window)`` and is dropped once its last
+    record is ``samples`` windows old.
+    """
+
+    __slots__ = ("_lasts", "_sample_ms", "_samples", "_starts", "_sums", "_total")
+
+    def __init__(self, window: Window) -> None:
+        self._samples = window.samples
+        self._sample_ms = window.seconds * 1000
+        self._starts: list[int] = []
+        self._lasts: list[int] = []
+        self._sums: list[float] = []
+        self._total = 0.0
+
+    def record(self, value: float, now_ms: int) -> None:
+        """Add ``value`` at ``now_ms``; negative un-records what was recorded at the same time."""
+        starts = self._starts
+        if not starts or now_ms - starts[-1] >= self._sample_ms:
+            self._drop_obsolete(now_ms)
+            starts.append(now_ms)
+            self._lasts.append(now_ms)
+            self._sums.append(value)
+            self._total = math.fsum(self._sums)
+            return
+        self._lasts[-1] = now_ms
+        self._sums[-1] += value
+        self._total += value
+
+    def rate(self, now_ms: int) -> float:
+        """Units a second at ``now_ms``."""
+        window_ms = self.window_ms(now_ms)
+        return self._total / (window_ms / 1000.0)
+
+    def window_ms(self, now_ms: int) -> int:
+        """Milliseconds that the rate is taken over: never less than ``samples`` - 1 full samples
+        (``Rate.windowSize``)."""
+        lasts = self._lasts
+        if lasts and now_ms - lasts[0] >= self._samples * self._sample_ms:
+            self._drop_obsolete(now_ms)
+            self._total = math.fsum(self._sums)
+        starts = self._starts
+        elapsed_ms = now_ms - starts[0] if starts else 0
+        missing = self._samples - 1 - elapsed_ms // self._sample_ms
+        if missing > 0:
+            elapsed_ms += missing * self._sample_ms
+        return max(elapsed_ms, 1)
+
+    def throttle_ms(self, bound: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> int:
+        """Milliseconds to wait until the rate is back at ``bound``; 0 while it is not above it.
+
+        ``X = (O - T) / T * W``, rounded half up (``QuotaUtils.throttleTime``), capped at ``longest_ms``.
+        """
+        window_ms = self.window_ms(now_ms)
+        rate = self._total / (window_ms / 1000.0)
+        if rate <= bound:
+            return 0
+        throttle = (rate - bound) / bound * window_ms
+        return longest_ms if throttle >= longest_ms else math.floor(throttle + 0.5)
+
+    def _drop_obsolete(self, now_ms: int) -> None:
+        oldest_ms = now_ms - self._samples * self._sample_ms
+        alive = 0
+        for last in self._lasts:
+            if last > oldest_ms:
+                break
+            alive += 1
+        if alive:
+            del self._starts[:alive], self._lasts[:alive], self._sums[:alive]

@@ -1,0 +1,58 @@
+"""What a quota callback answers about a request or a reply: forward, throttle or refuse, and why.
+
+``None`` from a hook means forward: nothing to object. Where several callbacks object, the longest throttle wins (never
+the sum), and a refusal wins over forwarding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+THROTTLING_QUOTA_EXCEEDED: Final = 89
+"""The error code of KIP-599."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reason:
+    """Which quota bound, for logs, traces and the command line."""
+
+    quota: str
+    """The quota key, such as ``producer_byte_rate``."""
+    entity: str
+    """The entity whose quota it is, as tools print it: ``user=alice, client-id=<default>``."""
+    observed: float
+    """What was measured, in the quota's own unit (bytes a second, percent, tokens)."""
+    limit: float
+    """What is allowed, in the same unit."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Throttle:
+    """Forward it, and mute the client's channel for ``throttle_ms`` from now (KIP-219)."""
+
+    throttle_ms: int
+    reason: Reason | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refuse:
+    """Do not forward it: answer with ``error_code`` instead.
+
+    ``topics`` empty refuses the whole request. Otherwise only the named topics (a name, or a topic id as a
+    ``uuid.UUID``'s 32 hex digits) are refused and the rest is forwarded; that is for CreateTopics, CreatePartitions and
+    DeleteTopics, with the request's body asked for by `Detail.BODY`.
+    """
+
+    error_code: int = THROTTLING_QUOTA_EXCEEDED
+    message: str | None = None
+    throttle_ms: int = 0
+    topics: Mapping[str, int] | None = None
+    """Topic to error code."""
+    reason: Reason | None = None
+
+
+Verdict: TypeAlias = Throttle | Refuse
