@@ -1,8 +1,8 @@
 """The table of Kafka's APIs: versions, header versions, where the throttle time stands, and what the proxy must know.
 
-Everything here is a look-up by API key and version, for the hot path; the rows come from Kafka's own message definitions
-(`proxy.wire.api_rows`). A key is taken as a plain ``int``: `ApiKey` members are ints, and what comes off the wire need not
-be one of them.
+Everything here is a look-up by API key and version, for the hot path; the rows come from Kafka's own definitions
+(`proxy.wire.api_rows`). A key is taken as a plain ``int``: `ApiKey` members are ints, and what comes off the wire need
+not be one of them.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Final
 from proxy.wire.api_rows import ROWS, ApiKey
 
 __all__ = [
-    "API_NAMES",
     "APIS",
+    "API_NAMES",
     "Api",
     "ApiKey",
     "back_off_from",
@@ -74,7 +74,7 @@ _REWRITE_FROM: Final = {
     ApiKey.SHARE_ACKNOWLEDGE: 0,
 }
 
-# Beside those: Fetch's hints and limits; who the client is; what is charged and refused by topic; what the proxy answers.
+# Beside those: Fetch's hints and limits; who the client is; what is refused by topic; what the proxy answers itself.
 _MUST_KNOW: Final = frozenset(_REWRITE_FROM) | {
     ApiKey.FETCH,
     ApiKey.SASL_HANDSHAKE,
@@ -128,8 +128,8 @@ _BACK_OFF_FROM: Final = {api.key.value: api.back_off_from for api in APIS.values
 def request_header_version(api_key: int, version: int) -> int:
     """Which RequestHeader stands before a request: 2 with tagged fields, 1 with a client id, 0 with neither.
 
-    A version above the highest known keeps what the highest has (a flexible API stays flexible), and so do unknown keys,
-    which are taken for flexible as every API since 2.4 is. Source: ``ApiMessageType.requestHeaderVersion``.
+    A version above the highest known keeps what the highest has (a flexible API stays flexible); an unknown key is
+    taken for flexible, as every API since 2.4 is. Source: ``ApiMessageType.requestHeaderVersion``.
     """
     if version >= _FLEXIBLE_FROM.get(api_key, 0):
         return 2
@@ -176,8 +176,8 @@ def set_throttle_time(
 ) -> bool:
     """Write throttle_time_ms into the response whose body begins at ``offset_of_body`` of a writable buffer.
 
-    Returns whether it was done: not where the field has no fixed place (see `throttle_offset`), nor where the buffer ends
-    before it. ``throttle_time_ms`` must fit an INT32.
+    Returns whether it was done: not where the field has no fixed place (see `throttle_offset`), nor where the buffer
+    ends before it. ``throttle_time_ms`` must fit an INT32.
     """
     offset = throttle_offset(api_key, version)
     if offset is None or offset_of_body + offset + 4 > len(buffer):

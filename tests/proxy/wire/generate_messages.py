@@ -206,7 +206,7 @@ def rows_text() -> str:
 
 ROWS_NOTICE: Final = "\n".join(re.findall(r".{1,110}(?:\s|$)", NOTICE)).replace(" \n", "\n")
 
-ROWS_TEMPLATE: Final = '''"""Kafka's API keys and what the definitions say of each: the rows behind `proxy.wire.apis`, their only reader.
+ROWS_TEMPLATE: Final = '''"""Kafka's API keys, and what the definitions say of each: read by `proxy.wire.apis` alone.
 
 {notice}
 """
