@@ -1,0 +1,53 @@
+"""The SASL tokens that follow SaslHandshake v0: length-prefixed bytes without a request header.
+
+They end without a sign of their own; the next thing is an ordinary request. PLAIN is one token from the client (which can
+look like a request header: it may begin with a zero byte), SCRAM two. Tokens of any other mechanism never look like a
+request: GSSAPI's begin with 0x60 or 0x05 and OAUTHBEARER's with ``n`` or 0x01, and no API key does.
+
+Source: KIP-43, ``SaslServerAuthenticator``, RFC 4121, RFC 4616, RFC 5802, RFC 7628.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from proxy.wire.apis import APIS
+
+if TYPE_CHECKING:
+    from proxy.wire.heads import Buffer
+
+_INT16 = Struct(">h")
+_REQUEST_START = Struct(">ihh")
+_COUNTED: Final = {"PLAIN": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
+
+
+class HeaderlessTokens:
+    """Tells a client's tokens from its requests, from SaslHandshake v0 on."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self, mechanism: str) -> None:
+        self._left = _COUNTED.get(mechanism)
+
+    def is_token(self, buffer: Buffer, position: int, end: int) -> bool | None:
+        """Whether the frame at ``position`` is a token; ``None`` while too little is there to tell."""
+        if self._left is not None:
+            return self._left > 0
+        if end - position < _REQUEST_START.size:
+            return None
+        size, api_key, version = _REQUEST_START.unpack_from(buffer, position)
+        return size < 8 or api_key not in APIS or not APIS[api_key].knows(version)
+
+    def passed(self) -> None:
+        """A token went by."""
+        if self._left is not None:
+            self._left -= 1
+
+
+def handshake_mechanism(body: bytes | memoryview) -> str:
+    """The mechanism that a SaslHandshake v0 or v1 asks for; "" when it cannot be read."""
+    if len(body) < 2:
+        return ""
+    length: int = _INT16.unpack_from(body, 0)[0]
+    return bytes(body[2 : 2 + max(length, 0)]).decode("ascii", "replace")

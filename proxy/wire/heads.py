@@ -1,0 +1,243 @@
+"""Skimming: the header of a request or a reply, and the few body fields that a quota needs, read where they lie.
+
+A frame is ``length: INT32`` and then ``length`` bytes of header and body. Everything here takes a window
+``buffer[position:end]`` that begins with a frame, answers ``None`` while the window is too short to tell, and raises
+`MalformedFrame` as soon as the bytes cannot be a frame. Nothing is consumed or copied.
+
+Source: ``RequestHeader.json`` (v0-v2), ``ResponseHeader.json`` (v0-v1), ``ProduceRequest.json``, ``FetchRequest.json``,
+``ShareFetchRequest.json``.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from proxy.wire.apis import API_NAMES, ApiKey, request_header_version, response_header_version
+from proxy.wire.errors import MalformedFrame
+
+Buffer = bytearray | memoryview
+
+LENGTH_BYTES: Final = 4
+MAX_HEAD_BYTES: Final = 128 * 1024
+"""The longest head that is waited for: two strings of 32,767 bytes (client id, transactional id) and room for tagged
+fields. A head must fit in the read buffer whole."""
+
+_LENGTH = Struct(">i")
+_FIXED = Struct(">ihhi")
+_INT16 = Struct(">h")
+_INT32 = Struct(">i")
+_REPLY = Struct(">ii")
+
+_SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id: header v0
+_SHORTEST_REPLY: Final = 4  # correlation id
+
+
+class RequestHead:
+    """What was skimmed from the front of a request."""
+
+    __slots__ = ("acks", "api_key", "api_version", "body_at", "client_id", "correlation_id", "fetch_limits_at", "size")
+
+    def __init__(
+        self, size: int, api_key: int, api_version: int, correlation_id: int, client_id: str, body_at: int
+    ) -> None:
+        self.size = size
+        """Bytes of header and body, without the length."""
+        self.api_key = api_key
+        self.api_version = api_version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        """"" for a null client id, as ``RequestHeader`` has it."""
+        self.body_at = body_at
+        """Where the body begins, counted from the frame's first byte (its length included)."""
+        self.acks: int | None = None
+        """Produce only."""
+        self.fetch_limits_at: int | None = None
+        """Fetch v3+ and ShareFetch: where ``min_bytes`` and behind it ``max_bytes`` lie (both INT32), counted likewise."""
+
+
+class TooShort(Exception):  # noqa: N818 -- a signal inside this module, not an error
+    """The window ends before the field does."""
+
+
+def frame_size(buffer: Buffer, position: int, end: int, max_frame_bytes: int, shortest: int) -> int | None:
+    """Read the length before a frame, or ``None`` while fewer than 4 bytes are there."""
+    if end - position < LENGTH_BYTES:
+        return None
+    size: int = _LENGTH.unpack_from(buffer, position)[0]
+    if size < shortest or size > max_frame_bytes:
+        raise _bad_size(size, shortest, max_frame_bytes)
+    return size
+
+
+def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> RequestHead | None:
+    """Skim the request that begins at ``position``.
+
+    Raises `MalformedFrame` for a length outside 8..``max_frame_bytes`` and an API key that Kafka does not have (a broker
+    closes the connection then, too), and for fields that reach beyond their frame.
+    """
+    available = end - position
+    if available < LENGTH_BYTES + _SHORTEST_REQUEST:
+        frame_size(buffer, position, end, max_frame_bytes, _SHORTEST_REQUEST)
+        return None
+    size, api_key, api_version, correlation_id = _FIXED.unpack_from(buffer, position)
+    if size < _SHORTEST_REQUEST or size > max_frame_bytes:
+        raise _bad_size(size, _SHORTEST_REQUEST, max_frame_bytes)
+    if api_key not in API_NAMES:
+        raise MalformedFrame(f"api key {api_key} is unknown (frame of {size} bytes)")
+    if api_version < 0:
+        raise MalformedFrame(f"{API_NAMES[api_key]} version {api_version} is negative")
+    frame_end = position + LENGTH_BYTES + size
+    cursor = _Cursor(buffer, position + 12, min(end, frame_end))
+    try:
+        header_version = request_header_version(api_key, api_version)
+        client_id = cursor.string() if header_version >= 1 else ""
+        if header_version >= 2:
+            cursor.skip_tagged_fields()
+        head = RequestHead(size, api_key, api_version, correlation_id, client_id, cursor.at - position)
+        skim = _SKIMS.get(api_key)
+        if skim is not None:
+            skim(cursor, head, position)
+    except TooShort:
+        if cursor.limit == frame_end:
+            raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the head reaches beyond its frame") from None
+        if available >= MAX_HEAD_BYTES:
+            raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the head is over {MAX_HEAD_BYTES} bytes") from None
+        return None
+    return head
+
+
+def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> tuple[int, int] | None:
+    """Size (without the length) and correlation id of the reply that begins at ``position``."""
+    if end - position < LENGTH_BYTES + _SHORTEST_REPLY:
+        frame_size(buffer, position, end, max_frame_bytes, _SHORTEST_REPLY)
+        return None
+    size, correlation_id = _REPLY.unpack_from(buffer, position)
+    if size < _SHORTEST_REPLY or size > max_frame_bytes:
+        raise _bad_size(size, _SHORTEST_REPLY, max_frame_bytes)
+    return size, correlation_id
+
+
+def response_body_at(
+    buffer: Buffer, position: int, end: int, size: int, api_key: int, api_version: int
+) -> int | None:
+    """Where the body of the reply at ``position`` begins, counted from its first byte (its length included)."""
+    if response_header_version(api_key, api_version) == 0:
+        return LENGTH_BYTES + _SHORTEST_REPLY
+    frame_end = position + LENGTH_BYTES + size
+    cursor = _Cursor(buffer, position + LENGTH_BYTES + _SHORTEST_REPLY, min(end, frame_end))
+    try:
+        cursor.skip_tagged_fields()
+    except TooShort:
+        if cursor.limit == frame_end:
+            raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the reply's header reaches beyond it") from None
+        return None
+    return cursor.at - position
+
+
+def _bad_size(size: int, shortest: int, longest: int) -> MalformedFrame:
+    if size > longest:
+        return MalformedFrame(f"a frame of {size} bytes is longer than limits.max_frame_bytes = {longest}")
+    return MalformedFrame(f"a frame of {size} bytes is shorter than a header ({shortest} bytes)")
+
+
+class _Cursor:
+    """Reads forward in a window."""
+
+    __slots__ = ("at", "buffer", "limit")
+
+    def __init__(self, buffer: Buffer, at: int, limit: int) -> None:
+        self.buffer = buffer
+        self.at = at
+        self.limit = limit
+
+    def advance(self, count: int) -> int:
+        """Step over ``count`` bytes and return where they begin."""
+        begin = self.at
+        if count < 0:
+            raise MalformedFrame(f"a length of {count} in a request's head")
+        if begin + count > self.limit:
+            raise TooShort
+        self.at = begin + count
+        return begin
+
+    def int16(self) -> int:
+        value: int = _INT16.unpack_from(self.buffer, self.advance(2))[0]
+        return value
+
+    def string(self) -> str:
+        """Read a NULLABLE_STRING; null is ""."""
+        length = self.int16()
+        if length == -1:
+            return ""
+        begin = self.advance(length)
+        try:
+            return str(self.buffer[begin : self.at], "utf-8")
+        except UnicodeDecodeError as error:
+            raise MalformedFrame("a client id is not UTF-8") from error
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.buffer[self.advance(1)]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise MalformedFrame("a varint of more than 5 bytes in a head")
+
+    def skip_compact_string(self) -> None:
+        length = self.uvarint()
+        if length > 1:
+            self.advance(length - 1)
+
+    def skip_tagged_fields(self) -> None:
+        for _ in range(self.uvarint()):
+            self.uvarint()
+            self.advance(self.uvarint())
+
+
+def _skim_produce(cursor: _Cursor, head: RequestHead, _position: int) -> None:
+    if head.api_version >= 9:
+        cursor.skip_compact_string()
+    elif head.api_version >= 3:
+        length = cursor.int16()
+        if length > 0:
+            cursor.advance(length)
+    head.acks = cursor.int16()
+
+
+def _skim_fetch(cursor: _Cursor, head: RequestHead, position: int) -> None:
+    if head.api_version < 3:
+        return  # max_bytes came with v3
+    cursor.advance(4 if head.api_version >= 15 else 8)  # replica_id (until v14), max_wait_ms
+    head.fetch_limits_at = cursor.advance(8) - position
+
+
+def _skim_share_fetch(cursor: _Cursor, head: RequestHead, position: int) -> None:
+    cursor.skip_compact_string()  # group_id
+    cursor.skip_compact_string()  # member_id
+    cursor.advance(8)  # share_session_epoch, max_wait_ms
+    head.fetch_limits_at = cursor.advance(8) - position
+
+
+_SKIMS: Final = {
+    ApiKey.PRODUCE.value: _skim_produce,
+    ApiKey.FETCH.value: _skim_fetch,
+    ApiKey.SHARE_FETCH.value: _skim_share_fetch,
+}
+
+
+def cap_fetch(buffer: Buffer, limits_at: int, max_bytes: int) -> None:
+    """Cap a Fetch's ``max_bytes`` and, with it, its ``min_bytes``, in place (``KafkaApis.handleFetchRequest``).
+
+    ``limits_at`` is where ``min_bytes`` lies in ``buffer``.
+    """
+    min_asked: int = _INT32.unpack_from(buffer, limits_at)[0]
+    max_asked: int = _INT32.unpack_from(buffer, limits_at + 4)[0]
+    max_allowed = min(max_asked, max_bytes)
+    if max_allowed != max_asked:
+        _INT32.pack_into(buffer, limits_at + 4, max_allowed)
+    if min_asked > max_allowed:
+        _INT32.pack_into(buffer, limits_at, max_allowed)
