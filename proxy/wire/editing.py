@@ -81,12 +81,12 @@ def edit(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> by
     try:
         for walk in plan.steps:
             at = walk(out, at, edits)
-        if at > len(data):
-            raise too_early(data, at, "body")
-        if plan.to_the_end and at != len(data):
-            raise Broken(at, f"{len(data) - at} bytes are left behind the message")
     except Broken as broken:
         raise malformed(name, version, broken) from broken
+    if at > len(data):
+        raise malformed(name, version, Broken(at, f"the message ends too early, at byte {len(data)}"))
+    if plan.to_the_end and at != len(data):
+        raise malformed(name, version, Broken(at, f"{len(data) - at} bytes are left behind the message"))
     return out.finish(len(data))
 
 
