@@ -1,0 +1,71 @@
+"""The answer to ``headrace check-config``: a summary of what a configuration would do, or all that is wrong with it.
+
+Called by the command line, which prints the lines and takes the exit status from ``ok``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from config.loading import load
+from config.problems import ConfigError
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Mapping
+
+    from config.schema import Config, Listen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckReport:
+    """Whether the configuration can be used, and the lines to print."""
+
+    ok: bool
+    lines: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+
+def check(path: str | os.PathLike[str] | None, flags: Mapping[str, object] | None = None) -> CheckReport:
+    """Load as `loading.load` does, and report instead of raising. Opens no socket and asks no broker."""
+    try:
+        config = load(path, flags)
+    except ConfigError as error:
+        counted = _counted(len(error.problems), "problem", "s")
+        return CheckReport(ok=False, lines=(*map(str, error.problems), counted))
+    return CheckReport(ok=True, lines=tuple(summary(config)))
+
+
+def summary(config: Config) -> list[str]:
+    """What a configuration would do, in a few lines for people, each beginning ``ok:``."""
+    upstream = ", ".join(map(str, config.upstream.bootstrap_servers))
+    admin = "no admin server" if config.admin.listen is None else f"admin server at {config.admin.listen}"
+    return [f"ok: {line}" for line in (*_listeners(config.listen), f"upstream {upstream}", admin, _quotas(config))]
+
+
+def _listeners(listen: Listen) -> tuple[str, str]:
+    brokers = f"brokers {listen.node_ids} at ports {_ports(listen, listen.address.port)}"
+    if listen.advertised.port != listen.address.port:
+        brokers += f", advertised as {_ports(listen, listen.advertised.port)}"
+    return f"listening at {listen.address}, advertised as {listen.advertised}", brokers
+
+
+def _ports(listen: Listen, bootstrap_port: int) -> str:
+    ranges = [(bootstrap_port + 1 + first, bootstrap_port + 1 + last) for first, last in listen.node_ids.ranges]
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def _quotas(config: Config) -> str:
+    by_entity = config.quota_limits()
+    limits = sum(map(len, by_entity.values()))
+    enforced = "enforced" if config.enforcement.enabled else "observed, not enforced"
+    if not limits:
+        return f"no quotas in the file; stored quotas are {enforced}"
+    return f"{_counted(limits, 'quota', 's')} for {_counted(len(by_entity), 'entit', 'ies', 'y')}, {enforced}"
+
+
+def _counted(count: int, stem: str, many: str, one: str = "") -> str:
+    return f"{count} {stem}{one if count == 1 else many}"

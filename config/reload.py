@@ -1,0 +1,120 @@
+"""What changed between two configurations, and what of it can take effect while the proxy runs.
+
+Called by the proxy when it reloads. Compares typed values: a file written otherwise that means the same has no changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from config.keys import Leaf, Reload, build, leaves, value_of
+from config.problems import dotted, spelled
+from config.schema import Config
+from quota_callbacks.entities import QuotaEntity, QuotaKey
+
+_QUOTAS = ("quotas",)
+_OPTIONS = ("plugins", "options")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingChange:
+    """A key that has another value. ``old`` and ``new`` are typed; None is a key that is not set."""
+
+    key: str
+    old: object
+    new: object
+    needs_restart: bool
+    text: str
+    """``old -> new`` as the file spells them; plugins' options are not told, since a secret may be among them."""
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.text}" + (" (needs a restart)" if self.needs_restart else "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaChange:
+    """A limit that was set (``old`` None), changed, or removed (``new`` None). Takes effect at once."""
+
+    entity: QuotaEntity
+    key: QuotaKey
+    old: float | None
+    new: float | None
+
+    def __str__(self) -> str:
+        return f"quota {self.key} of {self.entity}: {_limit(self.old)} -> {_limit(self.new)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigDiff:
+    """The changes, and the configuration to run with until the next restart."""
+
+    settings: tuple[SettingChange, ...]
+    quotas: tuple[QuotaChange, ...]
+    effective: Config
+    """The new values of the keys that take effect at once, the old ones of those that need a restart."""
+
+    def __bool__(self) -> bool:
+        return bool(self.settings or self.quotas)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, (*self.settings, *self.quotas))) or "nothing changed"
+
+    @property
+    def at_once(self) -> tuple[SettingChange | QuotaChange, ...]:
+        """The changes that `effective` has."""
+        return (*(change for change in self.settings if not change.needs_restart), *self.quotas)
+
+    @property
+    def needs_restart(self) -> tuple[SettingChange, ...]:
+        """The changes that wait for a restart."""
+        return tuple(change for change in self.settings if change.needs_restart)
+
+
+def diff(old: Config, new: Config) -> ConfigDiff:
+    """Compare the running configuration with a freshly loaded one."""
+    settings: list[SettingChange] = []
+    effective: dict[Leaf, object] = {}
+    for leaf in leaves(Config):
+        before, after = value_of(old, leaf), value_of(new, leaf)
+        restart = leaf.setting.reload is Reload.RESTART
+        effective[leaf] = before if restart else after
+        if before != after and leaf.path != _QUOTAS:
+            settings += _changes(leaf, before, after)
+    return ConfigDiff(
+        settings=tuple(settings),
+        quotas=tuple(_quota_changes(old.quota_limits(), new.quota_limits())),
+        effective=build(Config, effective),
+    )
+
+
+def _changes(leaf: Leaf, before: object, after: object) -> Iterator[SettingChange]:
+    restart = leaf.setting.reload is Reload.RESTART
+    if leaf.path == _OPTIONS and isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted(before.keys() | after.keys()):
+            old, new = before.get(name), after.get(name)
+            if old != new:
+                text = "added" if old is None else "removed" if new is None else "changed"
+                key = dotted((*leaf.path, name))
+                yield SettingChange(key=key, old=old, new=new, needs_restart=restart, text=text)
+        return
+    text = f"{_spelled(leaf, before)} -> {_spelled(leaf, after)}"
+    yield SettingChange(key=leaf.key, old=before, new=after, needs_restart=restart, text=text)
+
+
+def _spelled(leaf: Leaf, value: object) -> str:
+    return "not set" if value is None else spelled(leaf.setting.kind.to_toml(value))
+
+
+def _quota_changes(
+    old: Mapping[QuotaEntity, Mapping[QuotaKey, float]], new: Mapping[QuotaEntity, Mapping[QuotaKey, float]]
+) -> Iterator[QuotaChange]:
+    for entity in {**old, **new}:
+        for key in QuotaKey:
+            before, after = old.get(entity, {}).get(key), new.get(entity, {}).get(key)
+            if before != after:
+                yield QuotaChange(entity=entity, key=key, old=before, new=after)
+
+
+def _limit(limit: float | None) -> str:
+    return "none" if limit is None else f"{limit:g}" if isinstance(limit, float) else str(limit)
