@@ -32,6 +32,16 @@ class LockTimeoutError(TestbedError):
     """Another process kept one of the testbed's lock files for longer than we were ready to wait."""
 
 
+class TestbedTimeoutError(TestbedError):
+    """A program did not end, or a condition did not come true, within its deadline."""
+
+    __test__ = False
+
+
+class KeeperError(TestbedError):
+    """The keeper process cannot do what was asked, for instance start a program that does not exist."""
+
+
 class PortsExhaustedError(TestbedError):
     """No run of free ports of the wanted length is left outside the kernel's ephemeral range."""
 

@@ -24,11 +24,12 @@ PROBE_TIMEOUT_S = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JavaRuntime:
-    """One usable Java: its home directory, its `java` program and its feature version (17, 21, 25...)."""
+    """One usable Java: its home directory, its `java` program, its feature version (17, 21, 25...) and its build."""
 
     home: Path
     executable: Path
     version: int
+    build: str
 
     @property
     def jvm_library(self) -> Path:
@@ -96,8 +97,9 @@ def _probe(executable: Path) -> JavaRuntime:
         raise JavaNotFoundError(f"{executable} does not run ({type(error).__name__})") from error
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)", answer, re.MULTILINE)
     home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
-    if version is None or home is None:
+    build = re.search(r"^\s*java\.vm\.version = (.+)$", answer, re.MULTILINE)
+    if version is None or home is None or build is None:
         raise JavaNotFoundError(f"{executable} does not tell its version")
     if int(version[1]) < LOWEST_VERSION:
         raise JavaNotFoundError(f"{executable} is Java {version[1]}")
-    return JavaRuntime(home=Path(home[1]), executable=executable, version=int(version[1]))
+    return JavaRuntime(home=Path(home[1]), executable=executable, version=int(version[1]), build=build[1])

@@ -1,0 +1,169 @@
+"""The keeper: a small process that starts programs for its caller and ends them when the caller ends, however it ends.
+
+Run as a script by `testbed.kept` (standard library only, so that it starts in some twenty milliseconds); nothing
+imports it. It is the parent of every program it starts, so no program can be missed between its start and its entry in
+a list, and a process id cannot be taken over by a stranger before the keeper has reaped it. The caller's end closes the
+socket between the two, even after `kill -9`; then the keeper kills its programs, removes the directories it made, and
+ends. Should the keeper itself be killed, the kernel kills the programs (PR_SET_PDEATHSIG, which works here because the
+keeper has one thread: the signal is tied to the thread that forked).
+
+Requests and replies are lines of JSON; each reply carries its request's number. The descriptors of a program's
+standard streams travel with the request that starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from typing import Any
+
+PR_SET_PDEATHSIG = 1
+# Descriptors of the three standard streams that a request may carry.
+MAX_DESCRIPTORS = 3
+READ_BYTES = 65536
+
+
+class Keeper:
+    """The programs and directories of one caller."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.programs: dict[int, subprocess.Popen[bytes]] = {}
+        # The directories to remove, each with the programs that write to it.
+        self.directories: dict[str, list[int]] = {}
+        # Loaded before the first fork: between fork and exec there is time for one call and no more.
+        self._prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+    def serve(self, caller: int) -> None:
+        """Answer requests until the caller is gone."""
+        received = b""
+        descriptors: list[int] = []
+        while self._wait_for_data(caller):
+            data, new, _, _ = socket.recv_fds(self.connection, READ_BYTES, MAX_DESCRIPTORS)
+            if not data:
+                return
+            descriptors += new
+            received += data
+            if not received.endswith(b"\n"):
+                continue
+            request = json.loads(received)
+            received = b""
+            reply = self._answer(request, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            descriptors = []
+            self.connection.sendall(json.dumps({"number": request["number"], **reply}).encode() + b"\n")
+
+    def _wait_for_data(self, caller: int) -> bool:
+        """Wait for bytes on the socket; False when the process `caller` has ended.
+
+        The process is watched beside the socket because a fork of the caller may hold the socket open.
+        """
+        watched: list[Any] = [self.connection]
+        if caller >= 0:
+            watched.append(caller)
+        return self.connection in select.select(watched, [], [])[0]
+
+    def _answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        try:
+            match request["do"]:
+                case "start":
+                    return {"pid": self._start(request, descriptors)}
+                case "signal":
+                    return {"sent": self._signal(request["pid"], request["signal"])}
+                case "poll":
+                    return {"status": self._poll(request["pid"])}
+                case "make_directory":
+                    directory = tempfile.mkdtemp(prefix=request["prefix"], dir=request["parent"])
+                    self.directories[directory] = []
+                    return {"path": directory}
+                case "remove_directory":
+                    self._remove(request["path"])
+                    return {}
+                case unknown:
+                    return {"error": f"no such request: {unknown}"}
+        except (OSError, LookupError, ValueError, subprocess.SubprocessError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _start(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        stdin, stdout, stderr = descriptors
+        program = subprocess.Popen(
+            request["argv"],
+            env=request["environment"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=self._die_with_keeper,  # safe: one thread
+            start_new_session=True,  # Ctrl-C in the caller's terminal is for the caller, who then ends us in order
+        )
+        self.programs[program.pid] = program
+        if request["directory"] is not None:
+            self.directories[request["directory"]].append(program.pid)
+        return program.pid
+
+    def _die_with_keeper(self) -> None:
+        if self._prctl is not None:
+            self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def _signal(self, pid: int, number: int) -> bool:
+        program = self.programs[pid]
+        if program.poll() is not None:
+            return False
+        os.kill(pid, number)
+        return True
+
+    def _poll(self, pid: int) -> int | None:
+        """Return the exit status of an ended program, once: from then on the process id means nothing."""
+        status = self.programs[pid].poll()
+        if status is not None:
+            del self.programs[pid]
+        return status
+
+    def _remove(self, directory: str) -> None:
+        self._kill([self.programs[pid] for pid in self.directories.pop(directory) if pid in self.programs])
+        shutil.rmtree(directory, ignore_errors=True)
+
+    @staticmethod
+    def _kill(programs: list[subprocess.Popen[bytes]]) -> None:
+        """Kill those that still run, all before waiting for the first."""
+        running = [program for program in programs if program.poll() is None]
+        for program in running:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(program.pid, signal.SIGKILL)
+        for program in running:
+            program.wait()
+
+    def end_all(self) -> None:
+        """Kill every program that still runs, then remove the directories."""
+        self._kill(list(self.programs.values()))
+        for directory in list(self.directories):
+            self._remove(directory)
+
+
+def main(descriptor: int, caller_pid: int) -> None:
+    """Serve the process `caller_pid` at the other end of the socket `descriptor`."""
+    # A handler, where SIG_IGN would be inherited by the programs and keep SIGTERM from them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: None)
+    caller = -1
+    with contextlib.suppress(AttributeError, OSError):  # kernels before 5.3, and systems other than Linux
+        caller = os.pidfd_open(caller_pid)
+    keeper = Keeper(socket.socket(fileno=descriptor))
+    try:
+        with contextlib.suppress(OSError):
+            keeper.serve(caller)
+    finally:
+        keeper.end_all()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
