@@ -1,0 +1,140 @@
+"""Skimming heads: every API and version as Kafka's schemas encode it, whole and byte by byte, and what cannot be a head."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from proxy.wire.apis import APIS, ApiKey, request_header_version, response_header_version
+from proxy.wire.errors import MalformedFrame
+from proxy.wire.heads import (
+    MAX_HEAD_BYTES,
+    cap_fetch,
+    read_request_head,
+    read_response_head,
+    response_body_at,
+)
+from proxy.wire.walker import encode
+
+EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
+LIMIT = 10_000_000
+
+
+def framed(api_key: int, version: int, body: bytes, client_id: str | None = "app-1") -> bytes:
+    header = encode(
+        "RequestHeader",
+        request_header_version(api_key, version),
+        {"request_api_key": api_key, "request_api_version": version, "correlation_id": 77}
+        | ({"client_id": client_id} if request_header_version(api_key, version) else {}),
+    )
+    return (len(header) + len(body)).to_bytes(4, "big") + header + body
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_the_head_of_every_api_and_version(api_key: ApiKey, version: int) -> None:
+    body = encode(f"{APIS[api_key].name}Request", version, {})
+    frame = bytearray(framed(api_key, version, body))
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert (head.api_key, head.api_version, head.correlation_id, head.size) == (api_key, version, 77, len(frame) - 4)
+    assert head.client_id == ("app-1" if request_header_version(api_key, version) else "")
+    assert head.body_at == len(frame) - len(body)
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY_VERSION)
+def test_the_head_of_a_reply(api_key: ApiKey, version: int) -> None:
+    header = encode("ResponseHeader", response_header_version(api_key, version), {"correlation_id": 9})
+    frame = bytearray((len(header) + 3).to_bytes(4, "big") + header + b"abc")
+    assert read_response_head(frame, 0, len(frame), LIMIT) == (len(frame) - 4, 9)
+    assert response_body_at(frame, 0, len(frame), len(frame) - 4, api_key, version) == len(frame) - 3
+
+
+@pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.METADATA])
+def test_a_head_that_is_not_whole_is_waited_for(api_key: ApiKey) -> None:
+    version = APIS[api_key].max_version
+    frame = bytearray(framed(api_key, version, encode(f"{APIS[api_key].name}Request", version, {}), "x" * 300))
+    found = [read_request_head(frame, 0, end, LIMIT) is not None for end in range(len(frame) + 1)]
+    assert found == sorted(found), "a head that was there went away with more bytes"
+    assert not found[300]
+    assert found[-1]
+
+
+@pytest.mark.parametrize("version", range(14))
+@pytest.mark.parametrize("acks", [-1, 0, 1])
+@pytest.mark.parametrize("transactional_id", [None, "", "tx-1"])
+def test_acks_of_produce(version: int, acks: int, transactional_id: str | None) -> None:
+    message = {"acks": acks} | ({"transactional_id": transactional_id} if version >= 3 else {})
+    frame = bytearray(framed(ApiKey.PRODUCE, version, encode("ProduceRequest", version, message)))
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert head.acks == acks
+
+
+@pytest.mark.parametrize("version", range(3, 19))
+def test_fetch_is_capped_in_place(version: int) -> None:
+    body = encode("FetchRequest", version, {"max_wait_ms": 500, "min_bytes": 100, "max_bytes": 5000})
+    frame = bytearray(framed(ApiKey.FETCH, version, body))
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert head.fetch_limits_at is not None
+    cap_fetch(frame, head.fetch_limits_at, 60)
+    capped = encode("FetchRequest", version, {"max_wait_ms": 500, "min_bytes": 60, "max_bytes": 60})
+    assert frame == framed(ApiKey.FETCH, version, capped)
+    cap_fetch(frame, head.fetch_limits_at, 2**31 - 1)
+    assert frame == framed(ApiKey.FETCH, version, capped), "a cap above what is asked for changes nothing"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_share_fetch_is_capped_in_place(version: int) -> None:
+    asked = {"group_id": "g", "member_id": "m" * 22, "max_wait_ms": 500, "min_bytes": 1, "max_bytes": 5000}
+    frame = bytearray(framed(ApiKey.SHARE_FETCH, version, encode("ShareFetchRequest", version, asked)))
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert head.fetch_limits_at is not None
+    cap_fetch(frame, head.fetch_limits_at, 60)
+    capped = encode("ShareFetchRequest", version, asked | {"max_bytes": 60})
+    assert frame == framed(ApiKey.SHARE_FETCH, version, capped)
+
+
+def test_a_null_client_id_is_empty() -> None:
+    frame = bytearray(framed(ApiKey.METADATA, 1, b"", None))
+    head = read_request_head(frame, 0, len(frame), LIMIT)
+    assert head is not None
+    assert head.client_id == ""
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [
+        (b"\xff\xff\xff\xff" + bytes(8), "a frame of -1 bytes is shorter than a header"),
+        (b"\x00\x00\x00\x07" + bytes(8), "a frame of 7 bytes is shorter than a header"),
+        (b"\x7f\xff\xff\xff" + bytes(8), "longer than limits.max_frame_bytes = 10000000"),
+        (b"\x00\x00\x00\x20\x27\x0f" + bytes(8), "api key 9999 is unknown"),
+        (b"\x00\x00\x00\x20\x00\x03\xff\xff" + bytes(8), "Metadata version -1 is negative"),
+        (b"\x00\x00\x00\x0a\x00\x03\x00\x01" + bytes(4) + b"\x00\x09", "Metadata v1: the head reaches beyond its frame"),
+        (b"\x00\x00\x00\x0c\x00\x03\x00\x01" + bytes(4) + b"\x00\x02\xff\xfe", "a client id is not UTF-8"),
+        (b"\x00\x00\x00\x0c\x00\x03\x00\x01" + bytes(4) + b"\x80\x00\xff\xfe", "a length of -32768"),
+    ],
+)
+def test_what_cannot_be_a_request_is_an_error_that_names_it(start: bytes, reason: str) -> None:
+    with pytest.raises(MalformedFrame, match=reason):
+        read_request_head(bytearray(start), 0, len(start), LIMIT)
+
+
+def test_a_head_that_never_ends_is_not_waited_for_forever() -> None:
+    start = (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x07"
+    frame = bytearray(start + b"\x00\x00" * MAX_HEAD_BYTES)
+    with pytest.raises(MalformedFrame, match=f"the head is over {MAX_HEAD_BYTES} bytes"):
+        read_request_head(frame, 0, MAX_HEAD_BYTES, LIMIT)
+
+
+@given(st.binary(max_size=64))
+def test_garbage_is_a_head_or_too_short_or_malformed_and_nothing_else(garbage: bytes) -> None:
+    frame = bytearray(garbage)
+    try:
+        head = read_request_head(frame, 0, len(frame), LIMIT)
+    except MalformedFrame as error:
+        assert str(error)
+    else:
+        assert head is None or head.api_key in APIS
