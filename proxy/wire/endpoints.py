@@ -1,0 +1,219 @@
+"""Where a response names a broker's address, the proxy's stands in its place; all else is copied byte for byte.
+
+`rewrite_endpoints` takes the collected body of a response for which `proxy.wire.apis.must_rewrite` holds (ApiVersions
+excepted) and returns the new one together with what it told about the cluster. Fetch is not collected:
+`proxy.wire.fetch_walk` makes its hints inert. Which responses hold an address at all is a test that reads every schema.
+
+Pure: who is advertised where is the caller's, as an `Advertise`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from proxy.wire.apis import ApiKey
+from proxy.wire.editing import DROP, edit
+from proxy.wire.errors import UnknownMessage
+from proxy.wire.produce_tail import find_produce_tail
+from proxy.wire.walker import decode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.wire.editing import Drop, Edit
+    from proxy.wire.walker import Buffer, Message
+
+COORDINATOR_NOT_AVAILABLE: Final = 15
+"""``Errors.COORDINATOR_NOT_AVAILABLE``: clients ask again."""
+
+_INT32: Final = Struct(">i")
+
+
+class Advertise(Protocol):
+    """Where clients reach a broker through the proxy; ``None`` for an id outside the range that it is configured
+    for."""
+
+    def __call__(self, node_id: int, /) -> tuple[str, int] | None:
+        """Host and port."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerAddress:
+    """A broker as the cluster knows it, before rewriting."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A response's new body, and what the old one told."""
+
+    body: bytes
+    brokers: tuple[BrokerAddress, ...] = ()
+    """Every broker it named, those left out included."""
+    left_out: tuple[int, ...] = ()
+    """The ids that have no place at the proxy: the caller logs them, with the setting that would give them one."""
+    cluster_id: str | None = None
+    controller_id: int | None = None
+    """As the response has it: -1 where it knows none; ``None`` if it does not speak of it."""
+
+
+def rewrite_endpoints(
+    api_key: int, version: int, body: Buffer, advertise: Advertise, throttle_time_ms: int | None = None
+) -> Rewritten:
+    """Put the proxy's addresses into a response's body and, if asked, its throttle_time_ms (milliseconds).
+
+    A broker that is not advertised is left out of Metadata, DescribeCluster and the node endpoints of KIP-951; a
+    coordinator that is not becomes COORDINATOR_NOT_AVAILABLE. Raises `UnknownMessage` for an API that names no
+    addresses or a version without a schema, and `MalformedMessage` for bytes that break it.
+    """
+    rewrite = _REWRITES.get(api_key)
+    if rewrite is None:
+        raise UnknownMessage(f"api key {api_key}: no addresses to rewrite in its response")
+    return rewrite(version, body, _Learning(advertise), throttle_time_ms)
+
+
+@dataclass(slots=True)
+class _Learning:
+    """What one response tells while it is rewritten."""
+
+    advertise: Advertise
+    brokers: list[BrokerAddress] = field(default_factory=list)
+    left_out: list[int] = field(default_factory=list)
+    cluster_id: str | None = None
+    controller_id: int | None = None
+
+    def place(self, node_id: int, row: Message) -> tuple[str, int] | None:
+        """Note a broker and say where it is advertised."""
+        self.brokers.append(BrokerAddress(node_id=node_id, host=row["host"], port=row["port"], rack=row.get("rack")))
+        place = self.advertise(node_id)
+        if place is None:
+            self.left_out.append(node_id)
+        return place
+
+    def note_cluster_id(self, cluster_id: str | None) -> str | None:
+        self.cluster_id = cluster_id
+        return cluster_id
+
+    def note_controller_id(self, controller_id: int) -> int:
+        self.controller_id = controller_id
+        return controller_id
+
+    def broker(self, row: Message) -> Message | Drop:
+        """Edit a row of Metadata or of node endpoints."""
+        return self._broker(row, row["node_id"])
+
+    def described_broker(self, row: Message) -> Message | Drop:
+        """Edit a row of DescribeCluster, which has its own name for the id."""
+        return self._broker(row, row["broker_id"])
+
+    def _broker(self, row: Message, node_id: int) -> Message | Drop:
+        place = self.place(node_id, row)
+        return DROP if place is None else {**row, "host": place[0], "port": place[1]}
+
+    def coordinator(self, row: Message) -> Message:
+        """Edit a coordinator; one with an error has no address (node -1)."""
+        node_id: int = row["node_id"]
+        if node_id < 0:
+            return row
+        place = self.place(node_id, row)
+        if place is not None:
+            return {**row, "host": place[0], "port": place[1]}
+        reason = f"broker {node_id} is outside the range of ids that the proxy is configured for"
+        error = {
+            "error_code": COORDINATOR_NOT_AVAILABLE,
+            "error_message": reason,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+        return {**row, **error}
+
+    def result(self, body: bytes) -> Rewritten:
+        return Rewritten(
+            body=body,
+            brokers=tuple(self.brokers),
+            left_out=tuple(self.left_out),
+            cluster_id=self.cluster_id,
+            controller_id=self.controller_id,
+        )
+
+
+def _throttle(throttle_time_ms: int | None) -> dict[str, Edit]:
+    return {} if throttle_time_ms is None else {"throttle_time_ms": lambda _old: throttle_time_ms}
+
+
+def _rewrite_metadata(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
+    edits: dict[str, Edit] = {
+        "brokers": learn.broker,
+        "cluster_id": learn.note_cluster_id,
+        "controller_id": learn.note_controller_id,
+        **_throttle(throttle_time_ms),
+    }
+    return learn.result(edit("MetadataResponse", version, body, edits))
+
+
+def _rewrite_describe_cluster(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
+    edits: dict[str, Edit] = {
+        "brokers": learn.described_broker,
+        "cluster_id": learn.note_cluster_id,
+        "controller_id": learn.note_controller_id,
+        **_throttle(throttle_time_ms),
+    }
+    return learn.result(edit("DescribeClusterResponse", version, body, edits))
+
+
+def _rewrite_find_coordinator(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
+    name = "FindCoordinatorResponse"
+    edits = _throttle(throttle_time_ms)
+    if version >= 4:
+        return learn.result(edit(name, version, body, {"coordinators": learn.coordinator, **edits}))
+    row = decode(name, version, body)
+    for key, value in learn.coordinator(row).items():
+        if key in row and value != row[key]:
+            edits[key] = _constant(value)
+    return learn.result(edit(name, version, body, edits))
+
+
+def _constant(value: Any) -> Callable[[Any], Any]:
+    return lambda _old: value
+
+
+def _rewrite_share(name: str) -> _Rewrite:
+    def rewrite(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
+        edits: dict[str, Edit] = {"node_endpoints": learn.broker, **_throttle(throttle_time_ms)}
+        return learn.result(edit(name, version, body, edits))
+
+    return rewrite
+
+
+def _rewrite_produce(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
+    """The hot path: no hints, which is nearly always, means at most four bytes to change."""
+    throttle_at, hints_at = find_produce_tail(body, version)
+    if hints_at is not None:
+        edits: dict[str, Edit] = {"node_endpoints": learn.broker, **_throttle(throttle_time_ms)}
+        return learn.result(edit("ProduceResponse", version, body, edits))
+    if throttle_time_ms is None or throttle_at is None:
+        return Rewritten(body=bytes(body))
+    patched = bytearray(body)
+    _INT32.pack_into(patched, throttle_at, throttle_time_ms)
+    return Rewritten(body=bytes(patched))
+
+
+class _Rewrite(Protocol):
+    def __call__(self, version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None, /) -> Rewritten: ...
+
+
+_REWRITES: Final[dict[int, _Rewrite]] = {
+    ApiKey.PRODUCE: _rewrite_produce,
+    ApiKey.METADATA: _rewrite_metadata,
+    ApiKey.FIND_COORDINATOR: _rewrite_find_coordinator,
+    ApiKey.DESCRIBE_CLUSTER: _rewrite_describe_cluster,
+    ApiKey.SHARE_FETCH: _rewrite_share("ShareFetchResponse"),
+    ApiKey.SHARE_ACKNOWLEDGE: _rewrite_share("ShareAcknowledgeResponse"),
+}
