@@ -20,9 +20,10 @@ For every hook:
 Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the first group; the rest is ours.
 """
 
+# mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
@@ -54,6 +55,18 @@ class PluginContext:
     """The buckets, resolved by the ``quota_metric_tags`` and ``quota_limit`` of whoever is registered."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Metric:
+    """One series on the Prometheus page; ``headrace_`` is put before its name."""
+
+    name: str
+    help: str
+    value: float
+    total: bool = False
+    """Whether it only ever grows (a counter; ``_total`` is put behind its name)."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
 # --- life cycle -------------------------------------------------------------------------------------------------------
 
 
@@ -61,10 +74,16 @@ class PluginContext:
 def configure(context: PluginContext) -> None:
     """Take the options and the buckets.
 
-    Called once for each plugin, before any listener is open, and again with new options on a reload that changed them.
-    May block (files are read here). Raising here stops the start with the plugin's name and the error; on a reload it
-    leaves the old configuration
-    in force. Options that make no sense are told by raising ``ValueError`` with a sentence.
+    Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the start
+    with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a sentence.
+    """
+
+
+@hookspec
+def collect_metrics() -> Iterable[Metric]:
+    """Name your metrics as they are now, for the Prometheus page.
+
+    Called each time the page is read. Keep the number of series bounded.
     """
 
 
@@ -101,7 +120,7 @@ def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
 
 
 @hookspec
-def update_quota(key: QuotaKey, entity: QuotaEntity, value: float) -> bool:  # type: ignore[empty-body]
+def update_quota(key: QuotaKey, entity: QuotaEntity, value: float) -> bool:
     """A quota was set, by the configuration or by AlterClientQuotas (``updateQuota``).
 
     Called for each before the first listener opens, then on every change; limits are asked for anew afterwards. Return
@@ -110,12 +129,12 @@ def update_quota(key: QuotaKey, entity: QuotaEntity, value: float) -> bool:  # t
 
 
 @hookspec
-def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:  # type: ignore[empty-body]
+def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:
     """A quota was removed (``removeQuota``). As `update_quota`."""
 
 
 @hookspec
-def quota_reset_required(key: QuotaKey) -> bool:  # type: ignore[empty-body]
+def quota_reset_required(key: QuotaKey) -> bool:
     """Say whether limits have changed by other means than `update_quota` (``quotaResetRequired``).
 
     Polled for every request, as Kafka does, when a plugin implements it: keep it to a flag. One ``True`` makes limits
@@ -124,7 +143,7 @@ def quota_reset_required(key: QuotaKey) -> bool:  # type: ignore[empty-body]
 
 
 @hookspec
-def update_cluster_metadata(cluster: ClusterMetadata) -> bool:  # type: ignore[empty-body]
+def update_cluster_metadata(cluster: ClusterMetadata) -> bool:
     """The proxy learned that brokers came, left or moved (``updateClusterMetadata``).
 
     Called after the change took effect. Return whether any limit of yours changed by it.
@@ -135,7 +154,7 @@ def update_cluster_metadata(cluster: ClusterMetadata) -> bool:  # type: ignore[e
 
 
 @hookspec
-def enforced_quotas() -> frozenset[QuotaKey]:  # type: ignore[empty-body]
+def enforced_quotas() -> frozenset[QuotaKey]:
     """Name the quota keys that this callback enforces. Asked once.
 
     A quota that is configured and that no callback enforces is refused at start, so that none is silently ignored.
@@ -143,7 +162,7 @@ def enforced_quotas() -> frozenset[QuotaKey]:  # type: ignore[empty-body]
 
 
 @hookspec
-def request_interest() -> Iterable[Interest]:  # type: ignore[empty-body]
+def request_interest() -> Iterable[Interest]:
     """Name the APIs whose requests and replies you want, and in how much detail. Asked once, after `configure`.
 
     A plugin without it gets every API by its head. Requests of an API that nobody wants make no calls at all.

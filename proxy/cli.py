@@ -1,0 +1,131 @@
+"""The command ``headrace``: thin, the work is done by the modules it calls."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import trio
+
+from config.check import check
+from config.flags import FLAGS
+from config.json_schema import json_schema
+from config.loading import load
+from config.problems import ConfigError
+from proxy.admin_client import AdminUnreachableError, get_enforcement, put_enforcement
+from proxy.errors import StartupError
+from proxy.logs import configure_logs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from config.schema import Config
+    from proxy.server import Server
+
+CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
+DEFAULT_ADMIN = "127.0.0.1:9190"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="headrace", message="headrace %(version)s")
+def main() -> None:
+    """A quota-enforcing proxy for Apache Kafka."""
+
+
+def _flags(command: Callable[..., None]) -> Callable[..., None]:
+    for flag in reversed(FLAGS):
+        command = click.option(flag.name, flag.key.replace(".", "__"), metavar="VALUE", help=flag.help)(command)
+    return command
+
+
+@main.command()
+@click.option("--config", "path", type=CONFIG_FILE, help="The configuration file; flags win over it.")
+@_flags
+def run(path: Path | None, **options: Any) -> None:
+    """Run the proxy.
+
+    Without a file, --bootstrap-servers, --listen and --advertised-host are enough. Broker n is then at the bootstrap
+    port + 1 + n. SIGTERM drains and stops, SIGHUP reloads the file.
+    """
+    flags = {key.replace("__", "."): value for key, value in options.items() if value is not None}
+
+    def load_again() -> Config:
+        return load(path, flags)
+
+    try:
+        config = load_again()
+        configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json")
+        from proxy.server import Server
+
+        server = Server(config, load=load_again if path is not None else None)
+        _run(server, config)
+    except ConfigError as error:
+        _fail("\n".join(map(str, error.problems)))
+    except StartupError as error:
+        _fail(str(error))
+
+
+def _run(server: Server, config: Config) -> None:
+    try:
+        trio.run(_serve, server, config)
+    except BaseExceptionGroup as group:  # a nursery wraps what its tasks raise
+        startup, rest = group.split(StartupError)
+        if rest is not None or startup is None:
+            raise
+        raise startup.exceptions[0] from None
+
+
+async def _serve(server: Server, config: Config) -> None:
+    listen = config.listen
+
+    def ready(running: Server) -> None:
+        admin = f", admin {running.admin_address}" if running.admin_address is not None else ""
+        click.echo(
+            f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids} at port"
+            f" {listen.address.port} + 1 + id, upstream {', '.join(map(str, config.upstream.bootstrap_servers))}{admin}"
+        )
+        sys.stdout.flush()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(server.handle_signals)
+        await server.run(ready)
+        nursery.cancel_scope.cancel()
+
+
+@main.command("check-config")
+@click.argument("path", metavar="FILE", type=CONFIG_FILE)
+def check_config(path: Path) -> None:
+    """Check a configuration file and say what it would do, or all that is wrong with it."""
+    report = check(path)
+    click.echo(str(report), err=not report.ok)
+    sys.exit(0 if report.ok else 1)
+
+
+@main.command("config-schema")
+def config_schema() -> None:
+    """Print the JSON Schema of the configuration file, for editors."""
+    click.echo(json.dumps(json_schema(), indent=2))
+
+
+@main.command()
+@click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The proxy's admin server.")
+def enforcement(state: str, admin: str) -> None:
+    """Turn the enforcement of all quotas on or off while the proxy runs, or show whether it is on.
+
+    Off ends mutes that have begun. It lasts until the next switch or restart; the file is not changed.
+    """
+    try:
+        enabled = get_enforcement(admin) if state == "show" else put_enforcement(admin, enabled=state == "on")
+    except AdminUnreachableError as error:
+        _fail(str(error))
+    click.echo(f"enforcement is {'on' if enabled else 'off'}")
+
+
+def _fail(message: str) -> Any:
+    for line in message.splitlines():
+        click.echo(f"headrace: {line}", err=True)
+    sys.exit(1)

@@ -1,0 +1,288 @@
+"""One client's connection, from accept to close: its upstream connection, its mute, and the nursery of its two relays.
+
+The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled, which
+is when the first request came. Both end with the connection. Whatever goes wrong ends this connection alone and is
+logged in one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from proxy.errors import ConnectionFault, UpstreamFault
+from proxy.in_flight import Exchange, InFlight
+from proxy.muting import Mute
+from proxy.reply_relay import ReplyRelay
+from proxy.request_relay import RequestRelay
+from proxy.sockets import PlainChannel, splice
+from proxy.wire.apis import API_NAMES
+from proxy.wire.errors import PeerFault
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from proxy.house import House
+    from proxy.wire.heads import RequestHead
+    from quota_callbacks.requests import Connection
+
+log = structlog.get_logger("headrace.connection")
+
+
+class ClientConnection:
+    """Owns the client's channel and the broker's.
+
+    *Cancellation:* closes both channels at once; what was in flight is lost to the client, as when a broker dies.
+    """
+
+    __slots__ = (
+        "_nursery",
+        "_reason",
+        "_replies",
+        "_requests",
+        "_scope",
+        "_upstream_lost",
+        "authenticates",
+        "can_splice",
+        "client",
+        "collected_head",
+        "current",
+        "draining",
+        "house",
+        "in_flight",
+        "info",
+        "last_active_s",
+        "limits",
+        "mute",
+        "replying",
+        "upstream",
+    )
+
+    def __init__(self, house: House, info: Connection, client: PlainChannel) -> None:
+        self.house = house
+        self.info = info
+        self.client = client
+        self.limits = house.limits
+        self.upstream: PlainChannel | None = None
+        self.in_flight = InFlight(self.limits.max_in_flight_requests)
+        self.mute = Mute()
+        self.last_active_s = house.clock()
+        self.current: Exchange | None = None
+        """The request that was read last."""
+        self.collected_head: RequestHead | None = None
+        """Its head, while the rest of it is being collected."""
+        self.replying = False
+        """Whether the reply relay is between a read and the end of the write after it."""
+        self.can_splice = False
+        """Whether both sides are plaintext sockets of a system that can; otherwise large frames are copied, too."""
+        self.draining = False
+        self.authenticates = False
+        """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
+        self._scope = trio.CancelScope()
+        self._nursery: trio.Nursery | None = None
+        self._requests = RequestRelay(self)
+        self._replies: ReplyRelay | None = None
+        self._upstream_lost = False
+        self._reason: str | None = None
+
+    async def serve(self) -> None:
+        """Relay until either side ends, a fault, or a cancel; then close both sides. Raises nothing but a cancel from outside."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    await self._guard(self._requests.run)
+                    if self.upstream is not None:
+                        self.upstream.shut_down_writing()
+                    self._note_half_closed()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+
+    # --- for the relays ---
+
+    async def dial(self) -> PlainChannel:
+        """Connect to the broker that this connection is for, and start the reply relay. Raises `UpstreamFault`."""
+        if self._upstream_lost:
+            raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
+        channel, address = await self.house.upstream.dial(self.info.node_id)
+        self.upstream = channel
+        self.info.upstream = address
+        self.can_splice = channel.can_splice and self.client.can_splice
+        self.house.counters.upstream_connections += 1
+        self._replies = ReplyRelay(self, channel)
+        if self._nursery is None:
+            raise AssertionError("a connection dials only while it serves")
+        self._nursery.start_soon(self._relay_replies, self._replies)
+        return channel
+
+    async def wait_for_turn(self) -> None:
+        """Wait until the next request may be read: the mute is over, and there is room among the requests in flight."""
+        while True:
+            if self.draining:
+                self.end_if_drained()
+                await trio.sleep_forever()
+            if self.mute.until_s > self.house.clock():
+                if not await self.mute.sit_out(self.client):
+                    self.end("the client hung up while it was muted")
+                    await trio.sleep_forever()
+            elif self.in_flight.full:
+                await self.in_flight.wait_for_room()
+            else:
+                return
+
+    def throttled(self, exchange: Exchange, now_s: float) -> None:
+        """A callback throttled ``exchange``: mute the channel from now on."""
+        self.mute.extend(now_s, exchange.throttle_ms)
+        counters = self.house.counters
+        quota = exchange.reason.quota if exchange.reason is not None else "unnamed"
+        counters.throttled[quota] = counters.throttled.get(quota, 0) + 1
+        counters.throttled_ms += exchange.throttle_ms
+
+    def throttle_to_tell(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
+        """The throttle time of a reply that goes out now: what remains of the mute, the broker's own included."""
+        if broker_ms > 0:
+            exchange.broker_throttle_ms = broker_ms
+        if not exchange.enforced:
+            return broker_ms
+        if broker_ms > 0:
+            self.mute.extend(now_s, broker_ms)
+        return max(broker_ms, self.mute.remaining_ms(now_s))
+
+    async def flush_local_replies(self) -> None:
+        """Send the proxy's own answers whose turn it is, unless the reply relay is writing and will do it itself."""
+        while not self.replying and (first := self.in_flight.first) is not None and first.local_reply is not None:
+            self.replying = True
+            await self.client.send([first.local_reply])
+            self.replying = False
+            self.completed(self.in_flight.pop())
+        self.end_if_drained()
+
+    def completed(self, exchange: Exchange) -> None:
+        """The last byte of the reply was handed to the client."""
+        if exchange.observed:
+            exchange.completed_s = self.house.clock()
+            self.house.hooks.request_completed(exchange)
+
+    async def splice(self, source: PlainChannel, target: PlainChannel, count: int) -> int:
+        """Move ``count`` bytes past user space; fewer when ``source`` ended. Only while `can_splice`."""
+        moved = await splice(source, target, count, self.house.pipes)
+        self.house.counters.bytes_spliced += moved
+        self.last_active_s = self.house.clock()
+        return moved
+
+    # --- for the server ---
+
+    def end(self, reason: str) -> None:
+        """Close it, and log why."""
+        self._note(reason)
+        self._scope.cancel()
+
+    def end_idle(self) -> None:
+        """Close it because it is idle; that is nobody's error."""
+        log.debug("connection closed", peer=str(self.info.peer), reason="idle", user=self.info.user)
+        self._reason = "idle"
+        self._scope.cancel()
+
+    def begin_drain(self) -> None:
+        """Read no further request; close when every reply is out."""
+        self.draining = True
+        self.end_if_drained()
+
+    def end_if_drained(self) -> None:
+        """Close it when it drains and nothing is in flight."""
+        if self.draining and not self.replying and not len(self.in_flight) and not self._requests.mid_request:
+            self._scope.cancel()
+
+    def is_idle(self, now_s: float) -> bool:
+        """Whether it is over ``limits.idle_timeout``: nothing in flight, not muted, and no byte for that long."""
+        since_s = max(self.last_active_s, self.mute.until_s)
+        return not len(self.in_flight) and now_s - since_s > self.limits.idle_timeout_s
+
+    # --- its end ---
+
+    async def _relay_replies(self, replies: ReplyRelay) -> None:
+        await self._guard(replies.run)
+        waiting = len(self.in_flight)
+        if waiting or replies.mid_reply:
+            self.end(f"upstream: the broker closed with {waiting} requests in flight")
+        elif self.mute.until_s > self.house.clock() and self._reason is None:
+            self._drop_upstream()
+        else:
+            self._scope.cancel()
+
+    def _drop_upstream(self) -> None:
+        """The broker got tired of a muted client: that is not the client's error, and must not end its mute."""
+        if self.upstream is not None:
+            self._count_bytes(self.upstream, upstream=True)
+            self.upstream.close()
+        self.upstream = None
+        self._upstream_lost = self.authenticates
+
+    async def _guard(self, run: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await run()
+        except ConnectionFault as fault:
+            self._fault(fault.side, f"{fault.side}: {fault}")
+        except PeerFault as fault:
+            side = "client" if run == self._requests.run else "upstream"
+            self._fault(side, f"{side}: {fault}")
+        except Exception as error:  # noqa: BLE001 -- a mistake of ours must not take other connections with it
+            self._fault("proxy", f"proxy: {type(error).__name__}: {error}")
+            log.error("a mistake of headrace closed a connection", peer=str(self.info.peer), exc_info=error)
+
+    def _fault(self, side: str, reason: str) -> None:
+        errors = self.house.counters.errors
+        errors[side] = errors.get(side, 0) + 1
+        self.end(reason)
+
+    def _note(self, reason: str) -> None:
+        if self._reason is not None:
+            return
+        self._reason = reason
+        log.warning(
+            "connection closed",
+            peer=str(self.info.peer),
+            reason=reason,
+            request=self._describe_request(),
+            client_id=self.current.client_id if self.current is not None else None,
+            user=self.info.user,
+            upstream=str(self.info.upstream) if self.info.upstream is not None else None,
+        )
+
+    def _note_half_closed(self) -> None:
+        if len(self.in_flight) and self._reason is None:
+            self._reason = f"the client closed its side with {len(self.in_flight)} requests in flight"
+            log.info("connection closed", peer=str(self.info.peer), reason=self._reason, request=self._describe_request())
+
+    def _describe_request(self) -> str | None:
+        exchange = self.in_flight.first or self.current
+        if exchange is None:
+            return None
+        name = API_NAMES.get(exchange.api_key, "SASL token")
+        return f"{name} v{exchange.api_version} #{exchange.correlation_id}"
+
+    def _close(self) -> None:
+        self._count_bytes(self.client, upstream=False)
+        self.client.close()
+        if self.upstream is not None:
+            self._count_bytes(self.upstream, upstream=True)
+            self.upstream.close()
+        for exchange in self.in_flight.give_up():
+            exchange.error = self._reason or "connection closed"
+            self.completed(exchange)
+        self.house.hooks.connection_closed(self.info, self._reason)
+
+    def _count_bytes(self, channel: PlainChannel, *, upstream: bool) -> None:
+        counters = self.house.counters
+        if upstream:
+            counters.upstream_connections -= 1
+            counters.bytes_from_upstream += channel.bytes_received
+            counters.bytes_to_upstream += channel.bytes_sent
+        else:
+            counters.bytes_from_clients += channel.bytes_received
+            counters.bytes_to_clients += channel.bytes_sent
+
+

@@ -1,0 +1,69 @@
+"""What all connections of a process share. Made by the server, read by the connections; it owns nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import trio
+
+from proxy.sockets import READ_BUFFER_BYTES, Pipes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.counters import Counters
+    from proxy.enforcement import Enforcement
+    from proxy.hook_calls import HookCalls
+    from proxy.topology import Topology
+    from proxy.upstream import Upstream
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """The caps of one connection; replaced as a whole on reload, and read for each new connection."""
+
+    max_frame_bytes: int
+    max_collected_bytes: int
+    max_in_flight_requests: int
+    idle_timeout_s: float
+
+
+class House:
+    """The shared parts of the proxy, by what they are for."""
+
+    __slots__ = (
+        "buffer",
+        "clock",
+        "counters",
+        "enforcement",
+        "hooks",
+        "limits",
+        "pipes",
+        "topology",
+        "upstream",
+        "view",
+    )
+
+    def __init__(
+        self,
+        *,
+        limits: Limits,
+        topology: Topology,
+        upstream: Upstream,
+        hooks: HookCalls,
+        enforcement: Enforcement,
+        counters: Counters,
+    ) -> None:
+        self.limits = limits
+        self.topology = topology
+        self.upstream = upstream
+        self.hooks = hooks
+        self.enforcement = enforcement
+        self.counters = counters
+        self.pipes = Pipes()
+        self.buffer = bytearray(READ_BUFFER_BYTES)
+        """The read buffer of every connection. Used between a read and the write after it, never across a wait."""
+        self.view = memoryview(self.buffer)
+        self.clock: Callable[[], float] = trio.current_time
+        """Seconds, monotonic. The server puts the running loop's own clock here, which is cheaper to ask."""

@@ -1,0 +1,43 @@
+"""How the proxy logs: one line an event on standard error, for people or as JSON. Configured once by the command line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LEVELS: Final = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def configure_logs(*, level: str, json_lines: bool) -> None:
+    """Set the level and the format of every logger; may be called again to change the level."""
+    render: Sequence[Any] = (
+        [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
+        if json_lines
+        else [_drop_unset, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, sort_keys=False)]
+    )
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *render,
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+
+
+def _drop_unset(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """A line for people leaves out what is not known."""
+    return {key: value for key, value in event.items() if value is not None}

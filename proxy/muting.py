@@ -1,0 +1,54 @@
+"""Muting a client's channel, as KIP-219 has it: its replies go out at once, its socket is not read until a deadline.
+
+Deadlines never regress: the mute ends at the latest of all that were set. Time is the loop's clock, in seconds.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+if TYPE_CHECKING:
+    from proxy.sockets import PlainChannel
+
+HANG_UP_CHECK_S: Final = 1.0
+"""How often a muted client is asked whether it is still there; a FIN behind unread bytes wakes nobody."""
+
+_EXACT_MS: Final = 0.0005
+"""A float second is not exact to the millisecond: 0.21 s are 210 ms, not 211."""
+
+
+class Mute:
+    """Until when a client is not read."""
+
+    __slots__ = ("until_s",)
+
+    def __init__(self) -> None:
+        self.until_s = -math.inf
+
+    def extend(self, now_s: float, throttle_ms: int) -> None:
+        """Mute for ``throttle_ms`` from now, unless it lasts longer already."""
+        until_s = now_s + throttle_ms / 1000
+        if until_s > self.until_s:  # noqa: PLR1730 -- max() costs a call on the hot path
+            self.until_s = until_s
+
+    def release(self) -> None:
+        """End it now; whoever sits it out notices within `HANG_UP_CHECK_S`."""
+        self.until_s = -math.inf
+
+    def remaining_ms(self, now_s: float) -> int:
+        """What is left of it in whole milliseconds, rounded up; 0 when it is over."""
+        left_s = self.until_s - now_s
+        return math.ceil(left_s * 1000 - _EXACT_MS) if left_s > 0 else 0
+
+    async def sit_out(self, client: PlainChannel) -> bool:
+        """Wait until the mute is over; ``False`` as soon as the client is found to be gone."""
+        while True:
+            now_s = trio.current_time()
+            if now_s >= self.until_s:
+                return True
+            await trio.sleep_until(min(self.until_s, now_s + HANG_UP_CHECK_S))
+            if client.hung_up():
+                return False

@@ -1,0 +1,99 @@
+"""Finding plugins and registering them: by entry point, and by import path from the configuration.
+
+Built-ins take the same way as a stranger's plugin. Called once at start, by the server; tests register instances by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+import pluggy
+
+from proxy.errors import StartupError
+from quota_callbacks import hookspecs
+from quota_callbacks.hookspecs import HOOK_VERSION, PROJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+ENTRY_POINT_GROUP: Final = "headrace.plugins"
+VERSION_ATTRIBUTE: Final = "headrace_hooks"
+
+
+def new_plugin_manager() -> pluggy.PluginManager:
+    """A plugin manager that knows the hooks and no plugin."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(hookspecs)
+    return manager
+
+
+def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load: Iterable[str]) -> None:
+    """Register what the entry points name, but for ``disabled``, and then every import path of ``load``.
+
+    Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or has a
+    hook that does not exist.
+    """
+    unwanted = set(disabled)
+    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
+    unknown = unwanted - {point.name for point in points}
+    if unknown:
+        known = ", ".join(point.name for point in points)
+        raise StartupError(f"plugins.disabled names {sorted(unknown)[0]!r}, but there is no such plugin; installed: {known}")
+    for point in points:
+        if point.name not in unwanted:
+            register(manager, point.name, _import(point.name, point.value))
+    for path in load:
+        register(manager, path, _import(path, path))
+
+
+def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
+    """Register one plugin: a module, an instance, or a class that is made without arguments."""
+    made_for = getattr(plugin, VERSION_ATTRIBUTE, None)
+    if made_for is None:
+        raise StartupError(
+            f"plugin {name!r} does not say which version of the hooks it is made for: set {VERSION_ATTRIBUTE} = {HOOK_VERSION}"
+        )
+    if made_for != HOOK_VERSION:
+        raise StartupError(
+            f"plugin {name!r} is made for version {made_for!r} of the hooks; this headrace has version {HOOK_VERSION}."
+            " Install a release of the plugin for it, or name it in plugins.disabled"
+        )
+    instance = _instance(name, plugin)
+    try:
+        manager.register(instance, name=name)
+        manager.check_pending()
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise StartupError(f"plugin {name!r} was refused: {_first_lines(error)}") from error
+    _check_hook_names(manager, name, instance)
+
+
+def _instance(name: str, plugin: Any) -> Any:
+    if not inspect.isclass(plugin):
+        return plugin
+    try:
+        return plugin()
+    except Exception as error:  # noqa: BLE001 -- whatever a stranger's constructor raises
+        raise StartupError(f"plugin {name!r} could not be made: {type(error).__name__}: {error}") from error
+
+
+def _check_hook_names(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
+    for attribute in dir(plugin):
+        options = manager.parse_hookimpl_opts(plugin, attribute)
+        if options is not None and not hasattr(hookspecs, options.get("specname") or attribute):
+            raise StartupError(f"plugin {name!r} implements {attribute!r}, which is not a hook of headrace")
+
+
+def _import(name: str, path: str) -> Any:
+    module_name, _, attribute = path.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+        return getattr(module, attribute) if attribute else module
+    except Exception as error:  # noqa: BLE001 -- whatever a stranger's module raises while it is imported
+        raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _first_lines(error: Exception) -> str:
+    return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

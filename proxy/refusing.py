@@ -1,0 +1,103 @@
+"""Answering instead of the broker: a request that a callback refuses, whole or in part, and one that is too new."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from proxy.errors import ClientFault
+from proxy.wire.api_versions import unsupported_version_reply
+from proxy.wire.apis import API_NAMES, APIS, ApiKey
+from proxy.wire.errors import RefusalImpossible
+from proxy.wire.mutations import merge_response, request_topics, split_request
+from proxy.wire.refusals import refuse_whole
+
+if TYPE_CHECKING:
+    from proxy.client_connection import ClientConnection
+    from proxy.in_flight import Exchange
+    from quota_callbacks.verdicts import Refuse
+
+QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."
+"""``Errors.THROTTLING_QUOTA_EXCEEDED``'s own words."""
+
+
+def answer_unsupported_version(connection: ClientConnection, exchange: Exchange) -> None:
+    """An ApiVersions newer than the proxy gets the v0-shaped UNSUPPORTED_VERSION, as from a broker that is older.
+
+    Of any other API the proxy has not offered that version: raises `ClientFault`.
+    """
+    api = APIS[exchange.api_key]
+    if exchange.api_key != ApiKey.API_VERSIONS:
+        raise ClientFault(f"{api.name} version {exchange.api_version} was not offered; at most {api.max_version} was")
+    answer(connection, exchange, unsupported_version_reply(exchange.correlation_id))
+
+
+def answer(connection: ClientConnection, exchange: Exchange, reply: bytes) -> None:
+    """Put the proxy's own reply, a whole frame, in its turn among the replies in flight."""
+    exchange.local_reply = reply
+    exchange.response_bytes = len(reply) - 4
+    connection.in_flight.add(exchange)
+
+
+def refuse(
+    connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
+) -> bytes | None:
+    """Refuse ``exchange`` as ``refusal`` says; the frame to forward in its place, or ``None`` when nothing is left of it.
+
+    ``head`` is the frame up to the body. Raises `ClientFault` where the protocol has no reply that could say so: the
+    connection is closed then, which is all that is left.
+    """
+    now_s = connection.house.clock()
+    if refusal.throttle_ms:
+        connection.throttled(exchange, now_s)
+    exchange.refused_code = refusal.error_code
+    exchange.reason = refusal.reason or exchange.reason
+    connection.house.counters.refused += 1
+    if refusal.topics is not None:
+        return _refuse_topics(connection, exchange, refusal, head, body)
+    if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
+        raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
+    try:
+        reply = refuse_whole(
+            exchange.api_key,
+            exchange.api_version,
+            exchange.correlation_id,
+            body,
+            error_code=refusal.error_code,
+            error_message=refusal.message,
+            throttle_time_ms=connection.mute.remaining_ms(now_s),
+        )
+    except RefusalImpossible as error:
+        raise ClientFault(f"refused with error {refusal.error_code}, and {error}") from error
+    answer(connection, exchange, reply)
+    return None
+
+
+def _refuse_topics(
+    connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
+) -> bytes | None:
+    """Forward the admitted topics; the refused ones are merged into the reply, in the request's order."""
+    api_key, version = exchange.api_key, exchange.api_version
+    if api_key not in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
+        raise ClientFault(f"a callback refused topics of {API_NAMES[api_key]}, which can only be refused whole")
+    message = refusal.message or QUOTA_MESSAGE
+    refused = {topic: (code, message) for topic, code in (refusal.topics or {}).items()}
+    order = request_topics(api_key, version, body)
+    admitted = split_request(api_key, version, body, refused)
+
+    def merge(reply_body: bytes | None, throttle_ms: int) -> bytes:
+        return merge_response(api_key, version, reply_body, order, refused, throttle_time_ms=throttle_ms)
+
+    if admitted is None:
+        now_s = connection.house.clock()
+        reply = merge(None, connection.mute.remaining_ms(now_s))
+        header = exchange.correlation_id.to_bytes(4, "big", signed=True) + (b"\x00" if _flexible(api_key, version) else b"")
+        answer(connection, exchange, (len(header) + len(reply)).to_bytes(4, "big") + header + reply)
+        return None
+    exchange.edit_body = merge
+    frame = head[4:] + admitted
+    return len(frame).to_bytes(4, "big") + frame
+
+
+def _flexible(api_key: int, version: int) -> bool:
+    flexible_from = APIS[api_key].flexible_from
+    return flexible_from is not None and version >= flexible_from

@@ -1,0 +1,113 @@
+"""Editing a reply that was collected: the proxy's addresses for the brokers', the APIs it can carry, the throttle time.
+
+What the replies tell about the cluster is handed to the topology on the way.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from proxy.wire.api_versions import restrict_api_versions
+from proxy.wire.apis import API_NAMES, ApiKey, must_rewrite
+from proxy.wire.editing import edit
+from proxy.wire.endpoints import rewrite_endpoints
+from proxy.wire.heads import LENGTH_BYTES
+from proxy.wire.produce_tail import find_produce_tail
+from quota_callbacks.requests import Address, BrokerInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.client_connection import ClientConnection
+    from proxy.in_flight import Exchange
+    from proxy.topology import Topology
+    from proxy.wire.endpoints import Rewritten
+
+_INT32 = Struct(">i")
+_LISTS_EVERY_BROKER: Final = frozenset({ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER})
+
+
+def edit_reply(connection: ClientConnection, exchange: Exchange, frame: bytes) -> bytes:
+    """The frame to send to the client instead of ``frame``. Raises `MalformedMessage` for what breaks its schema."""
+    body_at = LENGTH_BYTES + exchange.response_header_bytes
+    body = memoryview(frame)[body_at:]
+    now_s = connection.house.clock()
+
+    def throttle(broker_ms: int) -> int:
+        return connection.throttle_to_tell(exchange, broker_ms, now_s)
+
+    edited = _edit_body(connection, exchange, body, throttle)
+    if exchange.edit_body is not None:
+        edited = exchange.edit_body(bytes(edited), throttle(0))
+    if edited is body:
+        return frame
+    return _INT32.pack(body_at - LENGTH_BYTES + len(edited)) + frame[LENGTH_BYTES:body_at] + edited
+
+
+def _edit_body(
+    connection: ClientConnection, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
+) -> bytes | memoryview:
+    api_key, version = exchange.api_key, exchange.api_version
+    if api_key == ApiKey.PRODUCE:
+        return _edit_produce(connection, version, body, throttle)
+    if api_key == ApiKey.API_VERSIONS:
+        return _edit_api_versions(version, body, throttle)
+    if must_rewrite(api_key, version):
+        return _edit_endpoints(connection, exchange, body, throttle)
+    return edit(f"{API_NAMES[api_key]}Response", version, body, {"throttle_time_ms": throttle})
+
+
+def _edit_api_versions(version: int, body: memoryview, throttle: Callable[[int], int]) -> bytes:
+    restricted = restrict_api_versions(version, body)
+    return edit("ApiVersionsResponse", restricted.layout_version, restricted.body, {"throttle_time_ms": throttle})
+
+
+def _edit_produce(
+    connection: ClientConnection, version: int, body: memoryview, throttle: Callable[[int], int]
+) -> bytes | memoryview:
+    """Nearly always nothing to change, or the four bytes of the throttle time."""
+    throttle_at, hints_at = find_produce_tail(body, version)
+    if throttle_at is None:
+        throttle(0)
+        return body
+    broker_ms: int = _INT32.unpack_from(body, throttle_at)[0]
+    throttle_ms = throttle(broker_ms)
+    if hints_at is not None:
+        topology = connection.house.topology
+        found = rewrite_endpoints(ApiKey.PRODUCE, version, body, topology.advertised, throttle_ms)
+        learn(topology, found, complete=False)
+        return found.body
+    if throttle_ms == broker_ms:
+        return body
+    patched = bytearray(body)
+    _INT32.pack_into(patched, throttle_at, throttle_ms)
+    return bytes(patched)
+
+
+def _edit_endpoints(
+    connection: ClientConnection, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
+) -> bytes:
+    topology, at = connection.house.topology, exchange.plan.throttle_at
+    throttle_ms = None
+    if at is not None and len(body) >= at + 4:
+        broker_ms: int = _INT32.unpack_from(body, at)[0]
+        throttle_ms = throttle(broker_ms)
+    found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
+    learn(topology, found, complete=exchange.api_key in _LISTS_EVERY_BROKER)
+    return found.body
+
+
+def learn(topology: Topology, found: Rewritten, *, complete: bool) -> None:
+    """Hand what a reply told about the cluster to the topology."""
+    if not found.brokers:
+        return
+    topology.learn(
+        [
+            BrokerInfo(node_id=each.node_id, address=Address(host=each.host, port=each.port), rack=each.rack or None)
+            for each in found.brokers
+        ],
+        complete=complete,
+        cluster_id=found.cluster_id,
+        controller_id=found.controller_id,
+    )

@@ -1,0 +1,250 @@
+"""From the broker to the client: matches replies with requests, asks the quota callbacks, edits, and sends at once.
+
+One per upstream connection, run by `proxy.client_connection`. A reply is never held back (KIP-219): what a quota says
+mutes the client's channel, and the reply carries the time that remains.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from proxy.errors import UpstreamFault
+from proxy.reply_edits import edit_reply
+from proxy.reply_plans import ReplyKind
+from proxy.request_relay import READS_A_WAKE_UP, SPLICE_FROM_BYTES
+from proxy.sockets import READ_BUFFER_BYTES, PlainChannel
+from proxy.wire.apis import API_NAMES
+from proxy.wire.errors import MalformedFrame
+from proxy.wire.fetch_walk import FetchWalk
+from proxy.wire.frames import FrameScanner
+from proxy.wire.heads import LENGTH_BYTES, frame_size, read_response_head, response_body_at
+
+if TYPE_CHECKING:
+    from proxy.client_connection import ClientConnection
+    from proxy.in_flight import Exchange
+
+_INT32 = Struct(">i")
+
+
+class ReplyRelay:
+    """The broker's side of one connection."""
+
+    __slots__ = ("_connection", "_current", "_done", "_house", "_parts", "_scanner", "_sent_to", "_tail", "_upstream", "_walk")
+
+    def __init__(self, connection: ClientConnection, upstream: PlainChannel) -> None:
+        self._connection = connection
+        self._house = connection.house
+        self._upstream = upstream
+        self._scanner = FrameScanner(connection.limits.max_collected_bytes)
+        self._tail = b""
+        self._parts: list[memoryview | bytes] = []
+        self._sent_to = 0
+        self._current: Exchange | None = None
+        """The request whose reply is passing."""
+        self._walk: FetchWalk | None = None
+        self._done: list[Exchange] = []
+
+    @property
+    def mid_reply(self) -> bool:
+        """Whether a part of a reply has come and the rest has not."""
+        return self._current is not None or bool(self._tail)
+
+    async def run(self) -> None:
+        """Relay until the broker ends its side. Raises `UpstreamFault`, `PeerFault` or ``OSError``."""
+        while True:
+            await self._upstream.readable()
+            for _ in range(READS_A_WAKE_UP):
+                end = self._read()
+                if end is None:
+                    break
+                if end == 0:
+                    return
+                self._scan(end)
+                await self._send()
+                if end < READ_BUFFER_BYTES:
+                    break
+
+    def _read(self) -> int | None:
+        buffer, tail = self._house.view, self._tail
+        kept = len(tail)
+        if kept:
+            buffer[:kept] = tail
+        count = self._upstream.receive_into(buffer[kept:])
+        if count is None or count == 0:
+            return count
+        self._connection.last_active_s = self._house.clock()
+        return kept + count
+
+    # --- synchronous part ---
+
+    def _scan(self, end: int) -> None:
+        scanner = self._scanner
+        scanner.feed(self._house.view, end)
+        self._sent_to = 0
+        while True:
+            at = scanner.position
+            if self._current is None:
+                if at >= end or not self._begin(at, end):
+                    break
+            elif scanner.collecting:
+                frame = scanner.advance()
+                self._sent_to = scanner.position
+                if frame is not None:
+                    self._edited(frame)
+            elif self._walk is not None:
+                scanner.position = self._walk.walk(scanner.buffer, at, end)
+            else:
+                scanner.advance()
+            if self._is_over():
+                self._finish()
+            elif scanner.position == at:
+                break  # it takes more bytes to go on
+        self._forward_to(scanner.position)
+        self._tail = scanner.tail() if scanner.position < end else b""
+
+    def _is_over(self) -> bool:
+        if self._current is None:
+            return False
+        if self._walk is not None:
+            return self._walk.done
+        return not self._scanner.mid_frame
+
+    def _forward_to(self, end: int) -> None:
+        """What lies between the last part and ``end`` goes out as it is."""
+        if end > self._sent_to:
+            self._parts.append(self._house.view[self._sent_to : end])
+            self._sent_to = end
+
+    def _begin(self, at: int, end: int) -> bool:
+        """Look at the reply that begins at ``at``; ``False`` when too little of it is there."""
+        exchange = self._connection.in_flight.first
+        if exchange is None:
+            raise UpstreamFault("the broker sent a reply that nobody asked for")
+        buffer, limit = self._house.view, self._connection.limits.max_frame_bytes
+        plan = exchange.plan
+        if plan.kind is ReplyKind.TOKEN:
+            size = frame_size(buffer, at, end, limit, 0)
+            if size is None:
+                return False
+            self._current = exchange
+            self._scanner.skip(size)
+            return True
+        head = read_response_head(buffer, at, end, limit)
+        if head is None:
+            return False
+        size, correlation_id = head
+        if correlation_id != exchange.correlation_id:
+            raise UpstreamFault(
+                f"the broker answered request {correlation_id} where {exchange.correlation_id} was its turn"
+            )
+        body_at = response_body_at(buffer, at, end, size, exchange.api_key, exchange.api_version)
+        if body_at is None:
+            return False
+        return self._begin_body(exchange, at, end, size, body_at)
+
+    def _begin_body(self, exchange: Exchange, at: int, end: int, size: int, body_at: int) -> bool:
+        plan, scanner = exchange.plan, self._scanner
+        collect = plan.kind is ReplyKind.COLLECT or exchange.edit_body is not None
+        throttle_at = plan.throttle_at
+        if throttle_at is not None and not collect:
+            if body_at + throttle_at + 4 > size + LENGTH_BYTES:
+                raise MalformedFrame(f"a {API_NAMES[exchange.api_key]} reply ends before its throttle time")
+            if end < at + body_at + throttle_at + 4:
+                return False
+        now_s = self._house.clock()
+        exchange.reply_s = now_s
+        exchange.response_bytes = size
+        exchange.response_header_bytes = body_at - LENGTH_BYTES
+        self._ask(exchange, now_s)
+        self._current = exchange
+        if collect:
+            self._forward_to(at)
+            frame = scanner.collect(size)
+            self._sent_to = scanner.position
+            if frame is not None:
+                self._edited(frame)
+            return True
+        if throttle_at is not None:
+            self._set_throttle(exchange, at + body_at + throttle_at, now_s)
+        if plan.kind is ReplyKind.WALK:
+            self._walk = FetchWalk(size + LENGTH_BYTES - body_at)
+            scanner.pass_bytes(body_at)
+        else:
+            scanner.skip(size)
+        return True
+
+    def _ask(self, exchange: Exchange, now_s: float) -> None:
+        if not exchange.enforced:
+            return
+        hooks = self._house.hooks
+        calls = hooks.wants_response(exchange.api_key)
+        if not calls:
+            return
+        before_ms = exchange.throttle_ms
+        hooks.response_received(calls, exchange, int(now_s * 1000))
+        if exchange.throttle_ms > before_ms:
+            self._connection.throttled(exchange, now_s)
+
+    def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
+        buffer = self._house.view
+        broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
+        throttle_ms = self._connection.throttle_to_tell(exchange, broker_ms, now_s)
+        if throttle_ms != broker_ms:
+            _INT32.pack_into(buffer, field_at, throttle_ms)
+
+    def _edited(self, frame: bytes) -> None:
+        exchange = self._current
+        if exchange is None:
+            raise AssertionError("a reply was collected for no request")
+        self._parts.append(edit_reply(self._connection, exchange, frame))
+
+    def _finish(self) -> None:
+        """A reply has passed whole: the next is the turn of the next request, or of the proxy's own answers."""
+        self._current = None
+        if self._walk is not None:
+            self._house.counters.hints_hidden += self._walk.hints
+            self._walk = None
+        in_flight = self._connection.in_flight
+        self._done.append(in_flight.pop())
+        while (first := in_flight.first) is not None and first.local_reply is not None:
+            self._forward_to(self._scanner.position)
+            self._parts.append(first.local_reply)
+            self._done.append(in_flight.pop())
+
+    # --- asynchronous part ---
+
+    async def _send(self) -> None:
+        connection = self._connection
+        connection.replying = True
+        if self._parts:
+            parts, self._parts = self._parts, []
+            await connection.client.send(parts)
+        await self._splice_rest()
+        connection.replying = False
+        if self._done:
+            done, self._done = self._done, []
+            for exchange in done:
+                connection.completed(exchange)
+        await connection.flush_local_replies()
+        connection.end_if_drained()
+
+    async def _splice_rest(self) -> None:
+        """Move what is left of a large frame, or of the records in it, past user space."""
+        walk, scanner = self._walk, self._scanner
+        left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
+        connection = self._connection
+        if left < SPLICE_FROM_BYTES or not connection.can_splice:
+            return
+        moved = await connection.splice(self._upstream, connection.client, left)
+        if walk is not None:
+            walk.passed_outside(moved)
+        else:
+            scanner.passed_outside(moved)
+        if moved < left:
+            raise UpstreamFault(f"the broker closed in the middle of a reply, {left - moved} bytes missing")
+        if self._is_over():
+            self._finish()
+            if self._parts:
+                parts, self._parts = self._parts, []
+                await connection.client.send(parts)

@@ -1,0 +1,304 @@
+"""The proxy's life: start, serve, reload, drain, stop. It makes the shared parts, opens the listeners and owns the nurseries.
+
+Nurseries are nested in the order of shutdown: the admin server and the sweeper outlive the connections, and the
+connections outlive the listeners.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from config.schema import OnError
+from proxy.admin import AdminServer, bind_admin
+from proxy.client_connection import ClientConnection
+from proxy.counters import Counters
+from proxy.enforcement import Enforcement
+from proxy.errors import ClientFault, StartupError
+from proxy.hook_calls import HookCalls
+from proxy.house import House, Limits
+from proxy.listeners import accept_loop, close_listeners, open_listeners
+from proxy.metrics_page import MetricsPage
+from proxy.plugin_loading import load_plugins, new_plugin_manager
+from proxy.reloading import Reloader
+from proxy.sockets import PlainChannel
+from proxy.topology import Topology
+from proxy.upstream import Upstream
+from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.entities import QuotaKey
+from quota_callbacks.requests import Address, Connection
+from quota_callbacks.sampled_rate import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pluggy
+
+    from config.addresses import HostPort
+    from config.schema import Config
+    from proxy.listeners import Listener
+
+log = structlog.get_logger("headrace.server")
+
+SWEEP_S: Final = 5.0
+"""How often idle connections and idle buckets are looked for: one pass over all, instead of a deadline for each, which
+would have to be moved on every read."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long plugins may take to flush when the proxy ends."""
+
+
+class Server:
+    """One process's proxy. Make it, then `run` it once.
+
+    Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to mend.
+    """
+
+    def __init__(
+        self, config: Config, *, load: Callable[[], Config] | None = None, plugins: pluggy.PluginManager | None = None
+    ) -> None:
+        self._config = config
+        manager = plugins or new_plugin_manager()
+        if plugins is None:
+            load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
+        hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
+        quotas = ClientQuotas(
+            windows=_windows(config), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+        )
+        hooks.configure(quotas, config.plugins.options)
+        hooks.flatten()
+        topology = Topology(
+            advertised_host=config.listen.advertised.host,
+            advertised_port=config.listen.advertised.port,
+            node_ids=config.listen.node_ids,
+        )
+        self.house = House(
+            limits=limits_of(config),
+            topology=topology,
+            upstream=Upstream(
+                bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
+                topology=topology,
+                connect_timeout_s=config.upstream.connect_timeout_s,
+            ),
+            hooks=hooks,
+            enforcement=Enforcement(
+                enabled=config.enforcement.enabled,
+                exempt_users=config.enforcement.exempt_users,
+                exempt_client_ids=config.enforcement.exempt_client_ids,
+            ),
+            counters=Counters(),
+        )
+        self.connections: set[ClientConnection] = set()
+        self._reloader = Reloader(config, self, load)
+        self._reloader.set_quotas()
+        topology.on_change(self._brokers_changed)
+        self._per_ip: dict[str, int] = {}
+        self._serial = 0
+        self._listeners: list[Listener] = []
+        self._relays: trio.Nursery | None = None
+        self._stop = trio.Event()
+        self._stopped = trio.Event()
+        self.draining = False
+        self.admin_address: Address | None = None
+
+    async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
+        """Serve until `stop` or a signal. ``on_ready`` is called once every port is open."""
+        config = self._config
+        self.house.clock = trio.lowlevel.current_clock().current_time
+        self._listeners = open_listeners(
+            config.listen.address.host, config.listen.address.port, config.listen.node_ids, backlog=config.listen.backlog
+        )
+        try:
+            async with trio.open_nursery() as outer:
+                self._open_admin(outer)
+                outer.start_soon(self._sweep)
+                outer.start_soon(self.house.upstream.refresh)
+                await self._serve(on_ready)
+                self._stopped.set()
+                outer.cancel_scope.deadline = trio.current_time() + 1.0
+                outer.cancel_scope.cancel()
+        finally:
+            close_listeners(self._listeners)
+            self.house.pipes.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
+                await trio.to_thread.run_sync(self.house.hooks.close, abandon_on_cancel=True)
+
+    def stop(self) -> None:
+        """Begin to drain; the second call ends at once what is still open."""
+        if self._stop.is_set() and self._relays is not None:
+            self._relays.cancel_scope.cancel()
+        self._stop.set()
+
+    async def handle_signals(self) -> None:
+        """SIGTERM and SIGINT stop, SIGHUP reloads. Runs until cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self._reloader.reload()
+                else:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    self.stop()
+
+    def switch_enforcement(self, enabled: bool, by: str) -> None:  # noqa: FBT001 -- the switch's own state
+        """Turn enforcement on or off; off also ends the mutes that have begun."""
+        self.house.enforcement.switch(enabled=enabled, by=by)
+        if not enabled:
+            for connection in self.connections:
+                connection.mute.release()
+
+    async def not_ready(self) -> list[str]:
+        """Why the proxy should get no traffic; empty when it should."""
+        if self.draining:
+            return ["the proxy is draining"]
+        if self._relays is None:
+            return ["the listeners are not open"]
+        if not await self.house.upstream.answers():
+            return ["no bootstrap server answers"]
+        return []
+
+    # --- serving ---
+
+    async def _serve(self, on_ready: Callable[[Server], None]) -> None:
+        async with trio.open_nursery() as relays:
+            self._relays = relays
+            async with trio.open_nursery() as accepting:
+                for listener in self._listeners:
+                    accepting.start_soon(accept_loop, listener, self._accepted)
+                on_ready(self)
+                await self._stop.wait()
+                close_listeners(self._listeners)
+            await self._drain(relays)
+
+    async def _drain(self, relays: trio.Nursery) -> None:
+        """Let what is in flight finish, up to ``shutdown.drain_timeout``."""
+        self.draining = True
+        timeout_s = self._reloader.config.shutdown.drain_timeout_s
+        log.info("draining", connections=len(self.connections), drain_timeout_s=timeout_s)
+        relays.cancel_scope.deadline = trio.current_time() + timeout_s
+        for connection in list(self.connections):
+            connection.begin_drain()
+        while self.connections:
+            await trio.sleep(0.02)
+        relays.cancel_scope.deadline = float("inf")
+
+    def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
+        counters = self.house.counters
+        refused_by = self._limit_reached(peer)
+        if refused_by is not None:
+            refused = counters.connections_refused
+            refused[refused_by] = refused.get(refused_by, 0) + 1
+            log.warning("connection refused", peer=str(peer), reason=f"limits.{refused_by} is reached")
+            sock.close()
+            return
+        try:
+            channel = PlainChannel(sock, ClientFault)
+        except OSError as error:  # reset between accept and setsockopt
+            log.debug("connection lost", peer=str(peer), reason=error.strerror)
+            sock.close()
+            return
+        self._serial += 1
+        info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
+        if self._relays is not None:
+            self._relays.start_soon(self._serve_connection, ClientConnection(self.house, info, channel))
+
+    async def _serve_connection(self, connection: ClientConnection) -> None:
+        counters, host = self.house.counters, connection.info.peer.host
+        counters.connections_accepted += 1
+        counters.connections += 1
+        self._per_ip[host] = self._per_ip.get(host, 0) + 1
+        self.connections.add(connection)
+        self.house.hooks.connection_opened(connection.info)
+        if self.draining:
+            connection.begin_drain()
+        try:
+            await connection.serve()
+        finally:
+            self.connections.discard(connection)
+            counters.connections -= 1
+            self._per_ip[host] -= 1
+            if not self._per_ip[host]:
+                del self._per_ip[host]
+
+    def _limit_reached(self, peer: Address) -> str | None:
+        limits = self._reloader.config.limits
+        if len(self.connections) >= limits.max_connections:
+            return "max_connections"
+        if 0 < limits.max_connections_per_ip <= self._per_ip.get(peer.host, 0):
+            return "max_connections_per_ip"
+        return None
+
+    def _open_admin(self, nursery: trio.Nursery) -> None:
+        listen = self._config.admin.listen
+        if listen is None:
+            return
+        sock = bind_admin(Address(host=listen.host, port=listen.port))
+        self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
+        admin = AdminServer(
+            metrics=MetricsPage(self.house, self.connections),
+            not_ready=self.not_ready,
+            enforcement_enabled=lambda: self.house.enforcement.enabled,
+            switch_enforcement=self.switch_enforcement,
+        )
+
+        async def serve() -> None:
+            with sock:
+                await admin.serve(sock, self._stopped.wait)
+
+        nursery.start_soon(serve)
+
+    async def _sweep(self) -> None:
+        """Close idle connections and drop idle buckets."""
+        while True:
+            await trio.sleep(SWEEP_S)
+            now_s = trio.current_time()
+            for connection in [each for each in self.connections if each.is_idle(now_s)]:
+                connection.end_idle()
+            if self.house.hooks.quotas is not None:
+                self.house.hooks.quotas.expire(int(now_s * 1000))
+
+    def _brokers_changed(self, changed: frozenset[int]) -> None:
+        """Tell the callbacks, and move connections away from where their broker no longer is."""
+        topology = self.house.topology
+        self.house.hooks.update_cluster_metadata(topology.metadata)
+        for connection in list(self.connections):
+            node_id, upstream = connection.info.node_id, connection.info.upstream
+            if node_id in changed and node_id is not None and upstream is not None:
+                address = topology.address_of(node_id)
+                if address is not None and address != upstream:
+                    log.info("broker moved", node_id=node_id, peer=str(connection.info.peer), from_=str(upstream), to=str(address))
+                    connection.begin_drain()
+
+
+def limits_of(config: Config) -> Limits:
+    """The caps of one connection."""
+    limits = config.limits
+    return Limits(
+        max_frame_bytes=limits.max_frame_bytes,
+        max_collected_bytes=limits.max_collected_bytes,
+        max_in_flight_requests=limits.max_in_flight_requests,
+        idle_timeout_s=limits.idle_timeout_s,
+    )
+
+
+def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
+    """The configuration's addresses as the proxy's."""
+    return tuple(Address(host=server.host, port=server.port) for server in servers)
+
+
+def _windows(config: Config) -> dict[QuotaKey, Window]:
+    broker, controller, ids = config.quota_window, config.controller_quota_window, config.producer_id_quota
+    usual = Window(samples=broker.num, seconds=broker.size_s)
+    return {
+        QuotaKey.PRODUCER_BYTE_RATE: usual,
+        QuotaKey.CONSUMER_BYTE_RATE: usual,
+        QuotaKey.REQUEST_PERCENTAGE: usual,
+        QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size_s),
+        QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size_s),
+    }
+
+
+__all__ = ["Server", "StartupError"]
