@@ -61,10 +61,10 @@ class AdminServer:
             ]
         )
 
-    async def serve(self, sock: socket.socket, stop: Callable[[], Awaitable[None]]) -> None:
-        """Serve on ``sock``, which is bound, until ``stop`` returns."""
+    async def serve(self, descriptor: int, stop: Callable[[], Awaitable[None]]) -> None:
+        """Serve on a bound socket, which becomes hypercorn's to close, until ``stop`` returns."""
         config = hypercorn.config.Config()
-        config.bind = [f"fd://{sock.fileno()}"]
+        config.bind = [f"fd://{descriptor}"]
         config.accesslog = None
         config.errorlog = logging.getLogger("headrace.admin")
         config.graceful_timeout = 1.0

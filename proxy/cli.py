@@ -129,3 +129,7 @@ def _fail(message: str) -> Any:
     for line in message.splitlines():
         click.echo(f"headrace: {line}", err=True)
     sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

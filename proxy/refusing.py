@@ -8,8 +8,6 @@ from proxy.errors import ClientFault
 from proxy.wire.api_versions import unsupported_version_reply
 from proxy.wire.apis import API_NAMES, APIS, ApiKey
 from proxy.wire.errors import RefusalImpossible
-from proxy.wire.mutations import merge_response, request_topics, split_request
-from proxy.wire.refusals import refuse_whole
 
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection
@@ -56,6 +54,8 @@ def refuse(
         return _refuse_topics(connection, exchange, refusal, head, body)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
+    from proxy.wire.refusals import refuse_whole
+
     try:
         reply = refuse_whole(
             exchange.api_key,
@@ -76,6 +76,8 @@ def _refuse_topics(
     connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
 ) -> bytes | None:
     """Forward the admitted topics; the refused ones are merged into the reply, in the request's order."""
+    from proxy.wire.mutations import merge_response, request_topics, split_request
+
     api_key, version = exchange.api_key, exchange.api_version
     if api_key not in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
         raise ClientFault(f"a callback refused topics of {API_NAMES[api_key]}, which can only be refused whole")

@@ -244,11 +244,7 @@ class Server:
             switch_enforcement=self.switch_enforcement,
         )
 
-        async def serve() -> None:
-            with sock:
-                await admin.serve(sock, self._stopped.wait)
-
-        nursery.start_soon(serve)
+        nursery.start_soon(admin.serve, sock.detach(), self._stopped.wait)
 
     async def _sweep(self) -> None:
         """Close idle connections and drop idle buckets."""

@@ -1,0 +1,138 @@
+"""The reply that the proxy gives alone when it refuses a request: what a broker would answer that met the same error.
+
+Which fields say so is data (`proxy.wire.refusal_templates`). A request is refused whole here; refusing some topics of a
+mutation and forwarding the others is `proxy.wire.mutations`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
+from proxy.wire.apis import API_NAMES, APIS, ApiKey, response_header_version
+from proxy.wire.errors import RefusalImpossible
+from proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot
+from proxy.wire.schemas import Field, schema
+from proxy.wire.walker import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from proxy.wire.refusal_templates import Part, Template
+    from proxy.wire.walker import Buffer, Message
+
+_HEADER_V0: Final = Struct(">ii")
+_HEADER_V1: Final = Struct(">iib")
+
+NO_ACKS: Final = 0
+"""``acks`` of a Produce that wants no reply, not even for an error."""
+
+IRREFUSABLE: Final[dict[int, str]] = {
+    api.key: "no broker serves it to clients" for api in APIS.values() if api.controller_only
+}
+"""APIs that have no reply with an error for a client, and why. Beyond them, what depends on version and request:
+
+- Produce with acks=0: no reply is read;
+- DescribeLogDirs v0-2: only its log directories have error codes, and the request names none;
+- Metadata v0-12 for all topics: only topics have error codes, and the request names none.
+
+For all of these `refuse_whole` raises `RefusalImpossible`, and the caller closes the connection as a broker would.
+"""
+
+
+@dataclass(slots=True)
+class _Refusal:
+    """One reply in the making."""
+
+    error_code: int
+    error_message: str | None
+    throttle_time_ms: int
+    placed: bool = False
+    """Whether the error stands anywhere."""
+    nothing_to_name: bool = True
+    """Whether no array of the request was there to be answered row by row; one that is there and empty counts."""
+
+
+def refuse_whole(
+    api_key: int,
+    version: int,
+    correlation_id: int,
+    request_body: Buffer,
+    error_code: int,
+    error_message: str | None,
+    throttle_time_ms: int,
+) -> bytes:
+    """The whole frame, length and header included, that refuses a request with one of Kafka's error codes.
+
+    ``error_message`` goes where the version has a field for it; ``None`` is null, or "" where null is not allowed.
+    ``throttle_time_ms`` (milliseconds) goes where the version has the field. Raises `RefusalImpossible` where no reply
+    can carry the error (`IRREFUSABLE`), `UnknownMessage` for a version without a schema, `MalformedMessage` for a body
+    that breaks it. Source: ``AbstractRequest.getErrorResponse``.
+    """
+    if api_key == ApiKey.API_VERSIONS and error_code == UNSUPPORTED_VERSION:
+        return unsupported_version_reply(correlation_id)
+    template = TEMPLATES.get(api_key)
+    if template is None:
+        raise RefusalImpossible(f"api key {api_key}: {IRREFUSABLE.get(api_key, 'it is unknown')}")
+    name = API_NAMES[api_key]
+    request = decode(f"{name}Request", version, request_body)
+    if api_key == ApiKey.PRODUCE and request["acks"] == NO_ACKS:
+        raise RefusalImpossible("a Produce with acks=0 has no reply")
+    refusal = _Refusal(error_code=error_code, error_message=error_message, throttle_time_ms=throttle_time_ms)
+    fields = schema(f"{name}Response", version).fields
+    response = _fill(template, fields, request, refusal)
+    if not refusal.placed and refusal.nothing_to_name:
+        raise RefusalImpossible(f"{name} v{version}: its reply has no place for error {error_code}")
+    if any(field.name == "throttle_time_ms" for field in fields):
+        response["throttle_time_ms"] = throttle_time_ms
+    return response_frame(api_key, version, correlation_id, encode(f"{name}Response", version, response))
+
+
+def response_frame(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
+    """A body with its length and response header before it."""
+    if response_header_version(api_key, version) == 0:
+        return _HEADER_V0.pack(4 + len(body), correlation_id) + body
+    return _HEADER_V1.pack(5 + len(body), correlation_id, 0) + body
+
+
+def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refusal) -> Message:
+    """The fields of a template that this version has, for one row of the request (or the request itself)."""
+    by_name = {field.name: field for field in fields}
+    filled: Message = {}
+    for name, part in template.items():
+        field = by_name.get(name)
+        if field is None or (isinstance(part, Copied) and part.field not in row):
+            continue
+        filled[name] = _value(part, field, row, refusal)
+    return filled
+
+
+def _value(part: Part, field: Field, row: Any, refusal: _Refusal) -> Any:
+    if isinstance(part, Each | tuple | Joined):
+        return _rows(part, field, row, refusal)
+    if isinstance(part, Copied):
+        part = row[part.field]
+    elif part is Slot.ROW:
+        part = row
+    elif part is Slot.MESSAGE:
+        part = refusal.error_message
+    elif part is Slot.ERROR:
+        refusal.placed = True
+        return refusal.error_code
+    return "" if part is None and field.kind == "string" and not field.nullable else part
+
+
+def _rows(part: Each | Joined | tuple[Each, ...], field: Field, row: Any, refusal: _Refusal) -> list[Message]:
+    """The rows of one or more arrays of the request, answered one by one; an array that is null gives none."""
+    if isinstance(part, Joined):
+        refusal.nothing_to_name = False
+        return [answer for outer in row[part.outer] for answer in _rows(part.inner, field, outer, refusal)]
+    answers = []
+    for each in (part,) if isinstance(part, Each) else part:
+        rows = row.get(each.of)
+        if rows is not None:
+            refusal.nothing_to_name = False
+            answers += [_fill(each.row, field.fields, one, refusal) for one in rows]
+    return answers

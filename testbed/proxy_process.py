@@ -1,0 +1,189 @@
+"""The command ``headrace run`` as its users start it: a process of its own, for tests, the demo and the benchmarks.
+
+Knows the command line, not the code. It ends with this process, as all that `testbed.kept` starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import psutil
+
+from testbed.errors import TestbedError, TestbedTimeoutError
+from testbed.kept import start_program
+from testbed.ports import reserve_ports
+from testbed.programs import content
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 40.0
+POLL_S = 0.01
+READY_LINE = "headrace ready"
+
+
+class ProxyProcess:
+    """A running proxy. A context manager, whose end kills it.
+
+    `config` is TOML that is put behind the listeners; the listeners, the upstream and the admin server are set by
+    arguments of the command line, on reserved ports of 127.0.0.1. Raises TestbedError, with what the proxy printed, when it
+    does not become ready.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        *,
+        config: str = "",
+        node_ids: str = "0-9",
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        command_prefix: Sequence[str] = (),
+    ) -> None:
+        highest = max(int(each) for part in node_ids.split(",") for each in part.split("-"))
+        self._block = reserve_ports(highest + 2)
+        self._directory = tempfile.TemporaryDirectory(prefix="headrace-")
+        self.config_file = Path(self._directory.name) / "headrace.toml"
+        self.config_file.write_text(config, encoding="utf-8")
+        self.port = self._block.first
+        self._in = Path(os.devnull).open("rb")  # noqa: SIM115 - closed by `close`
+        self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        self._program = start_program(
+            [
+                *command_prefix,
+                *(sys.executable, "-m", "proxy.cli", "run", "--config", str(self.config_file)),
+                *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
+                *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
+                *arguments,
+            ],
+            environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            stdin=self._in.fileno(),
+            stdout=self._out.fileno(),
+            stderr=self._err.fileno(),
+        )
+        try:
+            self._wait_ready()
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients bootstrap."""
+        return f"127.0.0.1:{self.port}"
+
+    def broker_port(self, node_id: int) -> int:
+        """The port at which the proxy shows a broker."""
+        return self.port + 1 + node_id
+
+    @property
+    def pid(self) -> int:
+        """The proxy's process id."""
+        return self._program.pid
+
+    @property
+    def resident_bytes(self) -> int:
+        """Resident memory now."""
+        rss: int = psutil.Process(self.pid).memory_info().rss
+        return rss
+
+    @property
+    def cpu_s(self) -> float:
+        """CPU seconds used so far, user and system."""
+        times = psutil.Process(self.pid).cpu_times()
+        used: float = times.user + times.system
+        return used
+
+    @property
+    def log(self) -> str:
+        """What it has logged so far."""
+        return content(self._err.fileno())
+
+    @property
+    def output(self) -> str:
+        """What it has printed so far."""
+        return content(self._out.fileno())
+
+    @property
+    def admin(self) -> str:
+        """host:port of the admin server."""
+        return self.output.split(", admin ")[1].split()[0]
+
+    def get(self, path: str) -> tuple[int, str]:
+        """Ask the admin server: status and body."""
+        try:
+            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:  # noqa: S310 -- ours
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        """The sum of a metric over all its series; 0 when it has none."""
+        lines = self.get("/metrics")[1].splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send it a signal."""
+        os.kill(self.pid, number)
+
+    def reload(self, config: str) -> None:
+        """Write another configuration and send SIGHUP; returns at once."""
+        self.config_file.write_text(config, encoding="utf-8")
+        self.signal(signal.SIGHUP)
+
+    def wait_for_log(self, text: str, timeout_s: float = 10.0) -> str:
+        """Wait until a line with ``text`` is logged, and return the first such line."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            for line in self.log.splitlines():
+                if text in line:
+                    return line
+            if time.monotonic() > deadline:
+                raise TestbedTimeoutError(f"{text!r} was not logged within {timeout_s:g} s; the log:\n{self.log[-4000:]}")
+            time.sleep(POLL_S)
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM; the exit status."""
+        if self._program.poll() is None:
+            self.signal(signal.SIGTERM)
+        return self._program.wait(timeout_s)
+
+    def wait(self, timeout_s: float) -> int:
+        """The exit status, when it ends by itself or by a signal."""
+        return self._program.wait(timeout_s)
+
+    def close(self) -> None:
+        """Kill it if it still runs, and give back its ports and files."""
+        self._program.kill()
+        self._block.release()
+        self._directory.cleanup()
+        self._in.close()
+        self._out.close()
+        self._err.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + READY_TIMEOUT_S
+        while READY_LINE not in self.output:
+            status = self._program.poll()
+            if status is not None:
+                raise TestbedError(f"headrace ended with status {status} before it was ready: {self.log[-4000:]}")
+            if time.monotonic() > deadline:
+                raise TestbedTimeoutError(f"headrace was not ready within {READY_TIMEOUT_S:g} s: {self.log[-4000:]}")
+            time.sleep(POLL_S)
