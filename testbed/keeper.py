@@ -7,8 +7,9 @@ socket between the two, even after `kill -9`; then the keeper kills its programs
 ends. Should the keeper itself be killed, the kernel kills the programs (PR_SET_PDEATHSIG, which works here because the
 keeper has one thread: the signal is tied to the thread that forked).
 
-Requests and replies are lines of JSON; each reply carries its request's number. The descriptors of a program's
-standard streams travel with the request that starts it.
+Requests and replies are JSON, one to a message of a SOCK_SEQPACKET socket, so that an asker who is interrupted (by
+KeyboardInterrupt, say) has sent all of a request or nothing; each reply carries its request's number. The descriptors
+of a program's standard streams travel with the request that starts it.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 # Descriptors of the three standard streams that a request may carry.
 MAX_DESCRIPTORS = 3
-READ_BYTES = 65536
+# Of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is 200 KiB.
+MESSAGE_BYTES = 1 << 18
 
 
 class Keeper:
@@ -45,23 +47,15 @@ class Keeper:
 
     def serve(self, caller: int) -> None:
         """Answer requests until the caller is gone."""
-        received = b""
-        descriptors: list[int] = []
         while self._wait_for_data(caller):
-            data, new, _, _ = socket.recv_fds(self.connection, READ_BYTES, MAX_DESCRIPTORS)
-            if not data:
+            message, descriptors, _, _ = socket.recv_fds(self.connection, MESSAGE_BYTES, MAX_DESCRIPTORS)
+            if not message:
                 return
-            descriptors += new
-            received += data
-            if not received.endswith(b"\n"):
-                continue
-            request = json.loads(received)
-            received = b""
+            request = json.loads(message)
             reply = self._answer(request, descriptors)
             for descriptor in descriptors:
                 os.close(descriptor)
-            descriptors = []
-            self.connection.sendall(json.dumps({"number": request["number"], **reply}).encode() + b"\n")
+            self.connection.send(json.dumps({"number": request["number"], **reply}).encode())
 
     def _wait_for_data(self, caller: int) -> bool:
         """Wait for bytes on the socket; False when the process `caller` has ended.

@@ -28,7 +28,7 @@ KEEPER_SCRIPT = Path(__file__).with_name("keeper.py")
 # The keeper answers within a millisecond; removing a directory of test data takes a second at the very worst.
 REPLY_TIMEOUT_S = 30.0
 POLL_S = 0.01
-READ_BYTES = 65536
+MESSAGE_BYTES = 65536
 
 
 class KeptProgram:
@@ -124,8 +124,8 @@ class _Keeper:
         self.owner = os.getpid()
         self._lock = threading.Lock()
         self._number = 0
-        self._received = b""
-        self._socket, theirs = socket.socketpair()
+        self._broken = False
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.settimeout(REPLY_TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
@@ -139,23 +139,20 @@ class _Keeper:
 
     @property
     def alive(self) -> bool:
-        return self.owner == os.getpid() and self._socket.fileno() >= 0 and self._process.poll() is None
+        return not self._broken and self.owner == os.getpid() and self._process.poll() is None
 
     def ask(self, descriptors: Sequence[int] = (), **request: Any) -> dict[str, Any]:
         """Send one request and return its reply. Raises KeeperError for a reply that is an error, or no reply."""
         with self._lock:
             self._number += 1
-            line = json.dumps({"number": self._number, **request}).encode() + b"\n"
+            message = json.dumps({"number": self._number, **request}).encode()
             try:
-                # Descriptors ride on the first bytes; what does not fit in the socket's buffer follows.
-                sent = socket.send_fds(self._socket, [line], list(descriptors)) if descriptors else 0
-                self._socket.sendall(line[sent:])
+                socket.send_fds(self._socket, [message], list(descriptors))
+                reply = self._reply()
             except OSError as error:
-                raise KeeperError(f"the process that keeps the testbed's programs is gone: {error}") from error
-            except BaseException:  # interrupted within a line: the rest of it can no longer be told from the next
-                self.close()
-                raise
-            reply = self._reply()
+                self._broken = True
+                text = f"the process that keeps the testbed's programs is gone, and they with it: {error}"
+                raise KeeperError(text) from error
         if "error" in reply:
             raise KeeperError(f"cannot {request['do'].replace('_', ' ')}: {reply['error']}")
         return reply
@@ -163,16 +160,10 @@ class _Keeper:
     def _reply(self) -> dict[str, Any]:
         """Return the reply to the latest request, dropping those to earlier ones whose asker was interrupted."""
         while True:
-            while b"\n" not in self._received:
-                try:
-                    data = self._socket.recv(READ_BYTES)
-                except OSError as error:
-                    raise KeeperError(f"no answer from the keeper in {REPLY_TIMEOUT_S:.0f} s: {error}") from error
-                if not data:
-                    raise KeeperError("the process that keeps the testbed's programs has ended, and they with it")
-                self._received += data
-            line, _, self._received = self._received.partition(b"\n")
-            reply: dict[str, Any] = json.loads(line)
+            message = self._socket.recv(MESSAGE_BYTES)
+            if not message:
+                raise ConnectionResetError("it has ended")
+            reply: dict[str, Any] = json.loads(message)
             if reply["number"] == self._number:
                 return reply
 

@@ -38,13 +38,14 @@ def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> su
         try:
             status = program.wait(timeout_s)
         except TestbedTimeoutError as error:
-            raise TestbedTimeoutError(f"{error}: {_content(err.fileno())[-2000:].strip()}") from error
+            raise TestbedTimeoutError(f"{error}: {content(err.fileno())[-2000:].strip()}") from error
         finally:
             program.kill()
-        return subprocess.CompletedProcess(list(argv), status, _content(out.fileno()), _content(err.fileno()))
+        return subprocess.CompletedProcess(list(argv), status, content(out.fileno()), content(err.fileno()))
 
 
-def _content(descriptor: int) -> str:
+def content(descriptor: int) -> str:
+    """Return all that is in an open file, as text, wherever its position is."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, size, 0).decode(errors="replace")
 

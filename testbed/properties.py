@@ -28,6 +28,16 @@ CONTROLLER_LISTENER = "CONTROLLER"
 MAX_REPLICAS = 3
 # Partitions of each internal topic: Kafka's 50 cost a second of file creation, and one would hide bugs.
 INTERNAL_PARTITIONS = 4
+# A member of a KIP-848 or share group learns what it is to read with its second heartbeat, by default after 5 s.
+HEARTBEAT_MS = 500
+
+
+def _heartbeats(group_type: str) -> Properties:
+    return {
+        f"group.{group_type}.heartbeat.interval.ms": HEARTBEAT_MS,
+        f"group.{group_type}.min.heartbeat.interval.ms": HEARTBEAT_MS,
+    }
+
 
 DEFAULTS: Properties = {
     "auto.create.topics.enable": False,
@@ -49,8 +59,13 @@ DEFAULTS: Properties = {
 }
 # Added where the version has them. Kafka 4's own default of the protocols is all it has.
 VERSION_DEFAULTS: Mapping[str, Properties] = {
-    "3": {"group.coordinator.rebalance.protocols": "classic,consumer"},
-    "4": {"share.coordinator.state.topic.num.partitions": INTERNAL_PARTITIONS},
+    "3": {"group.coordinator.rebalance.protocols": "classic,consumer", **_heartbeats("consumer")},
+    "4": {
+        "share.coordinator.state.topic.num.partitions": INTERNAL_PARTITIONS,
+        **_heartbeats("consumer"),
+        **_heartbeats("share"),
+        **_heartbeats("streams"),
+    },
 }
 
 

@@ -10,18 +10,19 @@ import contextlib
 import enum
 import os
 import signal
-import subprocess
-from pathlib import Path
+import tempfile
+import time
 from typing import IO, TYPE_CHECKING, Self
 
 from testbed.artifacts import DEFAULT_BROKER_VERSION
 from testbed.class_data import class_data_archive
-from testbed.errors import ToolError, UnknownVersionError
+from testbed.errors import TestbedTimeoutError, ToolError, UnknownVersionError
 from testbed.kept import KeptProgram, start_program
 from testbed.launch import java_command, java_environment
-from testbed.programs import run_program
+from testbed.programs import content, run_program
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Sequence
 
 # Enough for the consoles and the performance tools at their default buffer sizes.
@@ -29,6 +30,7 @@ DEFAULT_HEAP_MB = 256
 # A tool takes one second here; the first after the cache was filled, or on a busy machine, takes many.
 DEFAULT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
+POLL_S = 0.02
 
 TOOLS = "org.apache.kafka.tools"
 
@@ -118,65 +120,76 @@ def start_tool(
     arguments: Sequence[str],
     *,
     version: str = DEFAULT_BROKER_VERSION,
-    output: Path | None = None,
     heap_mb: int = DEFAULT_HEAP_MB,
 ) -> RunningTool:
-    """Start a tool, or any main class in Kafka's jars, and return at once.
-
-    Its output, standard error included, goes to the file `output`, else to a pipe that the caller must read: a tool
-    waits when the pipe is full.
-    """
-    return RunningTool(_command(tool, arguments, version, heap_mb), output)
+    """Start a tool, or any main class in Kafka's jars, and return at once."""
+    return RunningTool(_command(tool, arguments, version, heap_mb))
 
 
 class RunningTool:
     """A tool at work. A context manager, whose end kills it.
 
-    `stdin` takes its input; `stdout` gives its output, standard error included, unless that goes to a file. Both are
-    text, and `stdin` is flushed after every line.
+    Its output, standard error included, goes to a file, so that it never waits for a reader. `stdin` takes lines of
+    text for its input; closing `stdin` ends a console producer.
     """
 
-    __slots__ = ("_program", "stdin", "stdout")
+    __slots__ = ("_output", "_program", "stdin")
 
-    def __init__(self, command: Sequence[str], output: Path | None) -> None:
-        self.stdout: IO[str] | None = None
-        their_stdin, our_stdin = os.pipe()
-        self.stdin: IO[str] = os.fdopen(our_stdin, "w", buffering=1, encoding="utf-8")
-        if output is None:
-            our_stdout, their_stdout = os.pipe()
-            self.stdout = os.fdopen(our_stdout, encoding="utf-8", errors="replace")
-        else:
-            their_stdout = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    def __init__(self, command: Sequence[str]) -> None:
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        theirs, ours = os.pipe()
+        self.stdin: IO[str] = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
         try:
             self._program: KeptProgram = start_program(
                 command,
                 environment=java_environment(),
-                stdin=their_stdin,
-                stdout=their_stdout,
-                stderr=their_stdout,
+                stdin=theirs,
+                stdout=self._output.fileno(),
+                stderr=self._output.fileno(),
             )
         except BaseException:
-            self._close_streams()
+            self._close_files()
             raise
         finally:
-            os.close(their_stdin)
-            os.close(their_stdout)
+            os.close(theirs)
 
     @property
     def pid(self) -> int:
         """Its process id."""
         return self._program.pid
 
+    def output(self) -> str:
+        """Return all it has printed so far."""
+        return content(self._output.fileno())
+
+    def wait_for_output(self, text: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
+        """Wait until `text` is in its output, and return the output so far.
+
+        Raises ToolError, with the output, when it ends without having printed that, and TestbedTimeoutError after
+        `timeout_s` seconds.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self.poll()
+            printed = self.output()
+            if text in printed:
+                return printed
+            if status is not None:
+                raise ToolError(f"the tool ended with status {status} before it printed {text!r}: {printed}")
+            if time.monotonic() >= deadline:
+                raise TestbedTimeoutError(f"the tool did not print {text!r} in {timeout_s} s: {printed}")
+            time.sleep(POLL_S)
+
     def poll(self) -> int | None:
         """Return its exit status, minus the signal's number if a signal ended it, or None while it runs."""
         return self._program.poll()
 
-    def wait(self, timeout_s: float) -> int:
+    def wait(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> int:
         """Wait for its end and return the exit status. Raises TestbedTimeoutError after `timeout_s` seconds."""
         return self._program.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """End it in order, as Ctrl-C does (performance tools then print their sums), and return the exit status.
+        """End it in order, as Ctrl-C does (consoles then print their sums), and return the exit status.
 
         Raises TestbedTimeoutError after `timeout_s` seconds.
         """
@@ -184,15 +197,14 @@ class RunningTool:
         return self._program.wait(timeout_s)
 
     def close(self) -> None:
-        """Kill it if it still runs, and close its streams."""
+        """Kill it if it still runs; its output is lost."""
         self._program.kill()
-        self._close_streams()
+        self._close_files()
 
-    def _close_streams(self) -> None:
+    def _close_files(self) -> None:
         with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
-        if self.stdout is not None:
-            self.stdout.close()
+        self._output.close()
 
     def __enter__(self) -> Self:
         return self
