@@ -1,0 +1,25 @@
+"""The proxy on trio: everything between a client's socket and a broker's.
+
+Bytes flow one way through these modules; each owns one thing.
+
+    cli               the command ``headrace``
+    server            start, serve, reload, drain, stop; owns the nurseries and the shared parts (`house`)
+    listeners         listening sockets and the accept loop
+    client_connection one client: both channels, the mute, the nursery of its two relays
+    request_relay     client to broker: scan, ask the callbacks, hand on, mute
+    reply_relay       broker to client: match, ask the callbacks, edit, send at once
+    reply_plans       what is done with the reply of an API and version
+    reply_edits       editing a reply that was collected
+    refusing          answering instead of the broker
+    in_flight         requests that wait for their replies, in order
+    muting            until when a client is not read
+    sockets           the one module that touches sockets on the hot path
+    upstream          reaching the brokers
+    topology          which brokers there are and where they are shown
+    plugin_loading    finding and registering plugins
+    hook_calls        calling them, and what happens when they raise
+    enforcement       the switch, and who is exempt
+    reloading         quotas from the configuration, and the reload
+    admin, admin_client, metrics_page, counters, logs    operating it
+    wire/             the Kafka protocol, sans-IO
+"""

@@ -84,8 +84,9 @@ async def _serve(server: Server, config: Config) -> None:
     def ready(running: Server) -> None:
         admin = f", admin {running.admin_address}" if running.admin_address is not None else ""
         click.echo(
-            f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids} at port"
-            f" {listen.address.port} + 1 + id, upstream {', '.join(map(str, config.upstream.bootstrap_servers))}{admin}"
+            f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
+            f" at port {listen.address.port} + 1 + id,"
+            f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}{admin}"
         )
         sys.stdout.flush()
 
@@ -112,7 +113,7 @@ def config_schema() -> None:
 
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The proxy's admin server.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="Its admin server.")
 def enforcement(state: str, admin: str) -> None:
     """Turn the enforcement of all quotas on or off while the proxy runs, or show whether it is on.
 

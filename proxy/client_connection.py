@@ -1,6 +1,7 @@
 """One client's connection, from accept to close: its upstream connection, its mute, and the nursery of its two relays.
 
-The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled, which
+The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled,
+which
 is when the first request came. Both end with the connection. Whatever goes wrong ends this connection alone and is
 logged in one line.
 """
@@ -88,7 +89,8 @@ class ClientConnection:
         self._reason: str | None = None
 
     async def serve(self) -> None:
-        """Relay until either side ends, a fault, or a cancel; then close both sides. Raises nothing but a cancel from outside."""
+        """Relay until either side ends, a fault, or a cancel; then close both sides. Raises nothing but a cancel from
+        outside."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -229,9 +231,9 @@ class ClientConnection:
         except PeerFault as fault:
             side = "client" if run == self._requests.run else "upstream"
             self._fault(side, f"{side}: {fault}")
-        except Exception as error:  # noqa: BLE001 -- a mistake of ours must not take other connections with it
+        except Exception as error:
             self._fault("proxy", f"proxy: {type(error).__name__}: {error}")
-            log.error("a mistake of headrace closed a connection", peer=str(self.info.peer), exc_info=error)
+            log.exception("a mistake of headrace closed a connection", peer=str(self.info.peer), exc_info=error)
 
     def _fault(self, side: str, reason: str) -> None:
         errors = self.house.counters.errors
@@ -255,7 +257,9 @@ class ClientConnection:
     def _note_half_closed(self) -> None:
         if len(self.in_flight) and self._reason is None:
             self._reason = f"the client closed its side with {len(self.in_flight)} requests in flight"
-            log.info("connection closed", peer=str(self.info.peer), reason=self._reason, request=self._describe_request())
+            log.info(
+                "connection closed", peer=str(self.info.peer), reason=self._reason, request=self._describe_request()
+            )
 
     def _describe_request(self) -> str | None:
         exchange = self.in_flight.first or self.current
@@ -284,5 +288,3 @@ class ClientConnection:
         else:
             counters.bytes_from_clients += channel.bytes_received
             counters.bytes_to_clients += channel.bytes_sent
-
-

@@ -1,9 +1,10 @@
-"""Why a connection ends, split by whose fault it is. The connection logs one line for it and nobody else is disturbed."""
+"""Why a connection ends, split by whose fault it is. The connection logs one line for it and nobody else is
+disturbed."""
 
 from __future__ import annotations
 
 
-class ConnectionFault(Exception):
+class ConnectionFault(Exception):  # noqa: N818 -- named for whose fault it is
     """A connection cannot go on. ``str()`` is the reason that is logged."""
 
     side = "proxy"
@@ -22,4 +23,5 @@ class UpstreamFault(ConnectionFault):
 
 
 class StartupError(Exception):
-    """The proxy cannot start: a port is taken, a plugin was refused, a quota is enforced by nobody. Printed without traceback."""
+    """The proxy cannot start: a port is taken, a plugin was refused, a quota is enforced by nobody. Printed without
+    traceback."""

@@ -63,7 +63,7 @@ class HookCalls:
         for name, call in self._calls("configure", ("context",)):
             try:
                 call(PluginContext(options=options.get(name, {}), quotas=quotas))
-            except Exception as error:  # noqa: BLE001 -- a stranger's code
+            except Exception as error:
                 raise StartupError(f"plugin {name!r}: {error or type(error).__name__}") from error
 
     def flatten(self) -> None:
@@ -98,7 +98,8 @@ class HookCalls:
         return self._completed.get(api_key, ())
 
     def request_received(self, calls: Calls, request: Request, now_ms: int) -> Refuse | None:
-        """Ask ``calls``; the longest throttle and its reason are left in ``request``. Returns a refusal, if there is one."""
+        """Ask ``calls``; the longest throttle and its reason are left in ``request``. Returns a refusal, if there is
+        one."""
         if self._reset:
             self._poll_resets()
         return self._ask(calls, request, now_ms)
@@ -231,8 +232,10 @@ class HookCalls:
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
             if implementation.hookwrapper or implementation.wrapper:
-                raise StartupError(f"plugin {implementation.plugin_name!r} wraps {hook!r}; hooks of headrace take no wrappers")
-            calls.append((implementation.plugin_name, _with_arguments(implementation.function, names, implementation.argnames)))
+                name = implementation.plugin_name
+                raise StartupError(f"plugin {name!r} wraps {hook!r}; hooks of headrace take no wrappers")
+            call = _with_arguments(implementation.function, names, implementation.argnames)
+            calls.append((implementation.plugin_name, call))
         return tuple(calls)
 
     def _interests(self) -> dict[str, dict[int, Detail] | None]:
@@ -241,7 +244,7 @@ class HookCalls:
         for name, call in self._calls("request_interest", ()):
             try:
                 wanted[name] = {interest.api_key: interest.detail for interest in call()}
-            except Exception as error:  # noqa: BLE001 -- a stranger's code
+            except Exception as error:
                 raise StartupError(f"plugin {name!r}: request_interest: {error}") from error
         return wanted
 
@@ -260,9 +263,7 @@ _ALL_KEYS: Final = range(256)
 """Room for API keys to come; Kafka 4.4 ends at 94."""
 
 
-def _with_arguments(
-    function: Callable[..., Any], passed: tuple[str, ...], wanted: Iterable[str]
-) -> Callable[..., Any]:
+def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...], wanted: Iterable[str]) -> Callable[..., Any]:
     """``function``, to be called with all of ``passed`` in order, whatever part of them it names."""
     names = tuple(wanted)
     if names == passed and len(inspect.signature(function).parameters) == len(passed):

@@ -39,12 +39,11 @@ class Exchange(Request):
         self.local_reply: bytes | None = None
         """A whole frame that the proxy answers by itself; nothing was forwarded."""
         self.edit_body: Callable[[bytes, int], bytes] | None = None
-        """Given the reply's body and the throttle time in ms, the body to send instead. Makes the reply be collected."""
+        """Given the reply's body and the throttle time in ms, the body to send instead. Makes the reply be
+        collected."""
         self.observed = False
         """Whether somebody wants to hear when it is completed."""
         self.enforced = False
-
-
 
 
 class InFlight:

@@ -1,6 +1,7 @@
 """Listening sockets: one for bootstrapping, one for each broker id, and the accept loop.
 
-`accept_loop` survives what a busy system does to a listener (a client that is gone before it is accepted, no descriptors or
+`accept_loop` survives what a busy system does to a listener (a client that is gone before it is accepted, no
+descriptors or
 buffers left) and ends on anything else.
 """
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.listeners")
 
 ACCEPTS_A_WAKE_UP: Final = 64
-_GONE: Final = frozenset({errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET})
+_GONE: Final = frozenset(
+    {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
+)
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 EXHAUSTED_PAUSE_S: Final = 0.1
 """As ``trio.serve_listeners``: long enough for others to close something."""
@@ -104,5 +107,5 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
                 return
             if error.errno not in _EXHAUSTED:
                 raise
-            log.error("cannot accept for now", listener=str(listener.address), reason=error.strerror)
+            log.exception("cannot accept for now", listener=str(listener.address), reason=error.strerror)
             await trio.sleep(EXHAUSTED_PAUSE_S)

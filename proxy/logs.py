@@ -1,4 +1,5 @@
-"""How the proxy logs: one line an event on standard error, for people or as JSON. Configured once by the command line."""
+"""How the proxy logs: one line an event on standard error, for people or as JSON. Configured once by the command
+line."""
 
 from __future__ import annotations
 

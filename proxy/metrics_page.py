@@ -1,4 +1,5 @@
-"""The Prometheus page: reads the counters when it is asked for, so that counting costs nothing on the path of a byte."""
+"""The Prometheus page: reads the counters when it is asked for, so that counting costs nothing on the path of a
+byte."""
 
 from __future__ import annotations
 
@@ -48,11 +49,15 @@ class MetricsPage:
         in_flight = sum(len(connection.in_flight) for connection in self._connections)
         muted = sum(connection.mute.until_s > now_s for connection in self._connections)
         yield _gauge("connections", "Client connections that are open.", counters.connections)
-        yield _gauge("upstream_connections", "Connections to brokers on behalf of clients.", counters.upstream_connections)
+        yield _gauge(
+            "upstream_connections", "Connections to brokers on behalf of clients.", counters.upstream_connections
+        )
         yield _gauge("muted_connections", "Clients that are not read because of a quota (Kafka: queue-size).", muted)
         yield _gauge("requests_in_flight", "Requests whose reply has not been sent.", in_flight)
         yield _counter("connections_accepted", "Client connections accepted.", counters.connections_accepted)
-        yield _labelled("connections_refused", "Connections closed at once, by limit.", "limit", counters.connections_refused)
+        yield _labelled(
+            "connections_refused", "Connections closed at once, by limit.", "limit", counters.connections_refused
+        )
         yield _labelled("errors", "Connections that ended with an error, by whose fault.", "fault", counters.errors)
         requests = {API_NAMES.get(key, str(key)): count for key, count in counters.requests.items()}
         yield _labelled("requests", "Requests read from clients, by API.", "api", requests)
@@ -70,7 +75,9 @@ class MetricsPage:
                 if channel is not None:
                     totals[side, "in"] += channel.bytes_received
                     totals[side, "out"] += channel.bytes_sent
-        metric = CounterMetricFamily("headrace_bytes", "Bytes read (in) and written (out).", labels=("side", "direction"))
+        metric = CounterMetricFamily(
+            "headrace_bytes", "Bytes read (in) and written (out).", labels=("side", "direction")
+        )
         for labels, value in totals.items():
             metric.add_metric(labels, value)
         yield metric

@@ -31,7 +31,7 @@ class Mute:
     def extend(self, now_s: float, throttle_ms: int) -> None:
         """Mute for ``throttle_ms`` from now, unless it lasts longer already."""
         until_s = now_s + throttle_ms / 1000
-        if until_s > self.until_s:  # noqa: PLR1730 -- max() costs a call on the hot path
+        if until_s > self.until_s:
             self.until_s = until_s
 
     def release(self) -> None:

@@ -1,6 +1,7 @@
 """Finding plugins and registering them: by entry point, and by import path from the configuration.
 
-Built-ins take the same way as a stranger's plugin. Called once at start, by the server; tests register instances by hand.
+Built-ins take the same way as a stranger's plugin. Called once at start, by the server; tests register instances by
+hand.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def new_plugin_manager() -> pluggy.PluginManager:
 def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load: Iterable[str]) -> None:
     """Register what the entry points name, but for ``disabled``, and then every import path of ``load``.
 
-    Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or has a
+    Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or
+    has a
     hook that does not exist.
     """
     unwanted = set(disabled)
@@ -41,7 +43,7 @@ def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load
     unknown = unwanted - {point.name for point in points}
     if unknown:
         known = ", ".join(point.name for point in points)
-        raise StartupError(f"plugins.disabled names {sorted(unknown)[0]!r}, but there is no such plugin; installed: {known}")
+        raise StartupError(f"plugins.disabled names {min(unknown)!r}, but there is no such plugin; installed: {known}")
     for point in points:
         if point.name not in unwanted:
             register(manager, point.name, _import(point.name, point.value))
@@ -54,7 +56,8 @@ def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     made_for = getattr(plugin, VERSION_ATTRIBUTE, None)
     if made_for is None:
         raise StartupError(
-            f"plugin {name!r} does not say which version of the hooks it is made for: set {VERSION_ATTRIBUTE} = {HOOK_VERSION}"
+            f"plugin {name!r} does not say which version of the hooks it is made for:"
+            f" set {VERSION_ATTRIBUTE} = {HOOK_VERSION}"
         )
     if made_for != HOOK_VERSION:
         raise StartupError(
@@ -75,7 +78,7 @@ def _instance(name: str, plugin: Any) -> Any:
         return plugin
     try:
         return plugin()
-    except Exception as error:  # noqa: BLE001 -- whatever a stranger's constructor raises
+    except Exception as error:
         raise StartupError(f"plugin {name!r} could not be made: {type(error).__name__}: {error}") from error
 
 
@@ -91,7 +94,7 @@ def _import(name: str, path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
-    except Exception as error:  # noqa: BLE001 -- whatever a stranger's module raises while it is imported
+    except Exception as error:
         raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 

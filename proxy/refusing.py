@@ -39,7 +39,8 @@ def answer(connection: ClientConnection, exchange: Exchange, reply: bytes) -> No
 def refuse(
     connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
 ) -> bytes | None:
-    """Refuse ``exchange`` as ``refusal`` says; the frame to forward in its place, or ``None`` when nothing is left of it.
+    """Refuse ``exchange`` as ``refusal`` says; the frame to forward in its place, or ``None`` when nothing is left of
+    it.
 
     ``head`` is the frame up to the body. Raises `ClientFault` where the protocol has no reply that could say so: the
     connection is closed then, which is all that is left.
@@ -92,7 +93,9 @@ def _refuse_topics(
     if admitted is None:
         now_s = connection.house.clock()
         reply = merge(None, connection.mute.remaining_ms(now_s))
-        header = exchange.correlation_id.to_bytes(4, "big", signed=True) + (b"\x00" if _flexible(api_key, version) else b"")
+        header = exchange.correlation_id.to_bytes(4, "big", signed=True) + (
+            b"\x00" if _flexible(api_key, version) else b""
+        )
         answer(connection, exchange, (len(header) + len(reply)).to_bytes(4, "big") + header + reply)
         return None
     exchange.edit_body = merge

@@ -29,7 +29,7 @@ class Reloadable(Protocol):
 
     house: House
 
-    def switch_enforcement(self, enabled: bool, by: str) -> None: ...  # noqa: D102, FBT001
+    def switch_enforcement(self, enabled: bool, by: str) -> None: ...  # noqa: D102
 
 
 class Reloader:
@@ -61,7 +61,7 @@ class Reloader:
             self._check_enforced(new.quota_limits())
         except ConfigError as error:
             for problem in error.problems:
-                log.error("the configuration is invalid; the old one stays in force", problem=str(problem))
+                log.exception("the configuration is invalid; the old one stays in force", problem=str(problem))
             return False
         except StartupError as error:
             log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
@@ -77,8 +77,8 @@ class Reloader:
                 if key not in enforced:
                     known = ", ".join(sorted(enforced)) or "none"
                     raise StartupError(
-                        f"quotas: {key} of {entity} would be enforced by nobody: no plugin that is loaded enforces {key};"
-                        f" enforced are {known}"
+                        f"quotas: {key} of {entity} would be enforced by nobody: no plugin that is loaded"
+                        f" enforces {key}; enforced are {known}"
                     )
 
     def _apply(self, changes: ConfigDiff) -> None:

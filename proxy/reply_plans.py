@@ -41,7 +41,8 @@ _plans: dict[tuple[int, int], ReplyPlan] = {}
 
 
 def reply_plan(api_key: int, api_version: int) -> ReplyPlan:
-    """The plan for ``api_key`` at ``api_version``; the table is as large as the API table at most, for versions it knows."""
+    """The plan for ``api_key`` at ``api_version``; the table is as large as the API table at most, for versions it
+    knows."""
     plan = _plans.get((api_key, api_version))
     if plan is None:
         plan = ReplyPlan(_kind(api_key, api_version), api_key, api_version, throttle_offset(api_key, api_version))

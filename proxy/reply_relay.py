@@ -30,7 +30,18 @@ _INT32 = Struct(">i")
 class ReplyRelay:
     """The broker's side of one connection."""
 
-    __slots__ = ("_connection", "_current", "_done", "_house", "_parts", "_scanner", "_sent_to", "_tail", "_upstream", "_walk")
+    __slots__ = (
+        "_connection",
+        "_current",
+        "_done",
+        "_house",
+        "_parts",
+        "_scanner",
+        "_sent_to",
+        "_tail",
+        "_upstream",
+        "_walk",
+    )
 
     def __init__(self, connection: ClientConnection, upstream: PlainChannel) -> None:
         self._connection = connection

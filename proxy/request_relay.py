@@ -1,6 +1,7 @@
 """From the client to the broker: reads requests, asks the quota callbacks, hands the bytes on, and mutes.
 
-One per connection, run by `proxy.client_connection`. All that happens between a read and the write after it is synchronous,
+One per connection, run by `proxy.client_connection`. All that happens between a read and the write after it is
+synchronous,
 in the process's one read buffer; what has to wait (a head that is not whole, requests that came before a mute ended) is
 kept as `_tail` and put back in front of the next bytes.
 """
@@ -17,7 +18,7 @@ from proxy.sockets import READ_BUFFER_BYTES
 from proxy.wire.apis import APIS, ApiKey
 from proxy.wire.frames import FrameScanner
 from proxy.wire.headerless_tokens import HeaderlessTokens, handshake_mechanism
-from proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
+from proxy.wire.heads import RequestHead, cap_fetch, frame_size, read_request_head
 from proxy.wire.walker import decode
 
 if TYPE_CHECKING:
@@ -141,7 +142,8 @@ class RequestRelay:
             self._parts.append(self._house.view[begin:end])
 
     def _next_frame(self, at: int, end: int) -> int | None:
-        """Look at the frame at ``at``: its size, negative when it has to be collected, ``None`` when too little is there."""
+        """Look at the frame at ``at``: its size, negative when it has to be collected, ``None`` when too little is
+        there."""
         buffer = self._house.view
         limit = self._connection.limits.max_frame_bytes
         if self._tokens is not None:

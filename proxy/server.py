@@ -1,4 +1,5 @@
-"""The proxy's life: start, serve, reload, drain, stop. It makes the shared parts, opens the listeners and owns the nurseries.
+"""The proxy's life: start, serve, reload, drain, stop. It makes the shared parts, opens the listeners and owns the
+nurseries.
 
 Nurseries are nested in the order of shutdown: the admin server and the sweeper outlive the connections, and the
 connections outlive the listeners.
@@ -7,7 +8,6 @@ connections outlive the listeners.
 from __future__ import annotations
 
 import signal
-import socket
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -34,6 +34,7 @@ from quota_callbacks.requests import Address, Connection
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import Callable
 
     import pluggy
@@ -55,7 +56,8 @@ CLOSE_TIMEOUT_S: Final = 10.0
 class Server:
     """One process's proxy. Make it, then `run` it once.
 
-    Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to mend.
+    Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to
+    mend.
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Server:
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
         self._stopped = trio.Event()
+        self._all_gone: trio.Event | None = None
         self.draining = False
         self.admin_address: Address | None = None
 
@@ -110,7 +113,10 @@ class Server:
         config = self._config
         self.house.clock = trio.lowlevel.current_clock().current_time
         self._listeners = open_listeners(
-            config.listen.address.host, config.listen.address.port, config.listen.node_ids, backlog=config.listen.backlog
+            config.listen.address.host,
+            config.listen.address.port,
+            config.listen.node_ids,
+            backlog=config.listen.backlog,
         )
         try:
             async with trio.open_nursery() as outer:
@@ -143,7 +149,7 @@ class Server:
                     log.info("stopping", signal=signal.Signals(number).name)
                     self.stop()
 
-    def switch_enforcement(self, enabled: bool, by: str) -> None:  # noqa: FBT001 -- the switch's own state
+    def switch_enforcement(self, enabled: bool, by: str) -> None:
         """Turn enforcement on or off; off also ends the mutes that have begun."""
         self.house.enforcement.switch(enabled=enabled, by=by)
         if not enabled:
@@ -181,8 +187,9 @@ class Server:
         relays.cancel_scope.deadline = trio.current_time() + timeout_s
         for connection in list(self.connections):
             connection.begin_drain()
-        while self.connections:
-            await trio.sleep(0.02)
+        if self.connections:
+            self._all_gone = trio.Event()
+            await self._all_gone.wait()
         relays.cancel_scope.deadline = float("inf")
 
     def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
@@ -218,6 +225,8 @@ class Server:
             await connection.serve()
         finally:
             self.connections.discard(connection)
+            if self._all_gone is not None and not self.connections:
+                self._all_gone.set()
             counters.connections -= 1
             self._per_ip[host] -= 1
             if not self._per_ip[host]:
@@ -265,7 +274,13 @@ class Server:
             if node_id in changed and node_id is not None and upstream is not None:
                 address = topology.address_of(node_id)
                 if address is not None and address != upstream:
-                    log.info("broker moved", node_id=node_id, peer=str(connection.info.peer), from_=str(upstream), to=str(address))
+                    log.info(
+                        "broker moved",
+                        node_id=node_id,
+                        peer=str(connection.info.peer),
+                        from_=str(upstream),
+                        to=str(address),
+                    )
                     connection.begin_drain()
 
 

@@ -1,7 +1,8 @@
 """The one module that touches sockets on the hot path: raw non-blocking reads, gathered writes, and splice.
 
 Measured on two cores, a relayed round trip of 1 KiB costs 53 µs with ``trio.SocketStream`` and 29 µs with
-``trio.lowlevel.wait_readable`` on a raw socket; a large frame costs least when it never enters user space. A TLS channel
+``trio.lowlevel.wait_readable`` on a raw socket; a large frame costs least when it never enters user space. A TLS
+channel
 will have the same methods on an ``ssl.MemoryBIO``, and ``can_splice = False``.
 """
 
@@ -46,7 +47,8 @@ class PlainChannel:
     """A plaintext TCP connection.
 
     *Resource handling:* owns the socket; `close` may be called twice. *Error handling:* what the system says about the
-    other side is raised as ``fault``; the end of the stream is a read of 0 bytes. *Cancellation:* a cancelled `send` may
+    other side is raised as ``fault``; the end of the stream is a read of 0 bytes. *Cancellation:* a cancelled `send`
+    may
     have sent a part.
     """
 

@@ -1,7 +1,9 @@
 """Which brokers there are, where they really listen, and where the proxy shows them. Pure: no sockets, no loop.
 
-Learned from every Metadata, DescribeCluster and FindCoordinator reply and every leader hint that passes. Broker n is shown
-at ``advertised_host`` and bootstrap port + 1 + n: the same on every proxy and after every restart, whatever was learned.
+Learned from every Metadata, DescribeCluster and FindCoordinator reply and every leader hint that passes. Broker n is
+shown
+at ``advertised_host`` and bootstrap port + 1 + n: the same on every proxy and after every restart, whatever was
+learned.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ class Topology:
         if node_id not in self._out_of_range:
             self._out_of_range.add(node_id)
             log.error(
-                "a broker's id is outside listen.node_ids; clients do not see that broker until the setting includes it",
+                "a broker's id is outside listen.node_ids; clients do not see it until the setting includes it",
                 node_id=node_id,
                 node_ids=_ranges(self._node_ids),
             )

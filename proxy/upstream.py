@@ -1,14 +1,17 @@
 """Reaching the brokers: by node id where the topology knows it, else through a bootstrap server.
 
 Also asks a bootstrap server for the brokers by itself where that needs no credentials, so that a connection to broker n
-finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that passes; until
-then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an error that makes the
+finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that passes;
+until
+then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an error that makes
+the
 client ask for Metadata.
 """
 
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -22,12 +25,12 @@ from proxy.sockets import PlainChannel
 from proxy.wire.apis import ApiKey
 from proxy.wire.endpoints import rewrite_endpoints
 from proxy.wire.errors import PeerFault
-from quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from proxy.topology import Topology
+    from quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.upstream")
 
@@ -51,7 +54,8 @@ class Upstream:
     async def dial(self, node_id: int | None) -> tuple[PlainChannel, Address]:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``.
 
-        Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its address
+        Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its
+        address
         is asked for once more.
         """
         if node_id is None:
@@ -123,7 +127,9 @@ class Upstream:
             body = await self._request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
         except (UpstreamFault, PeerFault) as fault:
-            log.info("the cluster was not asked for its brokers; they are learned from clients' Metadata", reason=str(fault))
+            log.info(
+                "the cluster was not asked for its brokers; they are learned from clients' Metadata", reason=str(fault)
+            )
             return False
         learn(self._topology, found, complete=True)
         return True
@@ -147,18 +153,19 @@ async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.soc
     try:
         sock.setblocking(False)
         code = sock.connect_ex(target)
-        if code not in (0, errno.EINPROGRESS):
-            raise OSError(code, errno.errorcode.get(code, "connect failed"))
-        await trio.lowlevel.wait_writable(sock)
-        code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            import os
-
-            raise OSError(code, os.strerror(code))
+        if code == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        _check(code)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(code, os.strerror(code))
 
 
 async def _read_reply(channel: PlainChannel) -> memoryview:

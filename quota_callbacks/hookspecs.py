@@ -74,7 +74,8 @@ class Metric:
 def configure(context: PluginContext) -> None:
     """Take the options and the buckets.
 
-    Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the start
+    Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the
+    start
     with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a sentence.
     """
 

@@ -35,7 +35,8 @@ class ProxyProcess:
     """A running proxy. A context manager, whose end kills it.
 
     `config` is TOML that is put behind the listeners; the listeners, the upstream and the admin server are set by
-    arguments of the command line, on reserved ports of 127.0.0.1. Raises TestbedError, with what the proxy printed, when it
+    arguments of the command line, on reserved ports of 127.0.0.1. Raises TestbedError, with what the proxy printed,
+    when it
     does not become ready.
     """
 
@@ -122,7 +123,7 @@ class ProxyProcess:
     def get(self, path: str) -> tuple[int, str]:
         """Ask the admin server: status and body."""
         try:
-            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:  # noqa: S310 -- ours
+            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -150,7 +151,9 @@ class ProxyProcess:
                 if text in line:
                     return line
             if time.monotonic() > deadline:
-                raise TestbedTimeoutError(f"{text!r} was not logged within {timeout_s:g} s; the log:\n{self.log[-4000:]}")
+                raise TestbedTimeoutError(
+                    f"{text!r} was not logged within {timeout_s:g} s; the log:\n{self.log[-4000:]}"
+                )
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:

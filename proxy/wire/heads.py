@@ -53,7 +53,8 @@ class RequestHead:
         self.acks: int | None = None
         """Produce only."""
         self.fetch_limits_at: int | None = None
-        """Fetch v3+ and ShareFetch: where ``min_bytes`` and behind it ``max_bytes`` lie (both INT32), counted likewise."""
+        """Fetch v3+ and ShareFetch: where ``min_bytes`` and behind it ``max_bytes`` lie (both INT32), counted
+        likewise."""
 
 
 class TooShort(Exception):  # noqa: N818 -- a signal inside this module, not an error
@@ -73,7 +74,8 @@ def frame_size(buffer: Buffer, position: int, end: int, max_frame_bytes: int, sh
 def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> RequestHead | None:
     """Skim the request that begins at ``position``.
 
-    Raises `MalformedFrame` for a length outside 8..``max_frame_bytes`` and an API key that Kafka does not have (a broker
+    Raises `MalformedFrame` for a length outside 8..``max_frame_bytes`` and an API key that Kafka does not have (a
+    broker
     closes the connection then, too), and for fields that reach beyond their frame.
     """
     available = end - position
@@ -102,7 +104,9 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
         if cursor.limit == frame_end:
             raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the head reaches beyond its frame") from None
         if available >= MAX_HEAD_BYTES:
-            raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the head is over {MAX_HEAD_BYTES} bytes") from None
+            raise MalformedFrame(
+                f"{API_NAMES[api_key]} v{api_version}: the head is over {MAX_HEAD_BYTES} bytes"
+            ) from None
         return None
     return head
 
@@ -118,9 +122,7 @@ def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes:
     return size, correlation_id
 
 
-def response_body_at(
-    buffer: Buffer, position: int, end: int, size: int, api_key: int, api_version: int
-) -> int | None:
+def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key: int, api_version: int) -> int | None:
     """Where the body of the reply at ``position`` begins, counted from its first byte (its length included)."""
     if response_header_version(api_key, api_version) == 0:
         return LENGTH_BYTES + _SHORTEST_REPLY

@@ -87,14 +87,18 @@ def test_any_cut_makes_the_hint_inert_and_nothing_else(
 
 
 def test_a_reply_without_hints_is_untouched() -> None:
-    body = encode("FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 1, -1)]}]})
+    body = encode(
+        "FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 1, -1)]}]}
+    )
     out, _ = walk(body, [1000], splice=False)
     assert out == body
 
 
 @pytest.mark.parametrize("change", [-1, 1])
 def test_fields_that_do_not_fill_the_frame_are_an_error(change: int) -> None:
-    body = encode("FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 1, -1)]}]})
+    body = encode(
+        "FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 1, -1)]}]}
+    )
     walker = FetchWalk(len(body) + change)
     window = bytearray(body + b"\x00")
     with pytest.raises(MalformedFrame):
@@ -102,7 +106,11 @@ def test_fields_that_do_not_fill_the_frame_are_an_error(change: int) -> None:
 
 
 def test_records_that_reach_beyond_the_reply_are_an_error() -> None:
-    body = bytearray(encode("FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 0, -1)]}]}))
+    body = bytearray(
+        encode(
+            "FetchResponse", 17, {"responses": [{"topic_id": bytes(16), "partitions": [partition(0, b"abc", 0, -1)]}]}
+        )
+    )
     at = body.index(b"\x04abc")
     body[at] = 0x7F
     with pytest.raises(MalformedFrame, match="reaches beyond it"):

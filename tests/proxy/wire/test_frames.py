@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 
 import pytest
@@ -17,7 +18,8 @@ LIMIT = 100_000
 
 @dataclass
 class Driver:
-    """What a relay does with a scanner, without sockets: keeps the tail, notes what was passed and what was collected."""
+    """What a relay does with a scanner, without sockets: keeps the tail, notes what was passed and what was
+    collected."""
 
     collect: frozenset[int]
     scanner: FrameScanner = field(default_factory=lambda: FrameScanner(LIMIT))
@@ -79,7 +81,7 @@ requests = st.lists(
 
 def cut(stream: bytes, places: list[int]) -> list[bytes]:
     edges = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
-    return [stream[begin:end] for begin, end in zip(edges, edges[1:], strict=False)]
+    return [stream[begin:end] for begin, end in itertools.pairwise(edges)]
 
 
 @given(frames=requests, places=st.lists(st.integers(0, 2**16), max_size=12), collect=st.sets(st.sampled_from([3, 12])))

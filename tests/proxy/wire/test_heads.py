@@ -1,4 +1,5 @@
-"""Skimming heads: every API and version as Kafka's schemas encode it, whole and byte by byte, and what cannot be a head."""
+"""Skimming heads: every API and version as Kafka's schemas encode it, whole and byte by byte, and what cannot be a
+head."""
 
 from __future__ import annotations
 
@@ -112,7 +113,10 @@ def test_a_null_client_id_is_empty() -> None:
         (b"\x7f\xff\xff\xff" + bytes(8), "longer than limits.max_frame_bytes = 10000000"),
         (b"\x00\x00\x00\x20\x27\x0f" + bytes(8), "api key 9999 is unknown"),
         (b"\x00\x00\x00\x20\x00\x03\xff\xff" + bytes(8), "Metadata version -1 is negative"),
-        (b"\x00\x00\x00\x0a\x00\x03\x00\x01" + bytes(4) + b"\x00\x09", "Metadata v1: the head reaches beyond its frame"),
+        (
+            b"\x00\x00\x00\x0a\x00\x03\x00\x01" + bytes(4) + b"\x00\x09",
+            "Metadata v1: the head reaches beyond its frame",
+        ),
         (b"\x00\x00\x00\x0c\x00\x03\x00\x01" + bytes(4) + b"\x00\x02\xff\xfe", "a client id is not UTF-8"),
         (b"\x00\x00\x00\x0c\x00\x03\x00\x01" + bytes(4) + b"\x80\x00\xff\xfe", "a length of -32768"),
     ],
@@ -123,7 +127,9 @@ def test_what_cannot_be_a_request_is_an_error_that_names_it(start: bytes, reason
 
 
 def test_a_head_that_never_ends_is_not_waited_for_forever() -> None:
-    start = (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x07"
+    start = (
+        (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x07"
+    )
     frame = bytearray(start + b"\x00\x00" * MAX_HEAD_BYTES)
     with pytest.raises(MalformedFrame, match=f"the head is over {MAX_HEAD_BYTES} bytes"):
         read_request_head(frame, 0, MAX_HEAD_BYTES, LIMIT)
@@ -134,7 +140,6 @@ def test_garbage_is_a_head_or_too_short_or_malformed_and_nothing_else(garbage: b
     frame = bytearray(garbage)
     try:
         head = read_request_head(frame, 0, len(frame), LIMIT)
-    except MalformedFrame as error:
-        assert str(error)
-    else:
-        assert head is None or head.api_key in APIS
+    except MalformedFrame:
+        return
+    assert head is None or head.api_key in APIS
