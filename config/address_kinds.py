@@ -30,9 +30,9 @@ class Address(Kind[HostPort]):
         """``wildcard``: the host may mean every interface. ``any_port``: port 0 stands for one that is free."""
         self._any_port = any_port
         self._wildcard = wildcard
-        self.expected = (
-            f'host:port, such as "127.0.0.1:9092", "kafka-1:9092" or "[::1]:9092", port {self._lowest}-65535'
-        )
+        host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a sentence
+        examples = f'"{host}:9192", "127.0.0.1:9192" or "[::1]:9192"'
+        self.expected = f"host:port, such as {examples}, port {self._lowest}-65535"
 
     @property
     def _lowest(self) -> int:

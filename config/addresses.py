@@ -47,6 +47,7 @@ class HostPort:
 
 def parse_host_port(text: str) -> HostPort:
     """Read ``host:port``, an IPv6 address in brackets. Raises `ValueError`, with what to do about it."""
+    _refuse_scheme(text)
     host, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
         raise ValueError("the port is missing or not a number")
@@ -62,6 +63,7 @@ def parse_host(text: str) -> str:
 
     Raises `ValueError`, with what to do about it.
     """
+    _refuse_scheme(text)
     bracketed = text.startswith("[") and text.endswith("]")
     host = text[1:-1] if bracketed else text
     if bracketed or ":" in host:
@@ -80,6 +82,11 @@ def parse_host(text: str) -> str:
         except ValueError:
             raise ValueError("not an IPv4 address") from None
     return host
+
+
+def _refuse_scheme(text: str) -> None:
+    if "://" in text:  # as Kafka's own listeners have it
+        raise ValueError(f"without {text.partition('://')[0]}://")
 
 
 def is_wildcard_host(host: str) -> bool:

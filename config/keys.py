@@ -21,7 +21,7 @@ from enum import Enum
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar, get_type_hints
 
-from config.kinds import NOTHING, Fault, Kind, UnfitError
+from config.kinds import NOTHING, Fault, Kind, UnfitError, did_you_mean
 from config.problems import dotted
 
 ClassT = TypeVar("ClassT")
@@ -109,8 +109,13 @@ def section_docs(declared: type) -> Mapping[tuple[str, ...], str]:
     return docs
 
 
-def _members(declared: type) -> Iterator[tuple[str, Setting | Section, type, object]]:
+@cache
+def _members(declared: type) -> tuple[tuple[str, Setting | Section, type, object], ...]:
     """Each field's name, role, class and default."""
+    return tuple(_each_member(declared))
+
+
+def _each_member(declared: type) -> Iterator[tuple[str, Setting | Section, type, object]]:
     hints = get_type_hints(declared, include_extras=True)
     for member in dataclasses.fields(declared):
         default: object = NOTHING
@@ -178,18 +183,24 @@ def _read(declared: type, table: Mapping[str, object], tree: Tree, outer: tuple[
             _read(declared, raw, known, path, reading)
         else:
             rule = f"expected a table: [{dotted(path)}] and keys below it"
+            if isinstance(raw, list) and (hint := did_you_mean(name, _keys_of(tree))):
+                rule += f"; {hint}"
             reading.faults.append(Fault(path=path, rule=rule, found=raw))
             reading.bad |= {leaf for leaf in leaves(declared) if leaf.path[: len(path)] == path}
 
 
-_CLOSE: Final = 0.75
-"""How alike a key elsewhere in the file must be to be suggested; beside the unknown key, difflib's 0.6 does."""
+def _keys_of(tree: Tree) -> list[str]:
+    return [name for name, member in tree.items() if isinstance(member, Leaf)]
+
+
+_CLOSE: Final = 0.7
+"""How alike a known key must be to be suggested: enough for a slip of the pen, too much for another quota's name."""
 
 
 def _unknown(declared: type, path: tuple[str, ...], siblings: Tree) -> str:
     """Say that a key is unknown, with the closest key in its table or, failing that, anywhere."""
     *outer, name = path
-    if close := difflib.get_close_matches(name.lower(), siblings, n=1):
+    if close := difflib.get_close_matches(name.lower(), siblings, n=1, cutoff=_CLOSE):
         return f"unknown key; did you mean {dotted((*outer, close[0]))}?"
     elsewhere = {leaf.path[-1]: leaf.key for leaf in reversed(leaves(declared))}
     if close := difflib.get_close_matches(name.lower(), elsewhere, n=1, cutoff=_CLOSE):
@@ -204,7 +215,8 @@ def build(declared: type[ClassT], values: Mapping[Leaf, object]) -> ClassT:
 
 def _build(declared: type[ClassT], values: Mapping[tuple[str, ...], object]) -> ClassT:
     arguments: dict[str, object] = {}
-    for name, role, member, _ in _members(declared):
+    hashable: type = declared  # mypy does not take a type[ClassT] for one
+    for name, role, member, _ in _members(hashable):
         if isinstance(role, Setting):
             if (name,) in values:
                 arguments[name] = values[(name,)]

@@ -305,11 +305,7 @@ class ListOf(Kind[tuple[T, ...]]):
     def _from_flag(self, given: object) -> object:
         # --bootstrap-servers a:9092,b:9092, or the flag given several times
         if isinstance(given, str):
-            return [self._item.from_flag(part.strip()) for part in given.split(",")]
-        if isinstance(given, Sequence):
-            return [item for part in given for item in self._parts(part)]
-        return given
-
-    def _parts(self, given: object) -> list[object]:
-        parts = self.from_flag(given) if isinstance(given, str) else [given]
-        return parts if isinstance(parts, list) else [parts]
+            given = (given,)
+        if not isinstance(given, Sequence):
+            return given
+        return [self._item.from_flag(item.strip()) for part in given for item in str(part).split(",")]

@@ -35,6 +35,8 @@ MAX_FILE_BYTES: Final = 16 * 2**20
 
 _AT_LINE: Final = re.compile(r" \(at line ([0-9]+), column ([0-9]+)\)$")
 _AT_END: Final = re.compile(r" \(at end of document\)$")
+_TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
+_IN_QUOTES: Final = re.compile(r"'([^']*)'")
 
 
 def load(path: str | os.PathLike[str] | None, flags: Mapping[str, object] | None = None) -> Config:
@@ -72,15 +74,17 @@ class _Loading:
 
     source: str | None
     flags: Mapping[str, object]
+    text: str = ""
     positions: Positions | None = None
+    """Looked for when the first problem is reported: a good file needs none."""
     reading: Reading = field(default_factory=Reading)
     by_flag: dict[Leaf, str] = field(default_factory=dict)
     """How the keys that flags have set are called on the command line."""
     problems: list[Problem] = field(default_factory=list)
 
     def read_file(self, text: str, source: str) -> None:
-        table, self.positions = _parse(text, source)
-        self.reading = read_table(Config, table)
+        self.text = text.replace("\r\n", "\n")  # as tomllib does, so that both count the same columns
+        self.reading = read_table(Config, _parse(self.text, source))
         self._report(self.reading.faults)
 
     def read_flags(self) -> None:
@@ -103,7 +107,7 @@ class _Loading:
         for leaf in self.reading.missing(Config):
             rule = f"required; expected {leaf.setting.kind.expected}"
             if leaf.setting.flag is not None:
-                rule += f"; set it {'here' if self.source else 'in a file'} or with {leaf.setting.flag}"
+                rule += f"; set it {'in a file' if self.source is None else 'here'} or with {leaf.setting.flag}"
             self._report([Fault(path=leaf.path, rule=rule)])
 
     def check_rules(self) -> None:
@@ -136,7 +140,9 @@ class _Loading:
         )
 
     def _position(self, path: Path) -> Position | None:
-        return None if self.positions is None else self.positions.nearest(path)
+        if self.positions is None:
+            self.positions = Positions(self.text)
+        return self.positions.nearest(path)
 
 
 def _flag_problem(fault: Fault, flag: str) -> Problem:
@@ -171,10 +177,9 @@ def _decode(data: bytes, source: str) -> str:
         raise ConfigFileError([Problem(source=source, line=line, rule=rule)]) from cause
 
 
-def _parse(text: str, source: str) -> tuple[dict[str, object], Positions]:
-    text = text.replace("\r\n", "\n")  # as tomllib does, so that both count the same columns
+def _parse(text: str, source: str) -> dict[str, object]:
     try:
-        return tomllib.loads(text), Positions(text)
+        return tomllib.loads(text)
     except RecursionError as cause:
         raise ConfigSyntaxError(
             [Problem(source=source, rule="not valid TOML: values are nested too deeply")]
@@ -192,10 +197,19 @@ def _raise_syntax_error(cause: ValueError, text: str, source: str) -> NoReturn:
     elif _AT_END.search(said):
         line = text.count("\n") + 1
         column = len(text) - (text.rfind("\n") + 1) + 1
-    what = _AT_END.sub(" before the end of the file", _AT_LINE.sub("", said))
-    what = what[:1].lower() + what[1:]
-    rule = f"not valid TOML: {what}"
+    rule = f"not valid TOML: {_syntax_rule(cause)}"
     if line is not None and (written := text.split("\n")[line - 1].strip()):
         rule += f": {written[:80]}"
     problem = Problem(source=source, line=line, column=column, rule=rule)
     raise ConfigSyntaxError([problem]) from cause
+
+
+def _syntax_rule(cause: ValueError) -> str:
+    """What `tomllib` said, for people: without the position, and plainer where it speaks of its own insides."""
+    if not isinstance(cause, tomllib.TOMLDecodeError):
+        return "a whole number has too many digits"
+    said = _AT_END.sub(", at the end of the file", _AT_LINE.sub("", str(cause)))
+    if match := _TWICE.fullmatch(said):
+        return f"the table [{dotted(tuple(re.findall(_IN_QUOTES, match[1])))}] is declared twice"
+    said = said.replace("Cannot overwrite a value", "this key is set already")
+    return said[:1].lower() + said[1:]

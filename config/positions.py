@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import tomllib
 from bisect import bisect_right
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +46,7 @@ class Positions:
     __slots__ = ("_line_starts", "_offsets")
 
     def __init__(self, text: str) -> None:
-        """Walk ``text``, which must be valid TOML; `RecursionError` if values are nested too deeply."""
+        """Walk ``text``, which must be valid TOML. What stands behind values nested too deeply has no place."""
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._offsets = _Walk(text).document()
 
@@ -84,6 +85,11 @@ class _Walk:
         self._sizes: dict[Path, int] = {}
 
     def document(self) -> dict[Path, int]:
+        with suppress(RecursionError):  # a few frames above tomllib, so it may come to this where tomllib did not
+            self._statements()
+        return self._offsets
+
+    def _statements(self) -> None:
         table: Path = ()
         self._skip(_BLANK)
         while self._at < len(self._text):
@@ -92,7 +98,6 @@ class _Walk:
             else:
                 self._pair(table)
             self._skip(_BLANK)
-        return self._offsets
 
     def _skip(self, pattern: re.Pattern[str]) -> str:
         match = pattern.match(self._text, self._at)

@@ -31,8 +31,8 @@ SIZE_UNITS: Final = {
 }
 """Bytes in each unit."""
 
-# 19 digits hold every 64-bit number; more would only make the arithmetic slow.
-_NUMBER: Final = r"[0-9]{1,19}(\.[0-9]{1,19})?"
+# 19 digits hold every 64-bit number, and 30 decimals every double from a nanosecond up; more would only be slow.
+_NUMBER: Final = r"[0-9]{1,19}(\.[0-9]{1,30})?"
 DURATION_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(DURATION_UNITS)})"
 SIZE_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(SIZE_UNITS)})"
 

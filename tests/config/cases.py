@@ -1,0 +1,227 @@
+"""For every key: values that are taken, and values that are refused with the words that are then said.
+
+Used by the loader's tests and by those of the JSON Schema, which must take and refuse the same.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from config import HostPort, LogFormat, LogLevel, NodeIds, OnError
+
+DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
+SIZE: Final = (
+    'expected a size such as "64MiB" (B, kB, KiB, MB, MiB, GB, GiB) or a number of bytes, from 1KiB to 2147483647B'
+)
+WHOLE: Final = "expected a whole number from {} to {}"
+INT_MAX: Final = 2147483647
+CONNECT: Final = 'expected host:port, such as "kafka-1:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
+LISTEN: Final = 'expected host:port, such as "0.0.0.0:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
+ADMIN: Final = LISTEN.replace("port 1-", "port 0-")
+HOST: Final = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
+WILDCARD: Final = f"{HOST}; a wildcard is for listening; clients cannot connect to it"
+NODE_IDS: Final = 'expected broker ids as ranges and commas, such as "0-2,1001-1010"'
+SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
+IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
+LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
+
+
+@dataclass(frozen=True, slots=True)
+class Good:
+    """A value as TOML, and what the typed configuration then has."""
+
+    key: str
+    toml: str
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A value as TOML, and what is said of it. ``index`` is the element of a list that is to blame."""
+
+    key: str
+    toml: str
+    rule: str
+    found: str | None = None
+    """How the problem spells the value, where not as it is written."""
+    index: int | None = None
+    schema_sees: bool = True
+    """Whether JSON Schema can tell as well."""
+
+
+GOOD: Final = (
+    Good("upstream.bootstrap_servers", '["127.0.0.1:9092"]', (LOOPBACK,)),
+    Good(
+        "upstream.bootstrap_servers",
+        '["kafka-1.example.com:1", "[2001:db8::1]:65535"]',
+        (HostPort(host="kafka-1.example.com", port=1), HostPort(host="2001:db8::1", port=65535)),
+    ),
+    Good("upstream.connect_timeout", '"500ms"', 0.5),
+    Good("upstream.connect_timeout", "2", 2.0),
+    Good("upstream.connect_timeout", "0.25", 0.25),
+    Good("listen.address", '"0.0.0.0:19192"', HostPort(host="0.0.0.0", port=19192)),  # noqa: S104
+    Good("listen.address", '"[::]:19192"', HostPort(host="::", port=19192)),
+    Good("listen.address", '"[fe80::1%eth0]:19192"', HostPort(host="fe80::1%eth0", port=19192)),
+    Good("listen.address", '"my_host:19192"', HostPort(host="my_host", port=19192)),
+    Good("listen.advertised_host", '"kafka.example.com"', "kafka.example.com"),
+    Good("listen.advertised_host", '"10.0.0.1"', "10.0.0.1"),
+    Good("listen.advertised_host", '"::1"', "::1"),
+    Good("listen.advertised_host", '"[2001:db8::1]"', "2001:db8::1"),
+    Good("listen.advertised_port", "29192", 29192),
+    Good("listen.node_ids", '"5"', NodeIds(ranges=((5, 5),))),
+    Good("listen.node_ids", '"1001-1010, 0 - 2"', NodeIds(ranges=((0, 2), (1001, 1010)))),
+    Good("listen.backlog", "1", 1),
+    Good("listen.backlog", "65535", 65535),
+    Good("limits.max_frame_bytes", '"1MiB"', 2**20),
+    Good("limits.max_frame_bytes", '"1.5 MB"', 1_500_000),
+    Good("limits.max_frame_bytes", "1024", 1024),
+    Good("limits.max_collected_bytes", '"2147483647B"', INT_MAX),
+    Good("limits.max_connections", "1", 1),
+    Good("limits.max_connections_per_ip", "0", 0),
+    Good("limits.max_connections_per_ip", "100", 100),
+    Good("limits.max_in_flight_requests", "1000000", 1_000_000),
+    Good("limits.idle_timeout", '"1d"', 86400.0),
+    Good("shutdown.drain_timeout", "0", 0.0),
+    Good("shutdown.drain_timeout", '"1.5m"', 90.0),
+    Good("admin.listen", '"127.0.0.1:0"', HostPort(host="127.0.0.1", port=0)),
+    Good("admin.listen", '"[::]:9190"', HostPort(host="::", port=9190)),
+    Good("log.level", '"debug"', LogLevel.DEBUG),
+    Good("log.level", '"error"', LogLevel.ERROR),
+    Good("log.format", '"json"', LogFormat.JSON),
+    Good(key="enforcement.enabled", toml="false", value=False),
+    Good("enforcement.exempt_users", '["ANONYMOUS", "CN=x,O=y"]', ("ANONYMOUS", "CN=x,O=y")),
+    Good("enforcement.exempt_client_ids", '["rescue"]', ("rescue",)),
+    Good("quota.window.num", "21", 21),
+    Good("quota.window.size.seconds", "2", 2),
+    Good("controller.quota.window.num", "1", 1),
+    Good("controller.quota.window.size.seconds", str(INT_MAX), INT_MAX),
+    Good("producer.id.quota.window.num", "2", 2),
+    Good("producer.id.quota.window.size.seconds", "60", 60),
+    Good("producer.id.quota.cache.cleanup.scheduler.interval.ms", "1000", 1000),
+    Good("plugins.disabled", '["tracing"]', ("tracing",)),
+    Good(
+        "plugins.load", '["my_package.my_module:MyPlugin", "my_module"]', ("my_package.my_module:MyPlugin", "my_module")
+    ),
+    Good("plugins.on_error", '"closed"', OnError.CLOSED),
+    Good("plugins.options", '{ a = { b = [1, { c = "d" }] }, e = {} }', {"a": {"b": [1, {"c": "d"}]}, "e": {}}),
+)
+
+
+def _misfits(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
+    return tuple(Bad(key, toml, rule) for toml in tomls)
+
+
+def _unseen(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
+    return tuple(Bad(key, toml, rule, schema_sees=False) for toml in tomls)
+
+
+def _whole(key: str, lowest: int, highest: int) -> tuple[Bad, ...]:
+    misfits = (str(lowest - 1), str(highest + 1), f'"{lowest}"', f"{lowest}.5", "true", "nan", "[1]", "{}")
+    return _misfits(key, WHOLE.format(lowest, highest), *misfits) + _unseen(key, WHOLE.format(lowest, highest), "5.0")
+
+
+def _duration(key: str, lowest: str, highest: str, below: str, above: str) -> tuple[Bad, ...]:
+    rule = DURATION.format(lowest, highest)
+    misfits = ('"10"', '"10 years"', '"10S"', '"-1s"', '""', "-1", "inf", "true", "[]", "1979-05-27", '"1e3s"')
+    return _misfits(key, rule, *misfits) + _unseen(key, rule, f'"{below}"' if below else "nan", f'"{above}"')
+
+
+def _size(key: str) -> tuple[Bad, ...]:
+    misfits = ('"1024"', '"64M"', '"64mib"', '"-1kB"', "1023", "2147483648", "2048.0", "true", "[]", '"1,5MB"')
+    seen, unseen = [toml for toml in misfits if toml != "2048.0"], ("2048.0", '"1023B"', '"1.5B"', '"2GiB"')
+    return _misfits(key, SIZE, *seen) + _unseen(key, SIZE, *unseen)
+
+
+BAD: Final = (
+    *_misfits("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
+    *(
+        Bad("upstream.bootstrap_servers", f'["a:1", {item}]', f"{CONNECT}{why}", item, 1, schema_sees=seen)
+        for item, why, seen in (
+            ("9092", "", True),
+            ('"kafka"', "; the port is missing or not a number", True),
+            ('"kafka:"', "; the port is missing or not a number", True),
+            ('"kafka:x"', "; the port is missing or not a number", True),
+            ('"kafka:0"', "", False),
+            ('"kafka:65536"', "; a port is at most 65535", False),
+            ('":9092"', "; the host is missing", True),
+            ('"ka fka:9092"', "; not a host name", True),
+            ('"-kafka:9092"', "; not a host name", True),
+            ('"PLAINTEXT://kafka:9092"', "; without PLAINTEXT://", True),
+            ('"::1:9092"', "; an IPv6 address stands in brackets, as in [::1]:9092", True),
+            ('"[::1"', "; an IPv6 address stands in brackets, as in [::1]:9092", True),
+            ('"[::x]:9092"', "; not an IPv6 address", True),
+            ('"[1:2]:9092"', "; not an IPv6 address", False),
+            ('"300.1.1.1:9092"', "; not an IPv4 address", False),
+            ('"0.0.0.0:9092"', "; a wildcard address cannot be connected to", False),
+        )
+    ),
+    Bad(
+        "upstream.bootstrap_servers",
+        '["a:1", "b:2", "a:1"]',
+        "stands in this list twice; the first is upstream.bootstrap_servers[0] at line 2",
+        '"a:1"',
+        2,
+    ),
+    *_duration("upstream.connect_timeout", "10ms", "10m", "9ms", "11m"),
+    *_misfits("listen.address", LISTEN, "9192", "[]", "true"),
+    *_misfits("listen.address", f"{LISTEN}; the host is missing", '":9192"'),
+    *_misfits("listen.address", f"{LISTEN}; not a host name", '"*:9192"'),
+    *_unseen("listen.address", LISTEN, '"127.0.0.1:0"'),
+    *_misfits("listen.advertised_host", HOST, "1", "[]", "false"),
+    *_misfits("listen.advertised_host", WILDCARD, '""', '"*"', '"0.0.0.0"', '"::"', '"[::]"'),
+    *_unseen("listen.advertised_host", WILDCARD, '"0:0:0:0:0:0:0:0"'),
+    *_misfits(
+        "listen.advertised_host",
+        f"{HOST}; without the port, which follows from listen.address or listen.advertised_port",
+        '"kafka:9092"',
+        '"[::1]:9092"',
+    ),
+    *_misfits("listen.advertised_host", f"{HOST}; not a host name", '"a b"', '"é"', '"a..b"', '"a/b"'),
+    *_unseen("listen.advertised_host", f"{HOST}; not an IPv4 address", '"1.2.3"', '"10.0.0.256"'),
+    *_unseen("listen.advertised_host", f"{HOST}; not an IPv6 address", '"1:2:3"'),
+    *_misfits("listen.advertised_host", f"{HOST}; without https://", '"https://kafka.example.com"'),
+    *_whole("listen.advertised_port", 1, 65535),
+    *_misfits("listen.node_ids", NODE_IDS, "5", "[0, 1]", "true"),
+    *_misfits("listen.node_ids", f'{NODE_IDS}; "" is neither an id nor a range', '""', '"1,"'),
+    *_misfits("listen.node_ids", f'{NODE_IDS}; "a-b" is neither an id nor a range', '"0,a-b"'),
+    *_misfits("listen.node_ids", f'{NODE_IDS}; "-1" is neither an id nor a range', '"-1"'),
+    *_unseen("listen.node_ids", f"{NODE_IDS}; the range 5-2 runs backwards", '"5-2"'),
+    *_unseen("listen.node_ids", f"{NODE_IDS}; id 2 stands there twice; ranges must not overlap", '"0-2,2-4"', '"2,2"'),
+    *_whole("listen.backlog", 1, 65535),
+    *_size("limits.max_frame_bytes"),
+    *_size("limits.max_collected_bytes"),
+    *_whole("limits.max_connections", 1, INT_MAX),
+    *_whole("limits.max_connections_per_ip", 0, INT_MAX),
+    *_whole("limits.max_in_flight_requests", 1, 1_000_000),
+    *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
+    *_duration("shutdown.drain_timeout", "0s", "1d", "", "25h"),
+    *_misfits("admin.listen", ADMIN, "9190", "true"),
+    *_misfits("admin.listen", f"{ADMIN}; the port is missing or not a number", '"localhost"'),
+    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"', '"loud"', "1", "[]", "true"),
+    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "info"?', '"INFO"'),
+    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "warning"?', '"warn"'),
+    *_misfits("log.format", 'expected "text" or "json"', '"yaml"', "false"),
+    *_misfits("log.format", 'expected "text" or "json"; did you mean "json"?', '"jsonl"'),
+    *_misfits("enforcement.enabled", "expected true or false", '"true"', "1", "[]"),
+    *_misfits("enforcement.exempt_users", "expected a list of users", '"alice"', "true", "{}"),
+    Bad("enforcement.exempt_users", '["a", ""]', "expected a user", '""', 1),
+    Bad("enforcement.exempt_users", "[7]", "expected a user", "7", 0),
+    *_misfits("enforcement.exempt_client_ids", "expected a list of client ids", '"rescue"', "0"),
+    Bad("enforcement.exempt_client_ids", "[true]", "expected a client id", "true", 0),
+    *(
+        bad
+        for key in (
+            *("quota.window.num", "quota.window.size.seconds"),
+            *("controller.quota.window.num", "controller.quota.window.size.seconds"),
+            *("producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
+            "producer.id.quota.cache.cleanup.scheduler.interval.ms",
+        )
+        for bad in _whole(key, 1, INT_MAX)
+    ),
+    *_misfits("plugins.disabled", "expected a list of plugin names", '"tracing"'),
+    Bad("plugins.disabled", '[""]', "expected a plugin's name", '""', 0),
+    *_misfits("plugins.load", "expected a list of import paths", '"my_module"'),
+    *(Bad("plugins.load", f"[{item}]", IMPORT_PATH, item, 0) for item in ('"my-module"', '"a:b:c"', '"a."', '""', "1")),
+    *_misfits("plugins.on_error", 'expected "open" or "closed"', '"ignore"', "true"),
+    *_misfits("plugins.on_error", 'expected "open" or "closed"; did you mean "closed"?', '"close"'),
+    *_misfits("plugins.options", "expected a table for each plugin, headed [plugins.options.NAME]", "[]", '"x"'),
+)

@@ -1,0 +1,25 @@
+"""Making small configuration files for tests."""
+
+from config.keys import Leaf, leaves
+from config.schema import Config
+
+REQUIRED = {
+    "upstream.bootstrap_servers": '["127.0.0.1:9092"]',
+    "listen.address": '"127.0.0.1:19192"',
+    "listen.advertised_host": '"kafka.example.com"',
+}
+"""The required keys, with values that clash with no test's."""
+
+MINIMAL = "".join(f"{key} = {value}\n" for key, value in REQUIRED.items())
+"""The shortest file that loads. Dotted keys, so that a test can go on with tables."""
+
+
+def with_key(key: str, toml: str) -> str:
+    """A file that sets ``key`` in its line 2 and is otherwise complete."""
+    others = "".join(f"{name} = {value}\n" for name, value in REQUIRED.items() if name != key)
+    return f"# line 1\n{key} = {toml}\n{others}"
+
+
+def leaf(key: str) -> Leaf:
+    """The declared key."""
+    return next(leaf for leaf in leaves(Config) if leaf.key == key)

@@ -1,0 +1,116 @@
+"""``[[quotas]]`` that are taken, and that are refused with the words that are then said."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from quota_callbacks.entities import DEFAULT, LONG_MAX, QuotaEntity, QuotaKey
+
+ALICE: Final = QuotaEntity(user="alice")
+BYTES: Final = (
+    f"expected whole bytes a second, above 0 and at most {LONG_MAX}, "
+    'or a size such as "2MiB" (B, kB, KiB, MB, MiB, GB, GiB)'
+)
+POSITIVE: Final = "expected a finite number above 0"
+ENTITY: Final = 'expected a user, a client-id or both, such as { user = "alice", client-id = "<default>" }'
+NAME: Final = 'expected a name, or "<default>" for the default entity'
+KEYS: Final = ", ".join(key.value for key in QuotaKey)
+
+PRODUCE, FETCH, REQUEST, MUTATION, PRODUCER_IDS = QuotaKey
+
+GOOD_ENTITIES: Final = (
+    ('{ user = "alice" }', ALICE),
+    ('{ client-id = "app 1" }', QuotaEntity(client_id="app 1")),
+    ('{ user = "CN=a,O=b", client-id = "c" }', QuotaEntity(user="CN=a,O=b", client_id="c")),
+    ('{ user = "<default>" }', QuotaEntity(user=DEFAULT)),
+    ('{ client-id = "<default>", user = "<default>" }', QuotaEntity(user=DEFAULT, client_id=DEFAULT)),
+    ('{ user = "<DEFAULT>" }', QuotaEntity(user="<DEFAULT>")),
+)
+
+GOOD_LIMITS: Final = (
+    (PRODUCE, "1", 1),
+    (PRODUCE, "1048576.0", 1048576),
+    (PRODUCE, str(LONG_MAX), LONG_MAX),
+    (PRODUCE, '"2MiB"', 2097152),
+    (PRODUCE, '"500kB"', 500_000),
+    (FETCH, '"1.5GiB"', 1610612736),
+    (REQUEST, "0.01", 0.01),
+    (REQUEST, "800", 800.0),
+    (MUTATION, "2.5", 2.5),
+    (PRODUCER_IDS, "10", 10.0),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BadQuota:
+    """The lines of a table, the line to blame (from 1), and what is said after the file and line."""
+
+    lines: str
+    line: int
+    said: str
+    schema_sees: bool = True
+
+
+def _limits(key: QuotaKey, rule: str, *values: str, schema_sees: bool = True) -> tuple[BadQuota, ...]:
+    return tuple(
+        BadQuota(
+            f'entity = {{ user = "alice" }}\n{key} = {value}', 3, f"quotas[0].{key} = {value}: {rule}", schema_sees
+        )
+        for value in values
+    )
+
+
+def _entities(*cases: tuple[str, str, str]) -> tuple[BadQuota, ...]:
+    return tuple(
+        BadQuota(f"entity = {written}\nrequest_percentage = 1", 2, f"quotas[0].entity{blamed}: {rule}")
+        for written, blamed, rule in cases
+    )
+
+
+_ODD: Final = ("0", "-1", "true", "[]", "{}", "1979-05-27")
+_PAIR: Final = 'entity = { user = "alice", client-id = "a" }\nproducer_ids_rate = 1'
+_CLIENT: Final = 'entity = { client-id = "<default>" }\nproducer_ids_rate = 1'
+_USERS: Final = (
+    "quotas[0].producer_ids_rate = 1: for users only (KIP-936), not for {}; the entity must have no client-id"
+)
+
+BAD_QUOTAS: Final = (
+    *(
+        bad
+        for key in (PRODUCE, FETCH)
+        for bad in _limits(key, BYTES, *_ODD, "1.5", '"2Mb"', '"fast"', "9223372036854775808")
+    ),
+    *_limits(PRODUCE, BYTES, "nan", "inf"),
+    *_limits(PRODUCE, BYTES, '"0MiB"', '"0.5B"', '"9000000000GiB"', schema_sees=False),
+    *(bad for key in (REQUEST, MUTATION, PRODUCER_IDS) for bad in _limits(key, POSITIVE, *_ODD, '"1%"')),
+    *(
+        bad
+        for key in (REQUEST, MUTATION, PRODUCER_IDS)
+        for bad in _limits(key, POSITIVE, "inf", "nan", schema_sees=False)
+    ),
+    *_limits(REQUEST, POSITIVE, "-inf"),
+    *_entities(
+        ("{}", " = {}", ENTITY),
+        ('"alice"', ' = "alice"', ENTITY),
+        ('[{ user = "alice" }]', ' = [{ user = "alice" }]', ENTITY),
+        ('{ user = "" }', '.user = ""', NAME),
+        ('{ user = "alice", client-id = "" }', '.client-id = ""', NAME),
+        ("{ user = 7 }", ".user = 7", NAME),
+        ('{ ip = "10.0.0.1" }', ".ip", "unknown entity type; known: user, client-id"),
+        ('{ client_id = "a" }', ".client_id", "unknown entity type; did you mean client-id?"),
+        ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
+    ),
+    BadQuota("request_percentage = 1", 1, f"quotas[0]: no entity; {ENTITY}"),
+    BadQuota('entity = { user = "alice" }', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"),
+    BadQuota(
+        'entity = { user = "alice" }\nproducer_byterate = 1',
+        3,
+        "quotas[0].producer_byterate: unknown key; did you mean producer_byte_rate?",
+    ),
+    BadQuota(
+        'entity = { user = "alice" }\nconnection_creation_rate = 1\nrequest_percentage = 1',
+        3,
+        f"quotas[0].connection_creation_rate: unknown key; known here: entity, {KEYS}",
+    ),
+    BadQuota(_PAIR, 3, _USERS.format("user=alice, client-id=a")),
+    BadQuota(_CLIENT, 3, _USERS.format("client-id=<default>")),
+)

@@ -1,0 +1,77 @@
+from pathlib import Path
+
+from config import CheckReport, check
+from tests.config.documents import MINIMAL
+
+
+def checked(tmp_path: Path, text: str) -> CheckReport:
+    file = tmp_path / "headrace.toml"
+    file.write_text(MINIMAL + text)
+    return check(file)
+
+
+def test_a_good_file(tmp_path: Path) -> None:
+    report = checked(tmp_path, "")
+    assert report.ok
+    assert report.lines == (
+        "ok: listening at 127.0.0.1:19192, advertised as kafka.example.com:19192",
+        "ok: brokers 0-31 at ports 19193-19224",
+        "ok: upstream 127.0.0.1:9092",
+        "ok: no admin server",
+        "ok: no quotas in the file; stored quotas are enforced",
+    )
+    assert str(report) == "\n".join(report.lines)
+
+
+def test_a_file_with_everything(tmp_path: Path) -> None:
+    report = checked(
+        tmp_path,
+        """\
+listen.advertised_port = 29192
+listen.node_ids = "0-2,7"
+admin.listen = "127.0.0.1:9190"
+enforcement.enabled = false
+[[quotas]]
+entity = { user = "alice" }
+producer_byte_rate = 1
+consumer_byte_rate = 1
+[[quotas]]
+entity = { user = "<default>" }
+request_percentage = 1
+""",
+    )
+    assert report.lines == (
+        "ok: listening at 127.0.0.1:19192, advertised as kafka.example.com:29192",
+        "ok: brokers 0-2,7 at ports 19193-19195,19200, advertised as 29193-29195,29200",
+        "ok: upstream 127.0.0.1:9092",
+        "ok: admin server at 127.0.0.1:9190",
+        "ok: 3 quotas for 2 entities, observed, not enforced",
+    )
+
+
+def test_one_quota(tmp_path: Path) -> None:
+    report = checked(tmp_path, '[[quotas]]\nentity = { user = "alice" }\nproducer_byte_rate = 1\n')
+    assert report.lines[-1] == "ok: 1 quota for 1 entity, enforced"
+
+
+def test_problems(tmp_path: Path) -> None:
+    report = checked(tmp_path, "[log]\nlevel = 1\nformat = 2\n")
+    path = tmp_path / "headrace.toml"
+    assert not report.ok
+    assert report.lines == (
+        f'{path}:5: log.level = 1: expected "debug", "info", "warning" or "error"',
+        f'{path}:6: log.format = 2: expected "text" or "json"',
+        "2 problems",
+    )
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "none.toml"
+    assert check(path).lines == (f"{path}: cannot be read: no such file or directory", "1 problem")
+
+
+def test_flags_alone() -> None:
+    flags = {"upstream.bootstrap_servers": "a:1", "listen.address": "[::1]:1000", "listen.advertised_host": "::1"}
+    report = check(None, flags)
+    assert report.ok
+    assert report.lines[0] == "ok: listening at [::1]:1000, advertised as [::1]:1000"

@@ -1,0 +1,139 @@
+"""Flags alone, flags over a file, and problems that name the flag."""
+
+import pytest
+
+from config import FLAGS, ConfigValueError, HostPort, LogFormat, load, loads
+from config.keys import leaves, value_of
+from config.schema import Config
+from tests.config.documents import MINIMAL
+
+REQUIRED = {
+    "upstream.bootstrap_servers": "kafka-1:9092",
+    "listen.address": "127.0.0.1:19192",
+    "listen.advertised_host": "kafka.example.com",
+}
+
+
+def refused(flags: dict[str, object], text: str | None = None) -> list[str]:
+    with pytest.raises(ConfigValueError) as caught:
+        load(None, flags) if text is None else loads(text, "headrace.toml", flags)
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_the_table_of_flags() -> None:
+    assert {flag.name: flag.key for flag in FLAGS} == {
+        "--bootstrap-servers": "upstream.bootstrap_servers",
+        "--listen": "listen.address",
+        "--advertised-host": "listen.advertised_host",
+        "--advertised-port": "listen.advertised_port",
+        "--node-ids": "listen.node_ids",
+        "--max-frame-bytes": "limits.max_frame_bytes",
+        "--drain-timeout": "shutdown.drain_timeout",
+        "--admin": "admin.listen",
+        "--log-level": "log.level",
+        "--log-format": "log.format",
+    }
+    assert all(flag.help.endswith(".") for flag in FLAGS)
+    assert {flag.key for flag in FLAGS if flag.required} == {leaf.key for leaf in leaves(Config) if leaf.required}
+
+
+def test_three_flags_are_enough() -> None:
+    config = load(None, REQUIRED)
+    assert config.upstream.bootstrap_servers == (HostPort(host="kafka-1", port=9092),)
+    assert config.listen.advertised == HostPort(host="kafka.example.com", port=19192)
+    assert config == loads(MINIMAL.replace("127.0.0.1:9092", "kafka-1:9092"))
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "value"),
+    [
+        ("upstream.bootstrap_servers", "a:1, [::1]:2", (HostPort(host="a", port=1), HostPort(host="::1", port=2))),
+        (
+            "upstream.bootstrap_servers",
+            ("a:1", "b:2,c:3"),  # the flag given twice
+            (HostPort(host="a", port=1), HostPort(host="b", port=2), HostPort(host="c", port=3)),
+        ),
+        ("listen.advertised_port", "29192", 29192),
+        ("listen.advertised_port", 29192, 29192),
+        ("listen.node_ids", "0-2", "0-2"),
+        ("limits.max_frame_bytes", "1MiB", 2**20),
+        ("limits.max_frame_bytes", "2048", 2048),
+        ("shutdown.drain_timeout", "5", 5.0),
+        ("shutdown.drain_timeout", "0.5", 0.5),
+        ("shutdown.drain_timeout", "1m", 60.0),
+        ("shutdown.drain_timeout", 5, 5.0),
+        ("admin.listen", "[::1]:9190", HostPort(host="::1", port=9190)),
+        ("log.level", "debug", "debug"),
+        ("log.format", "json", LogFormat.JSON),
+        ("quota.window.num", "5", 5),  # a key without a flag of its own can be set by its name
+    ],
+)
+def test_values_of_flags(key: str, given: object, value: object) -> None:
+    config = load(None, {**REQUIRED, key: given})
+    found = value_of(config, next(leaf for leaf in leaves(Config) if leaf.key == key))
+    assert value in (found, str(found))
+
+
+def test_flags_win_over_the_file_and_none_is_not_given() -> None:
+    text = MINIMAL + "[shutdown]\ndrain_timeout = '5s'\n[log]\nlevel = 'error'\n"
+    config = loads(text, flags={"shutdown.drain_timeout": "7s", "log.level": None, "listen.address": "[::1]:19192"})
+    assert config.shutdown.drain_timeout_s == 7.0
+    assert config.log.level == "error"
+    assert config.listen.address == HostPort(host="::1", port=19192)
+
+
+def test_a_flag_can_give_what_the_file_lacks() -> None:
+    (_, *others) = MINIMAL.splitlines(keepends=True)
+    config = loads("".join(others), flags={"upstream.bootstrap_servers": "kafka-1:9092"})
+    assert config.upstream.bootstrap_servers == (HostPort(host="kafka-1", port=9092),)
+
+
+def test_without_anything_the_required_flags_are_named() -> None:
+    assert [line.rpartition("; ")[2] for line in refused({})] == [
+        "set it in a file or with --bootstrap-servers",
+        "set it in a file or with --listen",
+        "set it in a file or with --advertised-host",
+    ]
+
+
+CONNECT = 'expected host:port, such as "kafka-1:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
+NO_PORT = "the port is missing or not a number"
+PORT = "expected a whole number from 1 to 65535"
+HOST = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
+WILDCARD = "a wildcard is for listening; clients cannot connect to it"
+TOO_HIGH = "broker 70000 would be at port 89193 (this port + 1 + id), above 65535"
+NARROW = 'lower the port or narrow listen.node_ids ("0-70000")'
+DURATION = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from 0s to 1d'
+
+
+@pytest.mark.parametrize(
+    ("key", "given", "said"),
+    [
+        ("log.level", "loud", '--log-level "loud": expected "debug", "info", "warning" or "error"'),
+        ("upstream.bootstrap_servers", "a:1,b", f'--bootstrap-servers "b": {CONNECT}; {NO_PORT}'),
+        ("upstream.bootstrap_servers", "", f'--bootstrap-servers "": {CONNECT}; {NO_PORT}'),
+        ("listen.advertised_port", "x", f'--advertised-port "x": {PORT}'),
+        ("listen.advertised_port", "0", f"--advertised-port 0: {PORT}"),
+        ("listen.advertised_host", "*", f'--advertised-host "*": {HOST}; {WILDCARD}'),
+        ("listen.node_ids", "0-70000", f'--listen "127.0.0.1:19192": {TOO_HIGH}; {NARROW}'),
+        ("shutdown.drain_timeout", "-1", f'--drain-timeout "-1": {DURATION}'),
+        ("quota.window.num", 0, "quota.window.num 0: expected a whole number from 1 to 2147483647"),
+        ("plugins.load", 5, "plugins.load 5: expected a list of import paths"),
+        ("quota.windows", 0, "quota.windows: unknown key"),
+    ],
+)
+def test_problems_name_the_flag(key: str, given: object, said: str) -> None:
+    assert refused({**REQUIRED, key: given}) == [said]
+
+
+def test_problems_of_flags_come_before_those_of_the_file() -> None:
+    text = MINIMAL + "[log]\nlevel = 'loud'\n"
+    assert [line.partition(" ")[0] for line in refused({"log.format": "yaml"}, text)] == [
+        "--log-format",
+        "headrace.toml:5:",
+    ]
+
+
+def test_a_bad_value_in_the_file_is_told_even_if_a_flag_wins() -> None:
+    (said,) = refused({"log.level": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
+    assert said.startswith('headrace.toml:5: log.level = "loud": ')

@@ -1,0 +1,101 @@
+"""The JSON Schema takes what the loader takes, and refuses what it refuses as far as it can see."""
+
+import json
+import tomllib
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from config import json_schema, json_schema_text
+from config.keys import leaves, section_docs
+from config.schema import Config
+from tests.config.cases import BAD, GOOD, Bad, Good
+from tests.config.documents import MINIMAL, with_key
+from tests.config.quota_cases import BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota
+
+VALIDATOR = Draft202012Validator(json_schema())
+
+
+def valid(text: str) -> bool:
+    return VALIDATOR.is_valid(tomllib.loads(text))
+
+
+def node(path: tuple[str, ...]) -> Any:
+    found: Any = json_schema()
+    for step in path:
+        found = found["properties"][step]
+    return found
+
+
+def test_it_is_a_schema_of_the_draft_it_names() -> None:
+    schema = json.loads(json_schema_text())
+    Draft202012Validator.check_schema(schema)
+    assert schema == json_schema()
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["required"] == ["upstream", "listen"]
+    assert valid(MINIMAL)
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+def test_it_takes_what_fits(case: Good) -> None:
+    assert valid(with_key(case.key, case.toml))
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: f"{case.key}={case.toml}")
+def test_it_refuses_what_does_not_fit(case: Bad) -> None:
+    assert valid(with_key(case.key, case.toml)) is not case.schema_sees
+
+
+@pytest.mark.parametrize("case", BAD_QUOTAS, ids=lambda case: case.lines)
+def test_it_refuses_bad_quotas(case: BadQuota) -> None:
+    assert valid(f"{MINIMAL}[[quotas]]\n{case.lines}\n") is not case.schema_sees
+
+
+def test_it_takes_good_quotas() -> None:
+    for entity, _ in GOOD_ENTITIES:
+        assert valid(f"{MINIMAL}[[quotas]]\nentity = {entity}\nrequest_percentage = 1\n")
+    for key, limit, _ in GOOD_LIMITS:
+        assert valid(f'{MINIMAL}[[quotas]]\nentity = {{ user = "alice" }}\n{key} = {limit}\n')
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("limit.x = 1", "limits.x = 1", "quota.window.size.second = 1", "drain_timeout = 1", "limits = 1"),
+        *("[[limits]]", "[quotas]\nx = 1", "quotas = 1", "quotas = [1]", "[plugins.options]\nx = 1", '"" = 1'),
+    ],
+)
+def test_it_refuses_unknown_keys_and_misshapen_sections(text: str) -> None:
+    assert not valid(f"{MINIMAL}{text}\n")
+
+
+@pytest.mark.parametrize("missing", range(3))
+def test_it_refuses_files_that_lack_a_required_key(missing: int) -> None:
+    lines = MINIMAL.splitlines(keepends=True)
+    del lines[missing]
+    assert not valid("".join(lines))
+
+
+@pytest.mark.parametrize("leaf", leaves(Config), ids=lambda leaf: leaf.key)
+def test_every_key_has_its_words_and_its_default(leaf: Any) -> None:
+    schema = node(leaf.path)
+    assert schema["description"] == leaf.setting.doc
+    assert leaf.setting.doc.endswith(".")
+    if leaf.required or leaf.default is None:
+        assert "default" not in schema
+    else:
+        assert schema["default"] == leaf.setting.kind.to_toml(leaf.default)
+        assert Draft202012Validator(schema).is_valid(schema["default"])
+
+
+def test_every_section_has_its_words() -> None:
+    for path, doc in section_docs(Config).items():
+        assert node(path)["description"] == doc
+
+
+def test_defaults_are_spelled_as_in_a_file() -> None:
+    assert node(("shutdown", "drain_timeout"))["default"] == "30s"
+    assert node(("limits", "max_frame_bytes"))["default"] == "100MiB"
+    assert node(("listen", "node_ids"))["default"] == "0-31"
+    assert node(("quota", "window", "size", "seconds"))["default"] == 1

@@ -1,0 +1,84 @@
+"""Every key with values that fit and values that do not, and the very words of each refusal."""
+
+import tomllib
+
+import pytest
+
+from config import ConfigValueError, loads
+from config.keys import leaves, value_of
+from config.schema import Config
+from tests.config.cases import BAD, GOOD, Bad, Good
+from tests.config.documents import MINIMAL, leaf, with_key
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+def test_a_value_that_fits(case: Good) -> None:
+    value = value_of(loads(with_key(case.key, case.toml)), leaf(case.key))
+    assert value == case.value
+    assert type(value) is type(case.value)
+
+
+@pytest.mark.parametrize("case", BAD, ids=lambda case: f"{case.key}={case.toml}")
+def test_a_value_that_does_not_fit(case: Bad) -> None:
+    with pytest.raises(ConfigValueError) as caught:
+        loads(with_key(case.key, case.toml), "headrace.toml")
+    place = case.key if case.index is None else f"{case.key}[{case.index}]"
+    assert str(caught.value) == f"headrace.toml:2: {place} = {case.found or case.toml}: {case.rule}"
+
+
+@pytest.mark.parametrize("key", [leaf.key for leaf in leaves(Config) if leaf.key != "quotas"])
+def test_every_key_has_cases_of_both(key: str) -> None:
+    assert key in {case.key for case in GOOD}
+    assert key in {case.key for case in BAD}
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+def test_a_value_is_spelled_as_it_reads(case: Good) -> None:
+    kind = leaf(case.key).setting.kind
+    assert kind.read(kind.to_toml(case.value)) == case.value
+
+
+def test_the_defaults() -> None:
+    config = loads(MINIMAL)
+    values = {leaf.key: value_of(config, leaf) for leaf in leaves(Config) if not leaf.required}
+    assert {key: str(value) for key, value in values.items()} == {
+        "upstream.connect_timeout": "10.0",
+        "listen.advertised_port": "None",
+        "listen.node_ids": "0-31",
+        "listen.backlog": "1024",
+        "limits.max_frame_bytes": "104857600",
+        "limits.max_collected_bytes": "67108864",
+        "limits.max_connections": "10000",
+        "limits.max_connections_per_ip": "0",
+        "limits.max_in_flight_requests": "1000",
+        "limits.idle_timeout": "600.0",
+        "shutdown.drain_timeout": "30.0",
+        "admin.listen": "None",
+        "log.level": "info",
+        "log.format": "text",
+        "enforcement.enabled": "True",
+        "enforcement.exempt_users": "()",
+        "enforcement.exempt_client_ids": "()",
+        "quota.window.num": "11",
+        "quota.window.size.seconds": "1",
+        "controller.quota.window.num": "11",
+        "controller.quota.window.size.seconds": "1",
+        "producer.id.quota.window.num": "11",
+        "producer.id.quota.window.size.seconds": "3600",
+        "producer.id.quota.cache.cleanup.scheduler.interval.ms": "10",
+        "quotas": "()",
+        "plugins.disabled": "()",
+        "plugins.load": "()",
+        "plugins.on_error": "open",
+        "plugins.options": "{}",
+    }
+
+
+def test_dotted_properties_may_be_written_as_tables_of_any_depth() -> None:
+    by_table = loads(MINIMAL + "[quota.window]\nsize.seconds = 2\n[producer.id.quota.window.size]\nseconds = 60\n")
+    by_dots = loads(MINIMAL + "quota.window.size.seconds = 2\nproducer.id.quota.window.size.seconds = 60\n")
+    assert by_table == by_dots
+    assert by_table.quota_window.size_s == 2
+    assert by_table.controller_quota_window.size_s == 1
+    assert by_table.producer_id_quota.size_s == 60
+    assert tomllib.loads("quota.window.size.seconds = 2") == tomllib.loads("[quota.window.size]\nseconds = 2")

@@ -1,0 +1,135 @@
+"""What changed, what of it waits for a restart, and what to run with meanwhile."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from config import Config, QuotaChange, SettingChange, diff, loads
+from config.keys import leaves, value_of
+from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from tests.config.cases import GOOD
+from tests.config.documents import MINIMAL, leaf, with_key
+
+NEEDS_RESTART = (
+    *("listen.address", "listen.advertised_host", "listen.advertised_port", "listen.node_ids", "listen.backlog"),
+    *("admin.listen", "log.format", "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
+    *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
+    *("producer.id.quota.cache.cleanup.scheduler.interval.ms", "plugins.disabled", "plugins.load", "plugins.options"),
+)
+AT_ONCE = (
+    *("upstream.bootstrap_servers", "upstream.connect_timeout", "limits.max_frame_bytes", "limits.max_collected_bytes"),
+    *("limits.max_connections", "limits.max_connections_per_ip", "limits.max_in_flight_requests"),
+    *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
+    *("enforcement.exempt_client_ids", "quotas", "plugins.on_error"),
+)
+BEFORE = loads(MINIMAL)
+
+
+def test_every_key_is_one_or_the_other() -> None:
+    assert sorted((*NEEDS_RESTART, *AT_ONCE)) == sorted(leaf.key for leaf in leaves(Config))
+
+
+def test_nothing_changed() -> None:
+    changes = diff(BEFORE, loads(MINIMAL + "# a word\n[limits]\nidle_timeout = 600\nmax_frame_bytes = 104857600\n"))
+    assert not changes
+    assert str(changes) == "nothing changed"
+    assert changes.effective == BEFORE
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+def test_one_key_changed(case: Any) -> None:
+    new = loads(with_key(case.key, case.toml))
+    declared = leaf(case.key)
+    if value_of(BEFORE, declared) == case.value:
+        assert not diff(BEFORE, new)
+        return
+    changes = diff(BEFORE, new)
+    assert changes
+    assert {change.key.split(".")[0] for change in changes.settings} == {declared.path[0]}
+    assert bool(changes.needs_restart) == (case.key in NEEDS_RESTART)
+    assert bool(changes.at_once) == (case.key in AT_ONCE)
+    assert changes.effective == (BEFORE if case.key in NEEDS_RESTART else new)
+
+
+def test_changes_are_told_as_the_file_spells_them() -> None:
+    text = """\
+[limits]
+idle_timeout = "5m"
+max_frame_bytes = "1MiB"
+[admin]
+listen = "127.0.0.1:9190"
+[log]
+level = "debug"
+[enforcement]
+exempt_users = ["a"]
+"""
+    changes = diff(BEFORE, loads(MINIMAL + text))
+    assert str(changes).splitlines() == [
+        'limits.max_frame_bytes: "100MiB" -> "1MiB"',
+        'limits.idle_timeout: "10m" -> "5m"',
+        'admin.listen: not set -> "127.0.0.1:9190" (needs a restart)',
+        'log.level: "info" -> "debug"',
+        'enforcement.exempt_users: [] -> ["a"]',
+    ]
+    assert changes.settings[1] == SettingChange(
+        key="limits.idle_timeout", old=600.0, new=300.0, needs_restart=False, text='"10m" -> "5m"'
+    )
+    assert changes.effective.limits.idle_timeout_s == 300.0
+    assert changes.effective.admin.listen is None
+
+
+def quotas(*tables: str) -> Config:
+    return loads(MINIMAL + "".join(f"[[quotas]]\n{table}\n" for table in tables))
+
+
+def test_quotas_by_entity_and_key() -> None:
+    old = quotas(
+        'entity = { user = "alice" }\nproducer_byte_rate = 1\nrequest_percentage = 50',
+        'entity = { user = "bob" }\nproducer_byte_rate = 1',
+    )
+    new = quotas(
+        'entity = { user = "alice" }\nproducer_byte_rate = "2MiB"\nrequest_percentage = 50.0',
+        'entity = { client-id = "<default>" }\nrequest_percentage = 12.5',
+    )
+    changes = diff(old, new)
+    assert changes.settings == ()
+    assert changes.effective == new
+    assert changes.at_once == changes.quotas
+    assert changes.quotas == (
+        QuotaChange(entity=QuotaEntity(user="alice"), key=QuotaKey.PRODUCER_BYTE_RATE, old=1, new=2097152),
+        QuotaChange(entity=QuotaEntity(user="bob"), key=QuotaKey.PRODUCER_BYTE_RATE, old=1, new=None),
+        QuotaChange(entity=QuotaEntity(client_id=DEFAULT), key=QuotaKey.REQUEST_PERCENTAGE, old=None, new=12.5),
+    )
+    assert [str(change) for change in changes.quotas] == [
+        "quota producer_byte_rate of user=alice: 1 -> 2097152",
+        "quota producer_byte_rate of user=bob: 1 -> none",
+        "quota request_percentage of client-id=<default>: none -> 12.5",
+    ]
+
+
+def test_quotas_in_another_order_are_no_change() -> None:
+    alice, bob = (f'entity = {{ user = "{user}" }}\nproducer_byte_rate = 1' for user in ("alice", "bob"))
+    assert not diff(quotas(alice, bob), quotas(bob, alice))
+
+
+def test_options_of_plugins_are_told_by_name_without_their_values() -> None:
+    old = loads(
+        MINIMAL + "[plugins.options.a]\ntoken = 'hunter2'\n[plugins.options.b]\n[plugins.options.same]\nx = 1\n"
+    )
+    new = loads(
+        MINIMAL + "[plugins.options.a]\ntoken = 'hunter3'\n[plugins.options.'c d']\n[plugins.options.same]\nx = 1\n"
+    )
+    changes = diff(old, new)
+    assert [str(change) for change in changes.settings] == [
+        "plugins.options.a: changed (needs a restart)",
+        "plugins.options.b: removed (needs a restart)",
+        'plugins.options."c d": added (needs a restart)',
+    ]
+    assert changes.effective == old
+
+
+def test_a_change_that_waits_is_told_again_until_the_restart() -> None:
+    new = dataclasses.replace(BEFORE, listen=dataclasses.replace(BEFORE.listen, backlog=7))
+    first = diff(BEFORE, new)
+    assert [change.key for change in diff(first.effective, new).needs_restart] == ["listen.backlog"]

@@ -1,0 +1,114 @@
+"""What must hold between keys."""
+
+import pytest
+
+from config import ConfigValueError, loads
+
+HEAD = """\
+upstream.bootstrap_servers = ["{upstream}"]
+listen.address = "{address}"
+listen.advertised_host = "kafka.example.com"
+"""
+
+
+def said(text: str) -> list[str]:
+    try:
+        loads(text, "headrace.toml")
+    except ConfigValueError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def head(*, address: str = "127.0.0.1:9192", upstream: str = "kafka-1:9092") -> str:
+    return HEAD.format(address=address, upstream=upstream)
+
+
+TOO_HIGH = "(this port + 1 + id), above 65535; lower the port or narrow listen.node_ids"
+
+
+def test_every_broker_has_a_port_of_its_own() -> None:
+    assert said(head(address="127.0.0.1:65503")) == []
+    assert said(head(address="127.0.0.1:65504")) == [
+        f'headrace.toml:2: listen.address = "127.0.0.1:65504": broker 31 would be at port 65536 {TOO_HIGH} ("0-31")'
+    ]
+    assert said(head() + 'listen.node_ids = "0-2,56342"\n') == []
+    assert said(head() + 'listen.node_ids = "0-2,9999999999"\n') == [
+        (
+            'headrace.toml:2: listen.address = "127.0.0.1:9192": broker 9999999999 would be at port 10000009192 '
+            f'{TOO_HIGH} ("0-2,9999999999")'
+        )
+    ]
+
+
+def test_every_advertised_port_is_one() -> None:
+    assert said(head() + "listen.advertised_port = 65503\n") == []
+    assert said(head() + "listen.advertised_port = 65504\n") == [
+        f'headrace.toml:4: listen.advertised_port = 65504: broker 31 would be at port 65536 {TOO_HIGH} ("0-31")'
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "admin", "taken_by"),
+    [
+        ("127.0.0.1:9192", "127.0.0.1:9192", "the bootstrap port"),
+        ("127.0.0.1:9192", "127.0.0.1:9193", "the port of broker 0"),
+        ("127.0.0.1:9192", "127.0.0.1:9224", "the port of broker 31"),
+        ("0.0.0.0:9192", "127.0.0.1:9200", "the port of broker 7"),
+        ("0.0.0.0:9192", "[::]:9200", "the port of broker 7"),
+        ("127.0.0.1:9192", "0.0.0.0:9192", "the bootstrap port"),
+        ("localhost:9192", "127.0.0.1:9192", "the bootstrap port"),
+    ],
+)
+def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, taken_by: str) -> None:
+    assert said(head(address=address) + f'admin.listen = "{admin}"\n') == [
+        (
+            f'headrace.toml:4: admin.listen = "{admin}": the port is taken by {taken_by} of listen.address '
+            f'("{address}"); choose another'
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "admin"),
+    [
+        ("127.0.0.1:9192", "127.0.0.1:9191"),
+        ("127.0.0.1:9192", "127.0.0.1:9225"),
+        ("127.0.0.1:9192", "127.0.0.2:9193"),
+        ("127.0.0.1:9192", "127.0.0.1:0"),
+        ("10.0.0.1:9192", "127.0.0.1:9192"),
+    ],
+)
+def test_admin_servers_that_stand_apart(address: str, admin: str) -> None:
+    assert said(head(address=address) + f'admin.listen = "{admin}"\n') == []
+
+
+@pytest.mark.parametrize(
+    ("address", "upstream", "taken_by"),
+    [
+        ("127.0.0.1:9092", "127.0.0.1:9092", "the bootstrap port"),
+        ("127.0.0.1:9091", "localhost:9092", "the port of broker 0"),
+        ("0.0.0.0:9090", "127.0.0.1:9092", "the port of broker 1"),
+        ("[::]:9090", "[::1]:9092", "the port of broker 1"),
+        ("kafka:9090", "kafka:9092", "the port of broker 1"),
+    ],
+)
+def test_the_proxy_does_not_connect_to_itself(address: str, upstream: str, taken_by: str) -> None:
+    assert said(head(address=address, upstream=upstream)) == [
+        (
+            f'headrace.toml:1: upstream.bootstrap_servers[0] = "{upstream}": the proxy would connect to itself: '
+            f'this is {taken_by} of listen.address ("{address}")'
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("address", "upstream"),
+    [("127.0.0.1:9092", "127.0.0.1:9091"), ("0.0.0.0:9092", "kafka-1:9092"), ("127.0.0.1:9092", "127.0.0.2:9092")],
+)
+def test_upstreams_that_are_elsewhere(address: str, upstream: str) -> None:
+    assert said(head(address=address, upstream=upstream)) == []
+
+
+def test_a_rule_is_silent_while_one_of_its_keys_is_bad() -> None:
+    problems = said(head(address="127.0.0.1:65535") + "listen.node_ids = 5\n")
+    assert [line.partition(" =")[0] for line in problems] == ["headrace.toml:4: listen.node_ids"]

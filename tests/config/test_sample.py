@@ -1,0 +1,109 @@
+"""The sample file loads, has every key, and tells the real defaults."""
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+import config
+from config import ConfiguredQuota, json_schema, load, loads, sample_text
+from config.keys import leaves
+from config.kinds import NOTHING
+from config.schema import Config
+
+SAMPLE = sample_text()
+UNCOMMENTED = re.sub(r"(?m)^#(?! |$)", "", SAMPLE)
+"""The sample with every key in force."""
+
+EXAMPLES = {"listen.advertised_port", "admin.listen", "quotas", "plugins.options"}
+"""Keys whose default is to be absent: what stands there is an example."""
+
+
+def written(path: tuple[str, ...]) -> Any:
+    found: Any = tomllib.loads(UNCOMMENTED)
+    for step in path:
+        found = found.get(step, NOTHING) if isinstance(found, dict) else NOTHING
+    return found
+
+
+def test_it_is_packaged() -> None:
+    assert Path(config.__file__).with_name("headrace.sample.toml").read_text(encoding="utf-8") == SAMPLE
+    pyproject = Path(config.__file__).parents[1] / "pyproject.toml"
+    assert "*.toml" in tomllib.loads(pyproject.read_text())["tool"]["setuptools"]["package-data"]["*"]
+
+
+def test_it_loads_with_all_defaults_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(SAMPLE, encoding="utf-8")
+    loaded = load(file)
+    assert loaded == Config(upstream=loaded.upstream, listen=loaded.listen)
+    assert loaded.upstream == type(loaded.upstream)(bootstrap_servers=loaded.upstream.bootstrap_servers)
+
+
+def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
+    every = loads(UNCOMMENTED)
+    plain = loads(SAMPLE)
+    assert every.quotas
+    assert every.plugins.options == {"tracing": {"enabled": True, "sample_ratio": 0.01}}
+    assert every.limits == plain.limits
+    assert every.listen.advertised == plain.listen.advertised
+    assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)
+
+
+@pytest.mark.parametrize("text", [SAMPLE, UNCOMMENTED], ids=["as it is", "with every key"])
+def test_editors_take_it(text: str) -> None:
+    errors = [error.message for error in Draft202012Validator(json_schema()).iter_errors(tomllib.loads(text))]
+    assert errors == []
+
+
+@pytest.mark.parametrize("leaf", leaves(Config), ids=lambda leaf: leaf.key)
+def test_every_key_stands_there_with_its_default(leaf: Any) -> None:
+    raw = written(leaf.path)
+    assert raw is not NOTHING, f"{leaf.key} is missing"
+    value = leaf.setting.kind.read(raw)
+    if not leaf.required and leaf.key not in EXAMPLES:
+        assert value == leaf.default
+        assert raw == leaf.setting.kind.to_toml(leaf.default), "spelled otherwise than in the JSON Schema"
+
+
+def test_only_required_keys_are_in_force() -> None:
+    table = tomllib.loads(SAMPLE)
+    in_force = {
+        f"{section}.{key}" for section, keys in table.items() for key in keys if not isinstance(keys[key], dict)
+    }
+    assert in_force == {leaf.key for leaf in leaves(Config) if leaf.required}
+
+
+def test_every_quota_key_stands_there() -> None:
+    keys = {key for table in tomllib.loads(UNCOMMENTED)["quotas"] for key in table}
+    assert keys == {leaf.key for leaf in leaves(ConfiguredQuota)}
+
+
+def comments() -> dict[str, str]:
+    """The comment above each key, by dotted key."""
+    above: dict[str, str] = {}
+    header, comment = "", ""
+    for line in SAMPLE.splitlines():
+        if match := re.fullmatch(r"#?\[+([a-z_.]+)\]+", line):
+            header = match[1]
+        elif match := re.match(r"#?([a-z_.]+) = ", line):
+            above[f"{header}.{match[1]}"] = comment
+        comment = f"{comment}{line[1:]}" if line.startswith("# ") else ""
+    return above
+
+
+@pytest.mark.parametrize("leaf", [leaf for leaf in leaves(Config) if leaf.key not in ("quotas", "plugins.options")])
+def test_every_key_has_a_line_that_says_why_and_names_its_flag(leaf: Any) -> None:
+    said = comments()[leaf.key]
+    assert said.endswith("."), f"no word about {leaf.key}"
+    if leaf.setting.flag is not None:
+        assert said.endswith(f"Also {leaf.setting.flag}.")
+    assert ("Required." in said) == leaf.required
+    assert ("Also --" in said) == (leaf.setting.flag is not None)
+
+
+def test_no_line_is_too_long_for_a_terminal_of_120() -> None:
+    assert max(map(len, SAMPLE.splitlines())) <= 120
