@@ -25,7 +25,7 @@ def configure_logs(*, level: str, json_lines: bool) -> None:
     render: Sequence[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
         if json_lines
-        else [_drop_unset, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), pad_event_to=0, sort_keys=False)]
+        else [_drop_unset, _for_people()]
     )
     structlog.configure(
         processors=[
@@ -36,6 +36,15 @@ def configure_logs(*, level: str, json_lines: bool) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
+    )
+
+
+def _for_people() -> structlog.dev.ConsoleRenderer:
+    return structlog.dev.ConsoleRenderer(
+        colors=sys.stderr.isatty(),
+        pad_event_to=0,
+        sort_keys=False,
+        exception_formatter=structlog.dev.plain_traceback,  # never the values of locals: passwords pass through here
     )
 
 

@@ -1,0 +1,256 @@
+"""Protocol tests that read as scripts: a client, a broker and the proxy's connection between them, on a fake clock.
+
+The channels are memory, with the methods of `proxy.sockets.PlainChannel`; everything else is the proxy's own code. What
+needs the kernel (splice, hang-ups seen through TCP_INFO) and real brokers is tested elsewhere.
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from proxy.client_connection import ClientConnection
+from proxy.counters import Counters
+from proxy.enforcement import Enforcement
+from proxy.errors import UpstreamFault
+from proxy.hook_calls import HookCalls
+from proxy.house import House, Limits
+from proxy.plugin_loading import new_plugin_manager, register
+from proxy.topology import Topology
+from proxy.wire.apis import APIS, request_header_version, response_header_version
+from proxy.wire.walker import decode, encode
+from quota_callbacks.byte_rate import ByteRate
+from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.default_quotas import DefaultQuotaCallback
+from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.requests import Address, Connection
+from quota_callbacks.sampled_rate import Window
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterable, Mapping
+
+WAIT_S = 7200.0
+"""By the fake clock: longer than any mute in these tests."""
+
+
+class MemoryChannel:
+    """One end of a connection; the other is in `peer`."""
+
+    can_splice = False
+
+    def __init__(self) -> None:
+        self.peer: MemoryChannel
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self.closed = False
+        self._buffer = bytearray()
+        self._ended = False
+        self._news = trio.Event()
+
+    @classmethod
+    def pair(cls) -> tuple[MemoryChannel, MemoryChannel]:
+        """Two ends."""
+        one, other = cls(), cls()
+        one.peer, other.peer = other, one
+        return one, other
+
+    async def readable(self) -> None:
+        if self._buffer or self._ended:
+            await trio.lowlevel.checkpoint()
+            return
+        self._news = trio.Event()
+        await self._news.wait()
+
+    def receive_into(self, view: memoryview) -> int | None:
+        if not self._buffer:
+            return 0 if self._ended else None
+        count = min(len(view), len(self._buffer))
+        view[:count] = self._buffer[:count]
+        del self._buffer[:count]
+        self.bytes_received += count
+        return count
+
+    async def send(self, parts: Iterable[bytes | memoryview]) -> None:
+        for part in parts:
+            self.peer._buffer += part
+            self.bytes_sent += len(part)
+        self.peer._news.set()
+        await trio.lowlevel.checkpoint()
+
+    def hung_up(self) -> bool:
+        return self._ended
+
+    def shut_down_writing(self) -> None:
+        self.peer._ended = True
+        self.peer._news.set()
+
+    def close(self) -> None:
+        self.closed = True
+        self.shut_down_writing()
+
+    @property
+    def waiting(self) -> int:
+        """Bytes that have come and were not read."""
+        return len(self._buffer)
+
+
+class Party:
+    """The client's or the broker's side of the script."""
+
+    def __init__(self, channel: MemoryChannel) -> None:
+        self.channel = channel
+        self._read = bytearray()
+
+    async def says(self, *frames: bytes) -> None:
+        """Send frames in one piece."""
+        await self.channel.send(frames)
+
+    async def hears(self) -> bytes:
+        """The next whole frame."""
+        chunk = bytearray(65536)
+        with trio.fail_after(WAIT_S):
+            while len(self._read) < 4 or len(self._read) < 4 + int.from_bytes(self._read[:4], "big"):
+                await self.channel.readable()
+                count = self.channel.receive_into(memoryview(chunk))
+                assert count != 0, f"the connection ended; {len(self._read)} bytes of a frame had come"
+                self._read += chunk[: count or 0]
+        size = 4 + int.from_bytes(self._read[:4], "big")
+        frame = bytes(self._read[:size])
+        del self._read[:size]
+        return frame
+
+    async def hears_the_end(self) -> None:
+        """The proxy closes this side, and sends nothing before."""
+        with trio.fail_after(WAIT_S):
+            while True:
+                await self.channel.readable()
+                if self.channel.receive_into(memoryview(bytearray(100))) == 0:
+                    return
+
+    def hears_nothing(self) -> bool:
+        """Nothing has come."""
+        return not self._read and not self.channel.waiting
+
+
+class StubUpstream:
+    """Dials memory instead of a broker."""
+
+    def __init__(self) -> None:
+        self.dialled: list[int | None] = []
+        self.brokers: list[Party] = []
+        self.fault: str | None = None
+
+    async def dial(self, node_id: int | None) -> tuple[MemoryChannel, Address]:
+        self.dialled.append(node_id)
+        await trio.lowlevel.checkpoint()
+        if self.fault is not None:
+            raise UpstreamFault(self.fault)
+        ours, theirs = MemoryChannel.pair()
+        self.brokers.append(Party(theirs))
+        return ours, Address(host="kafka", port=9092)
+
+
+class Book:
+    """A script's stage."""
+
+    def __init__(self, house: House, connection: ClientConnection, client: Party, upstream: StubUpstream) -> None:
+        self.house = house
+        self.connection = connection
+        self.client = client
+        self.upstream = upstream
+
+    @property
+    def broker(self) -> Party:
+        """The broker that was dialled last."""
+        return self.upstream.brokers[-1]
+
+    async def round_trip(self, request: bytes, reply: bytes) -> bytes:
+        """The request reaches the broker unchanged, and the broker's reply comes back in some form."""
+        await self.client.says(request)
+        while not self.upstream.brokers:
+            await trio.sleep(0.001)
+        assert await self.broker.hears() == request
+        await self.broker.says(reply)
+        return await self.client.hears()
+
+
+@asynccontextmanager
+async def open_book(
+    *,
+    plugins: Mapping[str, Any] | None = None,
+    quotas: Iterable[tuple[QuotaKey, QuotaEntity, float]] = (),
+    limits: Limits | None = None,
+    enforcement: Enforcement | None = None,
+    fail_closed: bool = False,
+    node_ids: Iterable[int] = range(10),
+) -> AsyncIterator[Book]:
+    """A connection of the proxy with the built-in callbacks and ``plugins``; ended with the block."""
+    manager = new_plugin_manager()
+    default = DefaultQuotaCallback()
+    for name, plugin in {"default_quotas": default, "byte_rate": ByteRate(), **(plugins or {})}.items():
+        register(manager, name, plugin)
+    hooks = HookCalls(manager, fail_closed=fail_closed)
+    client_quotas = ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+    )
+    hooks.configure(client_quotas, {})
+    hooks.flatten()
+    for key, entity, value in quotas:
+        hooks.update_quota(key, entity, value)
+    client_quotas.quotas_changed()
+    upstream = StubUpstream()
+    usual = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=1000, idle_timeout_s=600.0)
+    house = House(
+        limits=limits or usual,
+        topology=Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids),
+        upstream=upstream,  # type: ignore[arg-type]
+        hooks=hooks,
+        enforcement=enforcement or Enforcement(),
+        counters=Counters(),
+    )
+    ours, theirs = MemoryChannel.pair()
+    info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
+    connection = ClientConnection(house, info, ours)  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.serve)
+        yield Book(house, connection, Party(theirs), upstream)
+        nursery.cancel_scope.cancel()
+
+
+def request(
+    api_key: int, version: int, correlation_id: int = 1, client_id: str = "c", padding: int = 0, **fields: Any
+) -> bytes:
+    """A whole request frame. ``padding`` puts that many bytes of records into a Produce."""
+    name = APIS[api_key].name
+    if padding:
+        fields["topic_data"] = [{"partition_data": [{"index": 0, "records": bytes(padding)}]}]
+    header = encode(
+        "RequestHeader",
+        request_header_version(api_key, version),
+        {
+            "request_api_key": api_key,
+            "request_api_version": version,
+            "correlation_id": correlation_id,
+            "client_id": client_id,
+        },
+    )
+    return framed(header + encode(f"{name}Request", version, fields))
+
+
+def reply(api_key: int, version: int, correlation_id: int = 1, **fields: Any) -> bytes:
+    """A whole reply frame."""
+    header = encode("ResponseHeader", response_header_version(api_key, version), {"correlation_id": correlation_id})
+    return framed(header + encode(f"{APIS[api_key].name}Response", version, fields))
+
+
+def read_reply(api_key: int, version: int, frame: bytes) -> dict[str, Any]:
+    """The fields of a reply, its correlation id among them."""
+    header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
+    fields = decode(f"{APIS[api_key].name}Response", version, frame[4 + header_bytes :])
+    return {"correlation_id": int.from_bytes(frame[4:8], "big"), **fields}
+
+
+def framed(content: bytes) -> bytes:
+    return len(content).to_bytes(4, "big") + content
