@@ -141,6 +141,13 @@ class StubUpstream:
         self.dialled: list[int | None] = []
         self.brokers: list[Party] = []
         self.fault: str | None = None
+        self._news = trio.Event()
+
+    async def wait_for_dial(self, number: int) -> None:
+        """Wait until there were ``number`` dials that succeeded."""
+        with trio.fail_after(WAIT_S):
+            while len(self.brokers) < number:
+                await self._news.wait()
 
     async def dial(self, node_id: int | None) -> tuple[MemoryChannel, Address]:
         self.dialled.append(node_id)
@@ -149,6 +156,8 @@ class StubUpstream:
             raise UpstreamFault(self.fault)
         ours, theirs = MemoryChannel.pair()
         self.brokers.append(Party(theirs))
+        self._news.set()
+        self._news = trio.Event()
         return ours, Address(host="kafka", port=9092)
 
 
@@ -169,8 +178,7 @@ class Book:
     async def round_trip(self, request: bytes, reply: bytes) -> bytes:
         """The request reaches the broker unchanged, and the broker's reply comes back in some form."""
         await self.client.says(request)
-        while not self.upstream.brokers:
-            await trio.sleep(0.001)
+        await self.upstream.wait_for_dial(1)
         assert await self.broker.hears() == request
         await self.broker.says(reply)
         return await self.client.hears()

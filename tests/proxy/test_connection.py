@@ -200,8 +200,7 @@ async def test_a_broker_that_idles_out_during_a_mute_is_dialled_again(autojump_c
         await trio.sleep(400)
         answer = reply(HEARTBEAT, 4, 2)
         await book.client.says(request(HEARTBEAT, 4, 2))
-        while len(book.upstream.brokers) < 2:
-            await trio.sleep(1)
+        await book.upstream.wait_for_dial(2)
         assert trio.current_time() - begin > 480
         await book.broker.hears()
         await book.broker.says(answer)
