@@ -28,6 +28,8 @@ class Copied:
     """The field of this name in the request's row, or in the request; null becomes "" where null is not allowed."""
 
     field: str
+    null: str | None = None
+    """What stands for null even where null is allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,14 @@ class Each:
 
 
 @dataclass(frozen=True, slots=True)
+class Until:
+    """What is given up to a version of the response, where later ones have the field too."""
+
+    version: int
+    part: Each
+
+
+@dataclass(frozen=True, slots=True)
 class Joined:
     """An array of all the rows that each row of the request's field ``outer`` has."""
 
@@ -46,7 +56,7 @@ class Joined:
     inner: Each
 
 
-Part: TypeAlias = Slot | Copied | Each | Joined | tuple[Each, ...] | int | str | bytes | None
+Part: TypeAlias = Slot | Copied | Each | Until | Joined | tuple[Each, ...] | int | str | bytes | None
 Template: TypeAlias = Mapping[str, Part]
 
 ERROR, MESSAGE, ROW = Slot.ERROR, Slot.MESSAGE, Slot.ROW
@@ -94,21 +104,19 @@ TEMPLATES: Final[dict[int, Template]] = {
     ApiKey.FETCH: {
         **_CODE,
         "session_id": Copied("session_id"),
-        "responses": Each(
-            "topics",
-            {
-                "topic": Copied("topic"),
-                "partitions": Each(
-                    "partitions",
-                    {
-                        "partition_index": Copied("partition"),
-                        "high_watermark": -1,
-                        "aborted_transactions": None,
-                        "records": b"",
-                        **_CODE,
-                    },
-                ),
-            },
+        # From version 13 on the error at the top is enough.
+        "responses": Until(
+            12,
+            Each(
+                "topics",
+                {
+                    "topic": Copied("topic"),
+                    "partitions": Each(
+                        "partitions",
+                        {"partition_index": Copied("partition"), "high_watermark": -1, "records": b"", **_CODE},
+                    ),
+                },
+            ),
         ),
     },
     ApiKey.LIST_OFFSETS: {
@@ -122,7 +130,7 @@ TEMPLATES: Final[dict[int, Template]] = {
     },
     ApiKey.METADATA: {
         **_CODE,
-        "topics": Each("topics", {"name": Copied("name"), "topic_id": Copied("topic_id"), **_CODE}),
+        "topics": Each("topics", {"name": Copied("name", null=""), "topic_id": Copied("topic_id"), **_CODE}),
     },
     ApiKey.OFFSET_COMMIT: {
         "topics": Each(
@@ -136,8 +144,9 @@ TEMPLATES: Final[dict[int, Template]] = {
     },
     ApiKey.OFFSET_FETCH: {
         **_CODE,
-        "topics": Each(
-            "topics", {"name": Copied("name"), "partitions": Each("partition_indexes", _OFFSET_OF_PARTITION)}
+        "topics": Until(
+            1,
+            Each("topics", {"name": Copied("name"), "partitions": Each("partition_indexes", _OFFSET_OF_PARTITION)}),
         ),
         "groups": Each("groups", {"group_id": Copied("group_id"), **_CODE}),
     },
@@ -146,7 +155,7 @@ TEMPLATES: Final[dict[int, Template]] = {
         **_NO_NODE,
         "coordinators": Each("coordinator_keys", {"key": ROW, **_NO_NODE, **_TOP}),
     },
-    ApiKey.JOIN_GROUP: _CODE,
+    ApiKey.JOIN_GROUP: {**_CODE, "protocol_name": None},
     ApiKey.HEARTBEAT: _CODE,
     ApiKey.LEAVE_GROUP: _CODE,
     ApiKey.SYNC_GROUP: _CODE,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
 from proxy.wire.apis import API_NAMES, APIS, ApiKey, response_header_version
 from proxy.wire.errors import RefusalImpossible
-from proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot
+from proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot, Until
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import decode, encode
 
@@ -48,7 +48,7 @@ class _Refusal:
 
     error_code: int
     error_message: str | None
-    throttle_time_ms: int
+    version: int
     placed: bool = False
     """Whether the error stands anywhere."""
     nothing_to_name: bool = True
@@ -80,7 +80,7 @@ def refuse_whole(
     request = decode(f"{name}Request", version, request_body)
     if api_key == ApiKey.PRODUCE and request["acks"] == NO_ACKS:
         raise RefusalImpossible("a Produce with acks=0 has no reply")
-    refusal = _Refusal(error_code=error_code, error_message=error_message, throttle_time_ms=throttle_time_ms)
+    refusal = _Refusal(error_code=error_code, error_message=error_message, version=version)
     fields = schema(f"{name}Response", version).fields
     response = _fill(template, fields, request, refusal)
     if not refusal.placed and refusal.nothing_to_name:
@@ -105,6 +105,10 @@ def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refus
         field = by_name.get(name)
         if field is None or (isinstance(part, Copied) and part.field not in row):
             continue
+        if isinstance(part, Until):
+            if refusal.version > part.version:
+                continue
+            part = part.part
         filled[name] = _value(part, field, row, refusal)
     return filled
 
@@ -113,7 +117,8 @@ def _value(part: Part, field: Field, row: Any, refusal: _Refusal) -> Any:
     if isinstance(part, Each | tuple | Joined):
         return _rows(part, field, row, refusal)
     if isinstance(part, Copied):
-        part = row[part.field]
+        value = row[part.field]
+        part = part.null if value is None else value
     elif part is Slot.ROW:
         part = row
     elif part is Slot.MESSAGE:

@@ -1,0 +1,196 @@
+"""Refusals against `getErrorResponse` of Kafka's request classes, for every API and version."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.wire.apis import APIS, ApiKey, response_header_version
+from proxy.wire.errors import RefusalImpossible
+from proxy.wire.refusal_templates import TEMPLATES
+from proxy.wire.refusals import refuse_whole
+from proxy.wire.walker import Message, decode, encode
+from testbed.jvm import KafkaClasses, start_jvm
+from tests.proxy.wire.oracle import judge
+from tests.proxy.wire.strategies import messages
+
+EVERY = [(key, version) for key in TEMPLATES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
+QUICK = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), database=None)
+
+THROTTLING_QUOTA_EXCEEDED = 89
+TEXT = "The throttling quota has been exceeded."
+"""Kafka's own message of the error, which it uses where an exception's message does not go."""
+
+
+@cache
+def parse(kafka: KafkaClasses) -> Any:
+    """Make Java's request object from bytes."""
+    requests = kafka.cls("org.apache.kafka.common.requests.AbstractRequest")
+    keys = kafka.cls("org.apache.kafka.common.protocol.ApiKeys")
+    accessor = kafka.cls("org.apache.kafka.common.protocol.ByteBufferAccessor")
+    wrap = start_jvm().java.nio.ByteBuffer.wrap
+
+    def run(api_key: int, version: int, body: bytes) -> Any:
+        buffer = wrap(body) if kafka.version == "3.9.1" else accessor(wrap(body))
+        return requests.parseRequest(keys.forId(api_key), version, buffer).request
+
+    return run
+
+
+def kafkas_refusal(api_key: int, version: int, body: bytes, throttle_time_ms: int) -> bytes | None:
+    """The body that Kafka answers, or `None` if it answers nothing."""
+    kafka = judge(api_key, version)
+    errors = kafka.cls("org.apache.kafka.common.protocol.Errors")
+    error = errors.forCode(THROTTLING_QUOTA_EXCEEDED).exception(CUSTOM)
+    response = parse(kafka)(api_key, version, body).getErrorResponse(throttle_time_ms, error)
+    return None if response is None else kafka.encode(response.data(), version)
+
+
+def ours(api_key: int, version: int, body: bytes, throttle_time_ms: int) -> bytes:
+    frame = refuse_whole(api_key, version, 7, body, THROTTLING_QUOTA_EXCEEDED, CUSTOM, throttle_time_ms)
+    header = encode("ResponseHeader", response_header_version(api_key, version), {"correlation_id": 7})
+    assert frame.startswith((len(frame) - 4).to_bytes(4) + header)
+    return frame[4 + len(header) :]
+
+
+CUSTOM = "too many at once"
+"""A message of the exception's own: Kafka puts it where `ApiError` is used, its error's general message elsewhere."""
+
+# Where Kafka's getErrorResponse leaves throttle_time_ms at 0 though the response has it.
+JAVA_FORGETS_THROTTLE = {
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.INIT_PRODUCER_ID,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.DESCRIBE_PRODUCERS,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+}
+
+# What Kafka keeps in a HashMap, or sorts: the rows come in another order.
+UNORDERED = {
+    ApiKey.PRODUCE,
+    ApiKey.OFFSET_FETCH,
+    ApiKey.WRITE_TXN_MARKERS,
+    ApiKey.ALTER_REPLICA_LOG_DIRS,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+}
+
+# Requests that Java's own constructors refuse to read unless these hold a value they know.
+ENUMERATIONS = {
+    "resource_type": 2,
+    "resource_type_filter": 2,
+    "pattern_type": 3,
+    "pattern_type_filter": 3,
+    "resource_pattern_type": 3,
+    "operation": 3,
+    "permission_type": 3,
+}
+
+
+IDENTITIES = ("name", "topic", "topic_id", "index", "partition", "partition_index", "producer_id", "group_id")
+
+DECODED_ONLY = JAVA_FORGETS_THROTTLE | {ApiKey.FETCH}
+"""Not compared byte for byte: what Java forgets, and Fetch, whose records are null in old versions and empty here."""
+
+
+def tidy(value: Any) -> Any:
+    """A request that Kafka itself would take: known enumerations, no null records, no two rows of one name, no empty
+    row."""
+    if isinstance(value, dict):
+        return {key: ENUMERATIONS.get(key, tidy(one)) for key, one in value.items()} | (
+            {"records": b""} if value.get("records", b"") is None else {}
+        )
+    if isinstance(value, list):
+        rows = {repr(identity(one)): tidy(one) for one in value}
+        return [one for one in rows.values() if not isinstance(one, dict) or [] not in one.values()]
+    return value
+
+
+def acceptable(api_key: int, request: Message) -> Message:
+    """A request that Kafka reads and refuses without an exception of its own."""
+    request = tidy(request)
+    if api_key == ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS:
+        request["users"] = request["users"] or []
+    if api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:  # one answer for a user who is in both
+        deleted = {row["name"] for row in request["deletions"]}
+        request["upsertions"] = [row for row in request["upsertions"] if row["name"] not in deleted]
+    return request
+
+
+def identity(row: Any) -> Any:
+    """What tells a row from its neighbours: its names and numbers."""
+    if not isinstance(row, dict):
+        return row
+    return [row[name] for name in IDENTITIES if name in row] or row
+
+
+def canonical(api_key: int, value: Any) -> Any:
+    """A response without what differs by design: messages (ours go everywhere), null records of old, and order."""
+    if isinstance(value, dict):
+        blank = {"error_message": None, "records": None}
+        return {key: blank[key] if key in blank else canonical(api_key, one) for key, one in value.items()}
+    if isinstance(value, list):
+        rows = [canonical(api_key, one) for one in value]
+        return sorted(rows, key=repr) if api_key in UNORDERED else rows
+    return value
+
+
+def said(value: Any) -> list[str | None]:
+    """Every error message in a response, in order."""
+    if isinstance(value, dict):
+        return [one for key, inner in value.items() for one in ([inner] if key == "error_message" else said(inner))]
+    return [one for row in value for one in said(row)] if isinstance(value, list) else []
+
+
+def compare(api_key: int, version: int, request: Message, throttle_time_ms: int) -> None:
+    name = APIS[api_key].name
+    body = encode(f"{name}Request", version, request)
+    theirs = kafkas_refusal(api_key, version, body, throttle_time_ms)
+    try:
+        mine = ours(api_key, version, body, throttle_time_ms)
+    except RefusalImpossible:
+        unsaid = theirs is None or error_codes(decode(f"{name}Response", version, theirs)) <= {0}
+        assert unsaid
+        return
+    assert theirs is not None
+    expected, given_ = decode(f"{name}Response", version, theirs), decode(f"{name}Response", version, mine)
+    if expected.get("throttle_time_ms") != given_.get("throttle_time_ms"):
+        assert api_key in JAVA_FORGETS_THROTTLE
+        assert (expected["throttle_time_ms"], given_["throttle_time_ms"]) == (0, throttle_time_ms)
+        del expected["throttle_time_ms"], given_["throttle_time_ms"]
+    assert set(said(given_)) <= {CUSTOM}
+    assert len(said(given_)) == len(said(expected))
+    assert set(said(expected)) <= {CUSTOM, TEXT, None, ""}
+    assert canonical(api_key, given_) == canonical(api_key, expected)
+    if said(expected) == said(given_) and api_key not in UNORDERED | DECODED_ONLY:
+        assert mine == theirs
+
+
+def error_codes(value: Any) -> set[int]:
+    """Every error code in a response."""
+    if isinstance(value, dict):
+        found = {inner for key, inner in value.items() if key.endswith("error_code")}
+        return found.union(*(error_codes(inner) for inner in value.values()))
+    return set().union(*(error_codes(row) for row in value)) if isinstance(value, list) else set()
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY)
+@settings(QUICK)
+@given(data=st.data())
+def test_refusals_are_kafkas(api_key: int, version: int, data: st.DataObject) -> None:
+    request = acceptable(api_key, data.draw(messages(f"{APIS[api_key].name}Request", version, unknown_tags=False)))
+    compare(api_key, version, request, data.draw(st.sampled_from([0, 1234])))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("api_key", "version"), EVERY)
+@settings(QUICK, max_examples=200)
+@given(data=st.data())
+def test_refusals_are_kafkas_at_length(api_key: int, version: int, data: st.DataObject) -> None:
+    request = acceptable(api_key, data.draw(messages(f"{APIS[api_key].name}Request", version, unknown_tags=False)))
+    compare(api_key, version, request, data.draw(st.sampled_from([0, 1234])))
