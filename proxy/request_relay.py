@@ -182,6 +182,7 @@ class RequestRelay:
             plan,
         )
         exchange.acks = head.acks
+        exchange.observed = bool(house.hooks.wants_completed(head.api_key))
         requests = house.counters.requests
         requests[head.api_key] = requests.get(head.api_key, 0) + 1
         connection.current = exchange
@@ -211,7 +212,6 @@ class RequestRelay:
 
     def _ask(self, exchange: Exchange, now_s: float) -> Refuse | None:
         house = self._house
-        exchange.observed = bool(house.hooks.wants_completed(exchange.api_key))
         calls = house.hooks.wants_request(exchange.api_key)
         if not house.enforcement.applies(self._connection.info.user, exchange.client_id):
             return None

@@ -209,15 +209,16 @@ class Server:
             return
         self._serial += 1
         info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
+        connection = ClientConnection(self.house, info, channel)
+        counters.connections_accepted += 1
+        counters.connections += 1
+        self._per_ip[peer.host] = self._per_ip.get(peer.host, 0) + 1
+        self.connections.add(connection)
         if self._relays is not None:
-            self._relays.start_soon(self._serve_connection, ClientConnection(self.house, info, channel))
+            self._relays.start_soon(self._serve_connection, connection)
 
     async def _serve_connection(self, connection: ClientConnection) -> None:
         counters, host = self.house.counters, connection.info.peer.host
-        counters.connections_accepted += 1
-        counters.connections += 1
-        self._per_ip[host] = self._per_ip.get(host, 0) + 1
-        self.connections.add(connection)
         self.house.hooks.connection_opened(connection.info)
         if self.draining:
             connection.begin_drain()

@@ -1,0 +1,84 @@
+"""The README's commands, as they stand there, in front of a real broker; only ports and paths are put in."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from config.loading import loads
+from testbed.proxy_process import ProxyProcess
+from testbed.tools import Tool, run_tool
+
+if TYPE_CHECKING:
+    from testbed.cluster import KafkaCluster
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BIN = Path(sys.executable).parent
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def commands() -> list[list[str]]:
+    return [line.split() for block in blocks("sh") for line in block.splitlines()]
+
+
+def command(word: str) -> list[str]:
+    """The arguments of the first command with ``word`` behind ``headrace``."""
+    return next(each[1:] for each in commands() if each[1] == word)
+
+
+def test_there_is_a_test_for_each_block() -> None:
+    assert sorted({each[1] for each in commands()}) == ["check-config", "enforcement", "run"]
+    assert (len(blocks("python")), len(blocks("toml"))) == (1, 1)
+
+
+def test_a_first_use_in_front_of_a_cluster(kafka: KafkaCluster) -> None:
+    """``run`` without a file, the Python client, and the switch."""
+    asked = command("run")
+    assert asked[1:6:2] == ["--bootstrap-servers", "--listen", "--advertised-host"]
+    with ProxyProcess(kafka.bootstrap_servers, arguments=asked[5:7]) as proxy:
+        run_tool(Tool.TOPICS, ["--bootstrap-server", kafka.bootstrap_servers, "--create", "--topic", "greetings"])
+        code = blocks("python")[0].replace("localhost:9192", proxy.bootstrap_servers)
+        result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert result.returncode == 0, result.stderr
+        switch = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("enforcement")]
+        said = subprocess.run([BIN / "headrace", *switch], capture_output=True, text=True, timeout=60, check=True)
+        assert said.stdout == "enforcement is off\n"
+        assert proxy.metric("headrace_enforcement_enabled") == 0
+    offsets = run_tool(Tool.GET_OFFSETS, ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "greetings"])
+    assert offsets.stdout.strip() == "greetings:0:1"
+
+
+def test_the_file_is_one_that_check_config_likes(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    result = subprocess.run(
+        [BIN / "headrace", *command("check-config")],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert "localhost:9192" in result.stdout
+
+
+def test_the_file_holds_the_greedy_client() -> None:
+    limits = loads(blocks("toml")[0]).quota_limits()
+    assert {str(entity): dict(values) for entity, values in limits.items()} == {
+        "client-id=greedy": {"producer_byte_rate": 2 * 2**20},
+        "user=<default>": {"consumer_byte_rate": 20 * 2**20},
+    }
+
+
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((docs/[a-z]+\.md)\)", README))))
+def test_pages_that_are_linked_are_there(path: str) -> None:
+    assert (ROOT / path).is_file()
