@@ -1,0 +1,136 @@
+"""The command line: what it prints, and how it ends, for good and for bad arguments."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from config.sample import sample_text
+from testbed.errors import TestbedError
+from testbed.ports import reserve_ports
+from testbed.proxy_process import ProxyProcess
+
+HEADRACE = Path(sys.executable).parent / "headrace"
+UNREACHABLE = "127.0.0.1:1"
+REQUIRED = ("--bootstrap-servers", UNREACHABLE, "--advertised-host", "localhost")
+
+
+def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([HEADRACE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("check-config", "-h"), ("enforcement", "-h")])
+def test_help(arguments: tuple[str, ...]) -> None:
+    result = headrace(*arguments)
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: headrace")
+
+
+def test_version() -> None:
+    assert headrace("--version").stdout.startswith("headrace 0.")
+
+
+def test_without_anything_every_missing_setting_is_named() -> None:
+    result = headrace("run")
+    assert result.returncode == 1
+    for flag in ("--bootstrap-servers", "--listen", "--advertised-host"):
+        assert flag in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wildcard_is_not_advertised() -> None:
+    result = headrace(
+        "run", "--bootstrap-servers", UNREACHABLE, "--listen", "0.0.0.0:9192", "--advertised-host", "0.0.0.0"
+    )
+    assert result.returncode == 1
+    assert "--advertised-host" in result.stderr
+    assert "wildcard" in result.stderr
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with reserve_ports(3) as block, socket.socket() as taken:
+        taken.bind(("127.0.0.1", block.first + 2))
+        taken.listen()
+        result = headrace("run", *REQUIRED, "--listen", f"127.0.0.1:{block.first}", "--node-ids", "0-1")
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"headrace: cannot listen on 127.0.0.1:{block.first + 2} for broker 1: address already in use;"
+        " change listen.address or listen.node_ids\n"
+    )
+
+
+def test_an_admin_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        admin = f"127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(
+            TestbedError, match=f"cannot listen on {admin} for the admin server: address already in use"
+        ):
+            ProxyProcess(UNREACHABLE, arguments=["--admin", admin])
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5",
+            "producer_ids_rate of user=a would be enforced by nobody",
+        ),
+        ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),
+        ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate', but there is no such plugin"),
+        ("[limits]\nmax_frames_bytes = 1", "headrace.toml:2: limits.max_frames_bytes"),
+        ("[limits\n", "headrace.toml:1"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_one_sentence(config: str, message: str) -> None:
+    with pytest.raises(TestbedError) as caught:
+        ProxyProcess(UNREACHABLE, config=config)
+    assert message in str(caught.value)
+    assert "Traceback" not in str(caught.value)
+
+
+def test_flags_win_over_the_file() -> None:
+    with ProxyProcess(UNREACHABLE, config='[listen]\naddress = "127.0.0.1:1"\n[log]\nlevel = "error"\n') as proxy:
+        assert proxy.output.startswith(f"headrace ready: bootstrap 127.0.0.1:{proxy.port} ")
+        assert proxy.get("/livez") == (200, '{"status":"ok"}')
+        status, body = proxy.get("/readyz")
+        assert (status, json.loads(body)["reasons"]) == (503, ["no bootstrap server answers"])
+        assert proxy.stop() == 0
+        assert proxy.log == ""
+
+
+def test_check_config_of_the_sample(tmp_path: Path) -> None:
+    file = tmp_path / "sample.toml"
+    file.write_text(sample_text(), encoding="utf-8")
+    result = headrace("check-config", file)
+    assert result.returncode == 0
+    assert result.stdout.startswith("ok: ")
+
+
+def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(
+        '[upstream]\nbootstrap_servers = "kafka"\n\n[listen]\naddres = "127.0.0.1:9192"\n', encoding="utf-8"
+    )
+    result = headrace("check-config", file)
+    assert result.returncode == 1
+    assert f"{file}:2: upstream.bootstrap_servers" in result.stderr
+    assert f"{file}:5: listen.addres" in result.stderr
+    assert "did you mean" in result.stderr
+
+
+def test_config_schema_is_json() -> None:
+    assert "properties" in json.loads(headrace("config-schema").stdout)
+
+
+def test_enforcement_without_a_proxy_says_what_to_check() -> None:
+    result = headrace("enforcement", "off", "--admin", UNREACHABLE)
+    assert result.returncode == 1
+    assert f"cannot reach an admin server at {UNREACHABLE}" in result.stderr
+    assert "admin.listen" in result.stderr
