@@ -105,9 +105,9 @@ def _read_index(cache: Path, index: Path) -> tuple[Path, ...]:
     """Return the jars that the index file lists, or () when it is missing, unreadable, or lists a jar that is gone."""
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["jars"]
+        jars = tuple(cache / name for name in names)
     except (OSError, ValueError, LookupError, TypeError):
         return ()
-    jars = tuple(cache / name for name in names)
     return jars if all(jar.is_file() for jar in jars) else ()
 
 

@@ -43,7 +43,7 @@ def ask(host: str, port: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer 
             if versions[:2] != b"\0\0":
                 return None
             return _read_metadata(_exchange(connection, METADATA, 1, struct.pack(">i", 0)))
-    except (OSError, EOFError, struct.error):
+    except (OSError, EOFError, UnicodeDecodeError, struct.error):
         return None
 
 
