@@ -50,4 +50,11 @@ def _for_people() -> structlog.dev.ConsoleRenderer:
 
 def _drop_unset(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
     """A line for people leaves out what is not known."""
-    return {key: value for key, value in event.items() if value is not None}
+    return {key: _on_one_line(value) for key, value in event.items() if value is not None}
+
+
+def _on_one_line(value: object) -> object:
+    """Client ids and topics are a stranger's text: what is not printable is shown escaped, so that it forges nothing."""
+    if not isinstance(value, str) or value.isprintable():
+        return value
+    return value.encode("unicode_escape").decode("ascii")
