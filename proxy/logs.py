@@ -54,7 +54,7 @@ def _drop_unset(_logger: object, _method: str, event: structlog.typing.EventDict
 
 
 def _on_one_line(value: object) -> object:
-    """Client ids and topics are a stranger's text: what is not printable is shown escaped, so that it forges nothing."""
+    """Client ids are a stranger's text: what is not printable is shown escaped, so that it forges nothing."""
     if not isinstance(value, str) or value.isprintable():
         return value
     return value.encode("unicode_escape").decode("ascii")
