@@ -1,0 +1,42 @@
+"""A topic per test, and deadlines short enough to see a hang."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from testbed.cluster import KafkaCluster
+
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def topic(kafka: KafkaCluster) -> Iterator[str]:
+    """A topic of one partition at the shared broker, deleted afterwards."""
+    name = f"faults-{uuid.uuid4().hex[:8]}"
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    client.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+    yield name
+    client.delete_topics([name])[name].result(TIMEOUT_S)
+
+
+@pytest.fixture
+def unused_port() -> Iterator[Callable[[], int]]:
+    """Ports that nobody listens on, reserved until the test ends."""
+    from testbed.ports import reserve_ports
+
+    blocks = []
+
+    def reserve() -> int:
+        blocks.append(reserve_ports(1))
+        return blocks[-1].first
+
+    yield reserve
+    for block in blocks:
+        block.release()

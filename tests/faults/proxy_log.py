@@ -1,0 +1,35 @@
+"""Reading the proxy's log, which the tests ask for as JSON lines."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from testbed.proxy_process import ProxyProcess
+
+JSON_LOG = ("--log-format", "json")
+
+
+def events(proxy: ProxyProcess) -> list[dict[str, Any]]:
+    """All whole lines so far. Raises for a line that is no JSON object, such as those of a bare traceback."""
+    return [json.loads(line) for line in proxy.log.split("\n")[:-1] if line]
+
+
+def lines_of(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
+    """What was logged about one connection."""
+    return [event for event in events(proxy) if event.get("peer") == peer]
+
+
+def wait_for_lines(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
+    """What was logged about one connection, as soon as that is something."""
+    wait_until(lambda: bool(lines_of(proxy, peer)), f"a log line of {peer}")
+    return lines_of(proxy, peer)
+
+
+def assert_no_traceback(proxy: ProxyProcess) -> None:
+    assert "Traceback" not in proxy.log, proxy.log[-4000:]
+    mistakes = [event for event in events(proxy) if event["level"] in ("error", "critical")]
+    assert not mistakes, mistakes
