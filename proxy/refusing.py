@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Final
 from proxy.errors import ClientFault
 from proxy.wire.api_versions import unsupported_version_reply
 from proxy.wire.apis import API_NAMES, APIS, ApiKey
-from proxy.wire.errors import RefusalImpossible
+from proxy.wire.errors import RefusalImpossible, UnknownMessage
+from proxy.wire.mutations import TopicRefusal, merge_response, read_mutation, split_request
+from proxy.wire.refusals import refuse_whole, response_frame
 
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection
@@ -55,8 +57,6 @@ def refuse(
         return _refuse_topics(connection, exchange, refusal, head, body)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
-    from proxy.wire.refusals import refuse_whole
-
     try:
         reply = refuse_whole(
             exchange.api_key,
@@ -67,7 +67,7 @@ def refuse(
             error_message=refusal.message,
             throttle_time_ms=connection.mute.remaining_ms(now_s),
         )
-    except RefusalImpossible as error:
+    except (RefusalImpossible, UnknownMessage) as error:
         raise ClientFault(f"refused with error {refusal.error_code}, and {error}") from error
     answer(connection, exchange, reply)
     return None
@@ -77,32 +77,23 @@ def _refuse_topics(
     connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
 ) -> bytes | None:
     """Forward the admitted topics; the refused ones are merged into the reply, in the request's order."""
-    from proxy.wire.mutations import merge_response, request_topics, split_request
-
     api_key, version = exchange.api_key, exchange.api_version
     if api_key not in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
         raise ClientFault(f"a callback refused topics of {API_NAMES[api_key]}, which can only be refused whole")
     message = refusal.message or QUOTA_MESSAGE
-    refused = {topic: (code, message) for topic, code in (refusal.topics or {}).items()}
-    order = request_topics(api_key, version, body)
+    refused = {
+        topic: TopicRefusal(error_code=code, error_message=message) for topic, code in (refusal.topics or {}).items()
+    }
+    asked_for = [topic.key for topic in read_mutation(api_key, version, body).topics]
     admitted = split_request(api_key, version, body, refused)
 
     def merge(reply_body: bytes | None, throttle_ms: int) -> bytes:
-        return merge_response(api_key, version, reply_body, order, refused, throttle_time_ms=throttle_ms)
+        return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        now_s = connection.house.clock()
-        reply = merge(None, connection.mute.remaining_ms(now_s))
-        header = exchange.correlation_id.to_bytes(4, "big", signed=True) + (
-            b"\x00" if _flexible(api_key, version) else b""
-        )
-        answer(connection, exchange, (len(header) + len(reply)).to_bytes(4, "big") + header + reply)
+        reply = merge(None, connection.mute.remaining_ms(connection.house.clock()))
+        answer(connection, exchange, response_frame(api_key, version, exchange.correlation_id, reply))
         return None
     exchange.edit_body = merge
     frame = head[4:] + admitted
     return len(frame).to_bytes(4, "big") + frame
-
-
-def _flexible(api_key: int, version: int) -> bool:
-    flexible_from = APIS[api_key].flexible_from
-    return flexible_from is not None and version >= flexible_from

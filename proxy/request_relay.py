@@ -248,7 +248,7 @@ class RequestRelay:
         if refusal is None:
             if exchange.api_key == ApiKey.SASL_HANDSHAKE:
                 self._tokens = HeaderlessTokens(handshake_mechanism(body))
-            elif exchange.api_key in self._house.hooks.bodies:
+            elif exchange.api_key in self._house.hooks.bodies and api.knows(exchange.api_version):
                 exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
             refusal = self._ask(exchange, now_s)
         if refusal is None:

@@ -113,7 +113,8 @@ class Request:
         self.acks: int | None = None
         """Produce only. With 0 there will be no reply."""
         self.body: Mapping[str, Any] | None = None
-        """Decoded, fields in snake_case; only where a callback asked for `Detail.BODY`."""
+        """Decoded, fields in snake_case; only where a callback asked for `Detail.BODY`, and ``None`` all the same for a
+        version that is newer than the proxy knows."""
         self.fetch_max_bytes: int | None = None
         """Fetch and ShareFetch: cap the reply at this many bytes. *Callbacks may write.*"""
         self.forwarded_s: float | None = None

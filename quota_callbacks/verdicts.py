@@ -42,15 +42,15 @@ class Throttle:
 class Refuse:
     """Do not forward it: answer with ``error_code`` instead.
 
-    ``topics`` empty refuses the whole request. Otherwise only the named topics (a name, or a topic id as a
-    ``uuid.UUID``'s 32 hex digits) are refused and the rest is forwarded; that is for CreateTopics, CreatePartitions and
-    DeleteTopics, with the request's body asked for by `Detail.BODY`.
+    Without ``topics`` the whole request is refused. Otherwise only the named topics are (by name or, where DeleteTopics
+    v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics, CreatePartitions
+    and DeleteTopics, with the request's body asked for by `Detail.BODY`.
     """
 
     error_code: int = THROTTLING_QUOTA_EXCEEDED
     message: str | None = None
     throttle_ms: int = 0
-    topics: Mapping[str, int] | None = None
+    topics: Mapping[str | bytes, int] | None = None
     """Topic to error code."""
     reason: Reason | None = None
 

@@ -19,7 +19,7 @@ def charge(rate: SampledRate, bound: float, amount: float, now_ms: int, longest_
 
 
 def test_quota_violation_of_client_quota_manager() -> None:
-    """``ClientQuotaManagerTest.testQuotaViolation``: 400 a second is allowed; 2300 more are not, until 2100 ms later."""
+    """``ClientQuotaManagerTest.testQuotaViolation``: 400 a second is allowed; 2300 more are not for 2100 ms."""
     rate, now_ms = SampledRate(USUAL), 0
     for _ in range(10):
         assert charge(rate, 500, 400, now_ms) == 0
