@@ -354,6 +354,7 @@ async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: 
         assert fields["throttle_time_ms"] == 5000
         assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 44)]
         assert book.broker.hears_nothing()
+        await trio.testing.wait_all_tasks_blocked()
         assert [(each.refused_code, each.forwarded_s) for each in gate.completed] == [(44, None)]
         assert book.house.counters.refused == 1
 
@@ -454,6 +455,7 @@ async def test_completed_requests_tell_their_story(autojump_clock: MockClock) ->
         await trio.testing.wait_all_tasks_blocked()
         book.broker.channel.close()
         await book.client.hears_the_end()
+        await trio.testing.wait_all_tasks_blocked()
         answered, lost = gate.completed
         assert answered.error is None
         assert answered.response_bytes == len(reply(HEARTBEAT, 4)) - 4
