@@ -1,0 +1,268 @@
+"""From a record to the SDK's spans, by the messaging conventions. Called by the export thread alone.
+
+A trace is:
+
+- the request, kind SERVER, from its first byte to its reply's last. The messaging conventions know producers and
+  consumers and give an intermediary no span of its own; what the proxy does is to *handle a remote request while the
+  client waits*, which is the tracing API's definition of SERVER.
+- the broker's part, kind CLIENT, from the hand-over of the request to the reply's first byte. Here the proxy stands
+  where a Kafka client stands, and CLIENT is what the conventions ask of ``send``, ``receive`` and ``settle`` where the
+  span's context is not put into the messages; the proxy never writes into messages.
+- the mute, kind INTERNAL, from the verdict for as long as the quota demands. It is the client's channel that is muted,
+  after the reply went out (KIP-219): so this span usually ends after its parent.
+
+Names are ``{operation} {destination}``; the operation is Kafka's name of the API, and the destination is left out where
+the request is about several topics or its topics were not read.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Final
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
+
+from plugins.tracing import attributes as names
+from proxy.wire.apis import API_NAMES, ApiKey
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import ReadableSpan
+
+    from plugins.tracing.records import TraceRecord
+
+SCOPE: Final = "headrace.tracing"
+MUTE: Final = "mute"
+
+OPERATION_TYPES: Final = {
+    ApiKey.PRODUCE.value: "send",
+    ApiKey.FETCH.value: "receive",
+    ApiKey.SHARE_FETCH.value: "receive",
+    ApiKey.OFFSET_COMMIT.value: "settle",
+    ApiKey.TXN_OFFSET_COMMIT.value: "settle",
+    ApiKey.SHARE_ACKNOWLEDGE.value: "settle",
+}
+"""``messaging.operation.type``; the other APIs are none of the operations that the conventions define."""
+
+ERROR_NAMES: Final = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    35: "UNSUPPORTED_VERSION",
+    42: "INVALID_REQUEST",
+    44: "POLICY_VIOLATION",
+    89: "THROTTLING_QUOTA_EXCEEDED",
+}
+"""``org.apache.kafka.common.protocol.Errors``, of what a proxy answers with."""
+
+CHARGED_BY_REPLY: Final = ("consumer_byte_rate", "request_percentage")
+"""Quotas that are charged, and bind, when the reply's head is read; the others when the request is."""
+
+Attributes = dict[str, "str | int | float"]
+
+
+class _ChosenTraceId(RandomIdGenerator):
+    """The loop has chosen the trace id, and sampled by it."""
+
+    def __init__(self) -> None:
+        self.trace_id = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace_id
+
+
+class _Ended(SpanProcessor):
+    """Keeps the spans that have ended."""
+
+    def __init__(self) -> None:
+        self.spans: list[ReadableSpan] = []
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self.spans.append(span)
+
+
+class SpanBuilder:
+    """Builds the spans of one record after the other, with the resource and the limits of the SDK's variables."""
+
+    def __init__(self) -> None:
+        self.cluster_id: str | None = None
+        """The cluster's own id, once the proxy has learned it."""
+        self._ids = _ChosenTraceId()
+        self._ended = _Ended()
+        provider = TracerProvider(
+            sampler=ALWAYS_ON, resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
+        )
+        provider.add_span_processor(self._ended)
+        self._tracer = provider.get_tracer(SCOPE, _version(), schema_url=names.SCHEMA_URL)
+
+    def spans(self, record: TraceRecord) -> list[ReadableSpan]:
+        """The spans of one trace, children first."""
+        self._ids.trace_id = record.trace_id
+        self._ended.spans = []
+        shared = self._shared(record)
+        request = self._tracer.start_span(
+            _span_name(record),
+            context=Context(),
+            kind=SpanKind.SERVER,
+            attributes=shared | _request_attributes(record),
+            start_time=_wall_ns(record, record.received_s),
+        )
+        _set_failure(request, record)
+        inside = set_span_in_context(request, Context())
+        if record.forwarded_s is not None:
+            self._broker_part(record, record.forwarded_s, shared, inside)
+        if record.throttle_ms > 0:
+            self._mute(record, inside)
+        request.end(record.completed_ns)
+        return self._ended.spans
+
+    def _shared(self, record: TraceRecord) -> Attributes:
+        """What both the request and the broker's part carry."""
+        shared: Attributes = {names.MESSAGING_SYSTEM: "kafka", names.MESSAGING_OPERATION_NAME: _operation(record)}
+        operation_type = OPERATION_TYPES.get(record.api_key)
+        if operation_type is not None:
+            shared[names.MESSAGING_OPERATION_TYPE] = operation_type
+        if record.client_id:
+            shared[names.MESSAGING_CLIENT_ID] = record.client_id
+        if record.topic is not None:
+            shared[names.MESSAGING_DESTINATION_NAME] = record.topic
+        if self.cluster_id is not None:
+            shared[names.MESSAGING_KAFKA_CLUSTER_ID] = self.cluster_id
+        if record.upstream is not None:
+            shared[names.SERVER_ADDRESS] = record.upstream.host
+            shared[names.SERVER_PORT] = record.upstream.port
+        return shared
+
+    def _broker_part(self, record: TraceRecord, forwarded_s: float, shared: Attributes, inside: Context) -> None:
+        own: Attributes = {}
+        if record.upstream is not None and _is_ip(record.upstream.host):
+            own[names.NETWORK_PEER_ADDRESS] = record.upstream.host
+            own[names.NETWORK_PEER_PORT] = record.upstream.port
+        span = self._tracer.start_span(
+            _span_name(record),
+            context=inside,
+            kind=SpanKind.CLIENT,
+            attributes=shared | own,
+            start_time=_wall_ns(record, forwarded_s),
+        )
+        if record.error is not None and record.reply_s is None:
+            _set_failure(span, record)
+        span.end(record.completed_ns if record.reply_s is None else _wall_ns(record, record.reply_s))
+
+    def _mute(self, record: TraceRecord, inside: Context) -> None:
+        begin_ns = _wall_ns(record, _bound_at_s(record))
+        span = self._tracer.start_span(MUTE, context=inside, attributes=_quota_attributes(record), start_time=begin_ns)
+        span.end(begin_ns + record.throttle_ms * 1_000_000)
+
+
+def _operation(record: TraceRecord) -> str:
+    return API_NAMES.get(record.api_key) or f"api_key_{record.api_key}"
+
+
+def _span_name(record: TraceRecord) -> str:
+    operation = _operation(record)
+    return operation if record.topic is None else f"{operation} {record.topic}"
+
+
+def _wall_ns(record: TraceRecord, at_s: float) -> int:
+    return record.completed_ns - round((record.completed_s - at_s) * 1e9)
+
+
+def _bound_at_s(record: TraceRecord) -> float:
+    """When the quota bound, which is when the mute began."""
+    by_reply = record.reason is not None and record.reason.quota in CHARGED_BY_REPLY
+    if by_reply and record.reply_s is not None:
+        return record.reply_s
+    return record.received_s if record.forwarded_s is None else record.forwarded_s
+
+
+def _request_attributes(record: TraceRecord) -> Attributes:
+    verdict = "refuse" if record.refused_code else "throttle" if record.throttle_ms else "forward"
+    own: Attributes = {
+        names.CLIENT_ADDRESS: record.peer.host,
+        names.CLIENT_PORT: record.peer.port,
+        names.USER_NAME: _text(record.user),
+        names.API_KEY: record.api_key,
+        names.API_VERSION: record.api_version,
+        names.CORRELATION_ID: record.correlation_id,
+        names.CONNECTION_ID: record.connection_id,
+        names.REQUEST_BYTES: record.request_bytes,
+        names.RESPONSE_BYTES: record.response_bytes,
+        names.VERDICT: verdict,
+    }
+    if record.node_id is not None:
+        own[names.NODE_ID] = record.node_id
+    if record.acks is not None:
+        own[names.ACKS] = record.acks
+    if record.broker_throttle_ms:
+        own[names.BROKER_THROTTLE_MS] = record.broker_throttle_ms
+    if record.refused_code:
+        own[names.REFUSED_CODE] = record.refused_code
+    return own | _quota_attributes(record)
+
+
+def _quota_attributes(record: TraceRecord) -> Attributes:
+    own: Attributes = {}
+    if record.throttle_ms:
+        own[names.THROTTLE_MS] = record.throttle_ms
+    if record.reason is not None:
+        own[names.QUOTA_KEY] = record.reason.quota
+        own[names.QUOTA_ENTITY] = _text(record.reason.entity)
+        own[names.QUOTA_OBSERVED] = float(record.reason.observed)
+        own[names.QUOTA_LIMIT] = float(record.reason.limit)
+    return own
+
+
+def _set_failure(span: Span, record: TraceRecord) -> None:
+    """Status and ``error.type``, as the page *recording errors* asks: a reply with an error code is a failure, too."""
+    if record.error is not None:
+        span.set_attribute(names.ERROR_TYPE, _fault(record.error))
+        span.set_status(StatusCode.ERROR, _text(record.error))
+    elif record.refused_code:
+        span.set_attribute(names.ERROR_TYPE, ERROR_NAMES.get(record.refused_code) or str(record.refused_code))
+        reason = record.reason
+        span.set_status(StatusCode.ERROR, None if reason is None else _text(f"{reason.quota} of {reason.entity}"))
+
+
+def _fault(error: str) -> str:
+    """Whose fault an error is: few values, as ``error.type`` asks. The proxy's reasons begin with it."""
+    for side in ("client", "upstream", "proxy"):
+        if error.startswith((f"{side}:", f"the {side} ")):
+            return f"{side}_fault"
+    return "_OTHER"
+
+
+def _text(text: str) -> str:
+    """Protobuf takes UTF-8 alone, and one string that is not would cost a whole export."""
+    return text if text.isascii() else text.encode(errors="replace").decode()
+
+
+@lru_cache(maxsize=1024)
+def _is_ip(host: str) -> bool:
+    """``network.peer.address`` is an IP address; a broker may be known by its name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
+def _resource() -> Resource:
+    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, over our own name."""
+    resource = Resource.create()
+    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "headrace"}))
+    if SERVICE_VERSION not in resource.attributes:
+        resource = resource.merge(Resource({SERVICE_VERSION: _version()}))
+    return resource
+
+
+def _version() -> str:
+    try:
+        return version("headrace")
+    except PackageNotFoundError:
+        return ""
