@@ -75,7 +75,10 @@ def _run(server: Server, config: Config) -> None:
         startup, rest = group.split(StartupError)
         if rest is not None or startup is None:
             raise
-        raise startup.exceptions[0] from None
+        error: BaseException = startup
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
 
 
 async def _serve(server: Server, config: Config) -> None:
