@@ -69,10 +69,10 @@ def test_an_admin_port_that_is_taken_is_named() -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         admin = f"127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(
-            TestbedError, match=f"cannot listen on {admin} for the admin server: address already in use"
-        ):
+        with pytest.raises(TestbedError) as caught:
             ProxyProcess(UNREACHABLE, arguments=["--admin", admin])
+    assert f"cannot listen on {admin} for the admin server: address already in use" in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
