@@ -208,9 +208,11 @@ class ClientConnection:
     async def _relay_replies(self, replies: ReplyRelay) -> None:
         await self._guard(replies.run)
         waiting = len(self.in_flight)
-        if waiting or replies.mid_reply:
-            self.end(f"upstream: the broker closed with {waiting} requests in flight")
-        elif self.mute.until_s > self.house.clock() and self._reason is None:
+        if self._reason is not None:  # a fault, which has been logged and counted
+            self._scope.cancel()
+        elif waiting or replies.mid_reply:
+            self._fault("upstream", f"upstream: the broker closed with {waiting} requests in flight")
+        elif self.mute.until_s > self.house.clock():
             self._drop_upstream()
         else:
             self._scope.cancel()
