@@ -19,7 +19,7 @@ PAUSE_S = 0.005
 
 
 class Bystander:
-    """Asks ApiVersions and Metadata in turn over one connection, from a thread of its own, until the `with` block ends."""
+    """Asks ApiVersions and Metadata in turn over one connection, from a thread of its own, until the block ends."""
 
     def __init__(self, port: int) -> None:
         self.answers = 0
