@@ -19,11 +19,13 @@ class ConnectionEndedError(AssertionError):
 
 
 class RawClient:
-    """Connects to a port of 127.0.0.1. A context manager."""
+    """Connects to a port of 127.0.0.1, from there or from another address of the loopback. A context manager."""
 
-    def __init__(self, port: int, *, client_id: str = "raw", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, port: int, *, client_id: str = "raw", timeout_s: float = TIMEOUT_S, source: str = "127.0.0.1"
+    ) -> None:
         self.client_id = client_id
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s)
+        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=(source, 0))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, local_port = self.sock.getsockname()
         self.name = f"{host}:{local_port}"

@@ -1,0 +1,209 @@
+"""The caps of `[limits]`: what is over them waits, or is turned away with one log line, and the rest goes on.
+
+A fake broker holds replies back for as long as a test wants, which a real one does not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import select
+import signal
+import struct
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.bystander import Bystander
+from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.metrics import series
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
+from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.faults.fake_broker import Asked, Conversation
+
+MAX_IN_FLIGHT = 20
+MAX_FRAME_BYTES = 1 << 20
+TURN_MS = 10
+
+
+class HoldingBroker:
+    """A fake broker that reads the requests of the client "held", and answers as many as it is allowed to."""
+
+    def __init__(self) -> None:
+        self.read = 0
+        self._allowed: queue.Queue[None] = queue.Queue()
+        self.fake = FakeBroker({"held": self._hold, "large": self._answer_at_length})
+
+    def allow(self, count: int) -> None:
+        for _ in range(count):
+            self._allowed.put(None)
+
+    def _hold(self, conversation: Conversation, asked: Asked) -> None:
+        """Reading and answering take turns, so that one thread does both."""
+        waiting = [asked]
+        self.read += 1
+        poll = select.poll()
+        poll.register(conversation.sock, select.POLLIN)
+        while not self.fake.stopping.is_set():
+            with contextlib.suppress(queue.Empty):
+                while waiting:
+                    self._allowed.get_nowait()
+                    conversation.reply(waiting.pop(0), HEARTBEAT_REPLY)
+            if poll.poll(TURN_MS):
+                waiting.append(conversation.next())
+                self.read += 1
+
+    def _answer_at_length(self, conversation: Conversation, asked: Asked) -> None:
+        conversation.reply(asked, bytes(5000))
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[HoldingBroker]:
+    holding = HoldingBroker()
+    with holding.fake:
+        yield holding
+
+
+@contextlib.contextmanager
+def proxy_with(broker: HoldingBroker, limits: str) -> Iterator[ProxyProcess]:
+    with ProxyProcess(broker.fake.address, config=f"[limits]\n{limits}\n", arguments=JSON_LOG) as proxy:
+        proxy.wait_for_log("brokers changed")
+        yield proxy
+        assert_no_traceback(proxy)
+
+
+def heartbeat(client: RawClient) -> None:
+    client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
+
+
+def is_served(client: RawClient) -> bool:
+    try:
+        client.call(messages.API_VERSIONS, 0)
+    except (ConnectionEndedError, BrokenPipeError, ConnectionResetError):
+        return False
+    return True
+
+
+def test_beyond_max_in_flight_requests_a_client_waits_and_loses_nothing(broker: HoldingBroker) -> None:
+    asked, before = 5 * MAX_IN_FLIGHT, broker.read
+    with (
+        proxy_with(broker, f"max_in_flight_requests = {MAX_IN_FLIGHT}") as proxy,
+        Bystander(proxy.port) as bystander,
+        RawClient(proxy.port, client_id="held") as client,
+    ):
+        for _ in range(asked):
+            heartbeat(client)
+        wait_until(lambda: broker.read - before >= MAX_IN_FLIGHT, "the broker has read what it may get")
+        bystander.wait_for_answers()
+        assert broker.read - before == MAX_IN_FLIGHT
+        broker.allow(3)
+        for number in range(1, 4):
+            assert client.reply() == (number, HEARTBEAT_REPLY)
+        wait_until(lambda: broker.read - before >= MAX_IN_FLIGHT + 3, "three more have got room")
+        bystander.wait_for_answers()
+        assert broker.read - before == MAX_IN_FLIGHT + 3
+        broker.allow(asked - 3)
+        for number in range(4, asked + 1):
+            assert client.reply() == (number, HEARTBEAT_REPLY)
+        bystander.wait_for_answers()
+
+
+def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> None:
+    with proxy_with(broker, "max_connections = 3") as proxy, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(3)]
+        assert all(is_served(client) for client in clients)
+        with RawClient(proxy.port) as refused:
+            assert not is_served(refused)
+        [line] = lines_of(proxy, refused.name)
+        assert line["event"] == "connection refused"
+        assert line["reason"] == "limits.max_connections is reached"
+        assert series(proxy, 'headrace_connections_refused_total{limit="max_connections"}') == 1
+        assert all(is_served(client) for client in clients)
+        clients[0].close()
+        wait_until(lambda: series(proxy, "headrace_connections") == 2, "the proxy has noticed that one left")
+        with RawClient(proxy.port) as next_one:
+            assert is_served(next_one)
+
+
+def test_max_connections_per_ip_counts_each_address_by_itself(broker: HoldingBroker) -> None:
+    with proxy_with(broker, "max_connections_per_ip = 2") as proxy, contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(2)]
+        assert all(is_served(client) for client in clients)
+        with RawClient(proxy.port) as refused, RawClient(proxy.port, source="127.0.0.2") as other:
+            assert not is_served(refused)
+            assert is_served(other)
+        [line] = lines_of(proxy, refused.name)
+        assert line["reason"] == "limits.max_connections_per_ip is reached"
+        clients[0].close()
+        wait_until(lambda: series(proxy, "headrace_connections") == 1, "the proxy has noticed who left")
+        with RawClient(proxy.port) as next_one:
+            assert is_served(next_one)
+
+
+@pytest.mark.parametrize("setting", ["max_connections", "max_connections_per_ip"])
+def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting: str) -> None:
+    """While the proxy is stopped the kernel takes connections for it; it then finds all of them in one go."""
+    with proxy_with(broker, f"{setting} = 5") as proxy, contextlib.ExitStack() as stack:
+        process = psutil.Process(proxy.pid)
+        proxy.signal(signal.SIGSTOP)
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the proxy is stopped")
+        clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(40)]
+        proxy.signal(signal.SIGCONT)
+        served = [client for client in clients if is_served(client)]
+        assert len(served) == 5
+        refused = [event for event in events(proxy) if event["event"] == "connection refused"]
+        assert len(refused) == 35
+        assert {event["peer"] for event in refused} == {each.name for each in clients} - {each.name for each in served}
+
+
+def test_idle_timeout_closes_who_says_nothing_and_nobody_else(broker: HoldingBroker) -> None:
+    before = broker.read
+    with (
+        proxy_with(broker, 'idle_timeout = "1s"') as proxy,
+        Bystander(proxy.port) as bystander,
+        RawClient(proxy.port) as idle,
+        RawClient(proxy.port) as silent,
+        RawClient(proxy.port, client_id="held") as waiting,
+    ):
+        heartbeat(waiting)
+        wait_until(lambda: broker.read == before + 1, "the request is in flight")
+        assert is_served(idle)
+        assert idle.rest() == b""
+        assert silent.rest() == b""
+        bystander.wait_for_answers()
+        broker.allow(1)
+        assert waiting.reply() == (1, HEARTBEAT_REPLY)
+        assert not [event for event in events(proxy) if event["level"] != "info"]
+
+
+def test_a_request_of_max_frame_bytes_passes(broker: HoldingBroker) -> None:
+    with (
+        proxy_with(broker, f"max_frame_bytes = {MAX_FRAME_BYTES}") as proxy,
+        RawClient(proxy.port) as client,
+    ):
+        head = struct.pack(">hhih", messages.HEARTBEAT, 1, 7, -1)
+        client.send(messages.frame(head + bytes(MAX_FRAME_BYTES - len(head))))
+        assert client.reply() == (7, HEARTBEAT_REPLY)
+
+
+def test_max_collected_bytes_ends_the_connection_whose_message_is_longer(broker: HoldingBroker) -> None:
+    with (
+        proxy_with(broker, 'max_collected_bytes = "4KiB"') as proxy,
+        Bystander(proxy.port) as bystander,
+        bystander.watching(),
+        RawClient(proxy.port, client_id="large") as client,
+    ):
+        client.request(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
+        assert client.rest() == b""
+        [line] = lines_of(proxy, client.name)
+        assert line["reason"].startswith("upstream: ")
+        assert "longer than limits.max_collected_bytes = 4096" in line["reason"]
+        assert line["request"] == "Metadata v2 #1"
