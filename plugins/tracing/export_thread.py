@@ -1,10 +1,9 @@
 """The thread that drains the queue and exports. A receiver that is slow, hangs or is gone costs records, not the loop.
 
 What it must not take from the loop is the interpreter: a thread that computes without a pause makes every system call
-of the loop wait up to 5 ms (``sys.getswitchinterval``) to get going again. Measured on two cores, a loop of small reads
-falls to a twentieth beside a thread that builds and encodes spans at full speed. So this thread pauses after every
-span, which bounds both how long the loop waits (one span, about 0.1 ms) and what share of the interpreter the thread
-takes; what it cannot export in that share is dropped at the queue and counted.
+of the loop wait up to 5 ms (``sys.getswitchinterval``) to get going again. So this thread pauses after every span,
+which bounds both how long the loop waits (one span, about 0.1 ms) and what share of the interpreter the thread takes;
+what it cannot export in that share is dropped at the queue and counted.
 """
 
 from __future__ import annotations
@@ -32,8 +31,17 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.tracing")
 
 PAUSE_S: Final = 200e-6
-"""After every span, which takes about half as long to build and encode. Measured beside a loop that never rests: at
-200 µs it keeps nine tenths of its speed and some 1,700 spans a second are exported; at 100 µs two thirds for 1,900."""
+"""After every span, which takes about half as long to build and encode. Measured on two cores beside a loop of small
+reads that never rests, with a queue that is always full:
+
+| pause | the loop's speed | its wait in 1 of 1,000 reads | spans a second |
+|---|---|---|---|
+| none | 24 % | 9.1 ms | 9,700 |
+| 0 | 49 % | 0.11 ms | 3,600 |
+| 100 µs | 60 % | 0.10 ms | 2,000 |
+| 200 µs | 68 % | 0.08 ms | 1,500 |
+| 400 µs | 77 % | 0.08 ms | 1,000 |
+"""
 
 FLUSH_DEADLINE_S: Final = 3.0
 """How long `ExportThread.close` waits for what is queued. An export may take OTEL_EXPORTER_OTLP_TIMEOUT, 10 s if
