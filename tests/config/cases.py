@@ -56,9 +56,11 @@ GOOD: Final = (
         (HostPort(host="kafka-1.example.com", port=1), HostPort(host="2001:db8::1", port=65535)),
     ),
     Good("upstream.connect_timeout", '"500ms"', 0.5),
+    Good("upstream.connect_timeout", '"10ms"', 0.01),
+    Good("upstream.connect_timeout", '"10m"', 600.0),
     Good("upstream.connect_timeout", "2", 2.0),
     Good("upstream.connect_timeout", "0.25", 0.25),
-    Good("listen.address", '"0.0.0.0:19192"', HostPort(host="0.0.0.0", port=19192)),  # noqa: S104
+    Good("listen.address", '"0.0.0.0:19192"', HostPort(host="0.0.0.0", port=19192)),
     Good("listen.address", '"[::]:19192"', HostPort(host="::", port=19192)),
     Good("listen.address", '"[fe80::1%eth0]:19192"', HostPort(host="fe80::1%eth0", port=19192)),
     Good("listen.address", '"my_host:19192"', HostPort(host="my_host", port=19192)),

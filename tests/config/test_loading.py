@@ -107,6 +107,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         load("a\0b")
 
 
+def test_a_file_may_be_as_long_as_the_limit(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(MINIMAL + "#" * (MAX_FILE_BYTES - len(MINIMAL)))
+    assert load(file) == loads(MINIMAL)
+
+
 def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
@@ -243,6 +249,8 @@ def test_values_are_shown_on_one_line_and_shortened() -> None:
     shown = said.partition(" = ")[2].partition(": expected")[0]
     assert shown == '"' + "x" * 76 + "..."
     assert spelled({"a b": [1, 1.5, True, {}], "c": "d\ne"}) == '{ "a b" = [1, 1.5, true, {}], c = "d\\ne" }'
+    assert spelled("y" * 78) == '"' + "y" * 78 + '"'
+    assert len(spelled("y" * 79)) == 80
     assert spelled(16**100).startswith("0x1000")
     assert dotted(("quotas", 2, "entity", "client-id")) == "quotas[2].entity.client-id"
     assert dotted(("plugins", "options", "a b")) == 'plugins.options."a b"'

@@ -76,6 +76,8 @@ def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, tak
         ("127.0.0.1:9192", "127.0.0.2:9193"),
         ("127.0.0.1:9192", "127.0.0.1:0"),
         ("10.0.0.1:9192", "127.0.0.1:9192"),
+        ("10.0.0.1:9192", "localhost:9192"),
+        ("localhost:9192", "10.0.0.1:9192"),
     ],
 )
 def test_admin_servers_that_stand_apart(address: str, admin: str) -> None:
