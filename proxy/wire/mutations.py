@@ -156,26 +156,29 @@ def merge_response(
     def merge(rows: list[Row]) -> list[Row | Message]:
         answers = _by_key(rows)
         out: list[Row | Message] = []
+        placed: set[int] = set()
         for key in dict.fromkeys(request_topics):
             if key in refused:
                 out.append({part: value for part, value in _refused_row(key, refused[key]).items() if part in known})
-            out += answers.pop(key, ())
-        placed = {id(row) for row in out}
-        return out + [row for row in rows if id(row) not in placed]
+            for place in answers.get(key, ()):
+                if place not in placed:
+                    placed.add(place)
+                    out.append(rows[place])
+        return out + [row for place, row in enumerate(rows) if place not in placed]
 
     edits: dict[str, Edit] = {"throttle_time_ms": lambda _old: throttle_time_ms, array: Rows(merge)}
     return edit(name, version, encode(name, version, {}) if body is None else body, edits)
 
 
-def _by_key(rows: Sequence[Row]) -> dict[TopicKey, list[Row]]:
-    """A broker's rows by name and, where there is one, by id: the request may have used either."""
-    answers: dict[TopicKey, list[Row]] = {}
-    for row in rows:
+def _by_key(rows: Sequence[Row]) -> dict[TopicKey, list[int]]:
+    """Where a broker's rows stand, by name and, if there is one, by id: the request may have used either."""
+    answers: dict[TopicKey, list[int]] = {}
+    for place, row in enumerate(rows):
         topic_id = row.value.get("topic_id", NO_ID)
         if row.value["name"] is not None:
-            answers.setdefault(row.value["name"], []).append(row)
+            answers.setdefault(row.value["name"], []).append(place)
         if topic_id != NO_ID:
-            answers.setdefault(topic_id, []).append(row)
+            answers.setdefault(topic_id, []).append(place)
     return answers
 
 

@@ -65,7 +65,8 @@ def test_importing_costs_little_and_reads_no_schema() -> None:
     script = """
 import dataclasses, enum, functools, importlib.resources, json, struct, sys, time, typing
 before = time.perf_counter()
-import proxy.wire.apis, proxy.wire.walker, proxy.wire.editing
+import proxy.wire.apis, proxy.wire.walker, proxy.wire.editing, proxy.wire.endpoints
+import proxy.wire.api_versions, proxy.wire.refusals, proxy.wire.mutations
 took = time.perf_counter() - before
 from proxy.wire import schemas
 assert schemas._lines.cache_info().currsize == 0, "the schemas were read on import"

@@ -1,0 +1,210 @@
+"""Edits change what they name and copy the rest byte for byte, unknown tagged fields at every level included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.wire.composites import default_value
+from proxy.wire.editing import DROP, Edit, Row, Rows, edit
+from proxy.wire.errors import MalformedMessage, UnencodableValue, UnknownMessage
+from proxy.wire.schemas import Field, message_names, schema, versions
+from proxy.wire.walker import TAGS, decode, encode
+from tests.proxy.wire.oracle import through_java
+from tests.proxy.wire.strategies import messages, values
+
+EVERY = [(name, version) for name in message_names() for version in versions(name)]
+LATEST = [(name, versions(name).stop - 1) for name in message_names()]
+QUICK = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck), database=None)
+
+
+def same(value: Any) -> Any:
+    return value
+
+
+@pytest.mark.parametrize(("name", "version"), EVERY)
+@settings(QUICK)
+@given(data=st.data())
+def test_an_edit_that_changes_nothing_is_the_identity(name: str, version: int, data: st.DataObject) -> None:
+    body = encode(name, version, data.draw(messages(name, version)))
+    fields = [field.name for field in schema(name, version).fields]
+    assert edit(name, version, body, {}) == body
+    assert edit(name, version, body, dict.fromkeys(fields, same)) == body
+    assert (
+        edit(name, version, body, {**dict.fromkeys(data.draw(st.sets(st.sampled_from(fields or ["none"]))), same)})
+        == body
+    )
+    arrays = {field.name: Rows(lambda rows: rows) for field in schema(name, version).fields if field.is_array}
+    assert edit(name, version, memoryview(body), arrays) == body
+
+
+def changed(field: Field, value: Any, data: st.DataObject) -> Any:
+    """Another value for a field, or for a row of it; of a struct the placed fields only."""
+    if field.kind != "struct":
+        element = Field(
+            **{slot: getattr(field, slot) for slot in Field.__slots__} | {"is_array": False, "nullable": False}
+        )
+        return data.draw(values(element, unknown_tags=True))
+    placed = [one for one in field.fields if one.tag is None]
+    return {
+        **value,
+        **{one.name: data.draw(values(one, unknown_tags=True)) for one in placed if data.draw(st.booleans())},
+    }
+
+
+def check_against_the_generic_way(name: str, version: int, data: st.DataObject) -> None:
+    """Decode, change, encode; and Kafka reads it, and writes the same bytes."""
+    message = data.draw(messages(name, version))
+    body = encode(name, version, message)
+    expected = dict(message)
+    edits: dict[str, Edit] = {}
+    for field in schema(name, version).fields:
+        old = message[field.name]
+        absent = old is None or (field.tag is not None and old == default_value(field))
+        if absent or (field.kind == "struct" and not field.is_array) or not data.draw(st.booleans()):
+            continue
+        if field.is_array:
+            new = [DROP if data.draw(st.integers(0, 3)) == 0 else changed(field, row, data) for row in old]
+            expected[field.name] = [row for row in new if row is not DROP]
+            answers = iter(new)
+            edits[field.name] = lambda _row, answers=answers: next(answers)
+        else:
+            expected[field.name] = changed(field, old, data)
+            edits[field.name] = lambda _old, new=expected[field.name]: new
+    edited = edit(name, version, body, edits)
+    assert decode(name, version, edited) == expected
+    if not any(field.tag is not None for field in schema(name, version).fields):
+        assert edited == encode(name, version, expected)
+        assert through_java(name, version, edited) == edited
+
+
+@pytest.mark.parametrize(("name", "version"), LATEST)
+@settings(QUICK)
+@given(data=st.data())
+def test_an_edit_is_what_decoding_changing_and_encoding_gives(name: str, version: int, data: st.DataObject) -> None:
+    check_against_the_generic_way(name, version, data)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("name", "version"), EVERY)
+@settings(QUICK, max_examples=50)
+@given(data=st.data())
+def test_an_edit_is_what_decoding_and_encoding_gives_at_length(name: str, version: int, data: st.DataObject) -> None:
+    check_against_the_generic_way(name, version, data)
+
+
+def brokers(*ids: int) -> dict[str, Any]:
+    return {
+        "brokers": [{"node_id": one, "host": f"b{one}", "port": 9092, "rack": "r", TAGS: {40: b"row"}} for one in ids],
+        "cluster_id": "c",
+        "controller_id": 1,
+        "topics": [],
+        TAGS: {41: b"top"},
+    }
+
+
+def test_rows_are_changed_dropped_and_kept() -> None:
+    body = encode("MetadataResponse", 12, brokers(1, 2, 3))
+
+    def change(row: dict[str, Any]) -> Any:
+        return DROP if row["node_id"] == 2 else {**row, "host": "a much longer name"} if row["node_id"] == 3 else row
+
+    expected = brokers(1, 3)
+    expected["brokers"][1]["host"] = "a much longer name"
+    assert edit("MetadataResponse", 12, body, {"brokers": change}) == encode("MetadataResponse", 12, expected)
+
+
+def test_lengths_in_more_bytes_than_they_need_are_kept() -> None:
+    body = encode("MetadataResponse", 12, brokers(1, 2))
+    wide = body.replace(b"\x03b1", b"\x83\x00b1")
+    assert edit("MetadataResponse", 12, wide, {"brokers": same, "controller_id": same}) == wide
+
+    def change(row: dict[str, Any]) -> Any:
+        return {**row, "port": 1}
+
+    assert b"\x83\x00b1\x00\x00\x00\x01" in edit("MetadataResponse", 12, wide, {"brokers": change})
+
+
+def test_tagged_defaults_that_are_spelled_out_are_kept() -> None:
+    body = encode("ProduceResponse", 10, {})
+    spelled = body[:-1] + b"\x01\x00\x01\x01"  # node_endpoints: an empty array
+    assert edit("ProduceResponse", 10, spelled, {"node_endpoints": same, "throttle_time_ms": same}) == spelled
+
+
+def test_a_tagged_fields_size_follows_its_value() -> None:
+    rows = [{"node_id": one, "host": "h" * 10, "port": 1, "rack": None} for one in range(20)]
+    body = encode("ProduceResponse", 13, {"node_endpoints": rows, TAGS: {7: b"kept"}})
+
+    def change(row: dict[str, Any]) -> Any:
+        return DROP if row["node_id"] else {**row, "host": "x"}
+
+    expected = {"node_endpoints": [{**rows[0], "host": "x"}], TAGS: {7: b"kept"}}
+    assert edit("ProduceResponse", 13, body, {"node_endpoints": change}) == encode("ProduceResponse", 13, expected)
+
+
+def test_what_stands_behind_the_last_edit_is_copied_unread() -> None:
+    body = encode("MetadataResponse", 12, brokers(1)) + b"\xff\xff"
+    assert edit("MetadataResponse", 12, body, {"throttle_time_ms": lambda _: 5}) == bytes(3) + b"\x05" + body[4:]
+
+
+def test_a_whole_array_is_changed() -> None:
+    body = encode("MetadataResponse", 12, brokers(1, 2))
+
+    def change(rows: list[Row]) -> list[Any]:
+        return [rows[1], {"node_id": 9, "host": "new", "port": 1}, rows[0]]
+
+    ids = [
+        row["node_id"]
+        for row in decode("MetadataResponse", 12, edit("MetadataResponse", 12, body, {"brokers": Rows(change)}))[
+            "brokers"
+        ]
+    ]
+    assert ids == [2, 9, 1]
+
+
+def test_fields_of_other_versions_and_null_arrays_are_passed_over() -> None:
+    def never(_value: Any) -> Any:
+        raise AssertionError
+
+    old = encode("MetadataResponse", 0, {})
+    assert edit("MetadataResponse", 0, old, {"throttle_time_ms": never, "brokers": never}) == old
+    every_topic = encode("MetadataRequest", 12, {"topics": None})
+    assert edit("MetadataRequest", 12, every_topic, {"topics": never}) == every_topic
+    assert edit("MetadataRequest", 12, every_topic, {"topics": Rows(never)}) == every_topic
+
+
+def test_edits_that_cannot_be() -> None:
+    body = encode("MetadataResponse", 12, brokers(1))
+    with pytest.raises(UnencodableValue, match=r"brokers\.port: "):
+        edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "port": 1 << 40}})
+    with pytest.raises(UnencodableValue, match="cannot change no_such in a copy"):
+        edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "no_such": 1}})
+    with pytest.raises(UnencodableValue, match="controller_id is no array"):
+        edit("MetadataResponse", 12, body, {"controller_id": Rows(lambda rows: rows)})
+    with pytest.raises(UnknownMessage):
+        edit("MetadataResponse", 99, body, {})
+    with pytest.raises(LookupError, match="the caller's own"):
+        edit("MetadataResponse", 12, body, {"brokers": raising})
+
+
+def raising(_row: Any) -> Any:
+    raise IndexError("the caller's own")
+
+
+@pytest.mark.parametrize(("name", "version"), LATEST)
+@settings(QUICK, max_examples=10)
+@given(data=st.data())
+def test_any_bytes_are_edited_or_malformed(name: str, version: int, data: st.DataObject) -> None:
+    whole = encode(name, version, data.draw(messages(name, version)))
+    body = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
+    if body and data.draw(st.booleans()):
+        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+    fields = [field.name for field in schema(name, version).fields]
+    try:
+        edited = edit(name, version, body, dict.fromkeys(data.draw(st.sets(st.sampled_from(fields or ["none"]))), same))
+    except MalformedMessage:
+        return
+    assert edited == body
