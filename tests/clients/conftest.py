@@ -1,0 +1,94 @@
+"""Proxies in front of Kafka 4.3.1 and 3.9.1, and the check that nobody goes around them and nothing goes wrong in them.
+
+Each test that asks for a front is watched: see `peers`. Its proxy must log no error and count no fault of the brokers'
+or its own meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed.proxy_process import ProxyProcess
+from tests.clients.fronts import Coordinates, Front, eventually
+from tests.clients.peers import PeerWatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from testbed.cluster import KafkaCluster
+
+FRONTS = {"4.3.1": "front43", "3.9.1": "front39"}
+JSON_LOG = ("--log-format", "json")
+# A client that ends with replies unread, as librdkafka does, resets its connections: its right, and logged as its own.
+HANG_UPS = ("client: connection reset", "client: connection closed while it was written to")
+
+
+@pytest.fixture(scope="session")
+def front43(kafka3: KafkaCluster) -> Iterator[Front]:
+    """Three brokers of Kafka 4.3.1 behind a proxy."""
+    with ProxyProcess(kafka3.bootstrap_servers, arguments=JSON_LOG) as proxy:
+        yield _ready(Front(cluster=kafka3, proxy=proxy))
+
+
+@pytest.fixture(scope="session")
+def front39(kafka39: KafkaCluster) -> Iterator[Front]:
+    """One broker of Kafka 3.9.1 behind a proxy."""
+    with ProxyProcess(kafka39.bootstrap_servers, arguments=JSON_LOG) as proxy:
+        yield _ready(Front(cluster=kafka39, proxy=proxy))
+
+
+@pytest.fixture(params=[*FRONTS.values()], ids=[*FRONTS])
+def front(request: pytest.FixtureRequest) -> Front:
+    """Each of the two in turn."""
+    found: Front = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def watch(request: pytest.FixtureRequest) -> Iterator[PeerWatch | None]:
+    """Fail the test if a client of its connected to a broker, or if its proxy was at fault in anything."""
+    names = {FRONTS.get(name, name) for name in request.fixturenames}
+    if "front" in names:
+        names.add(request.node.callspec.params["front"])
+    fronts = [request.getfixturevalue(name) for name in FRONTS.values() if name in names]
+    if not fronts:
+        yield None
+        return
+    logged = [len(front.proxy.log) for front in fronts]
+    peers = PeerWatch(fronts)
+    peers.start()
+    try:
+        yield peers
+    finally:
+        broken = peers.stop()
+    faults = [
+        line
+        for front, before in zip(fronts, logged, strict=True)
+        for line in front.proxy.log[before:].splitlines()
+        if _is_fault(line)
+    ]
+    assert not broken, "; ".join(broken)
+    assert not faults, "the proxy logged:\n" + "\n".join(faults)
+
+
+def _ready(front: Front) -> Front:
+    """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators are elected.
+
+    A cluster makes the topic behind a kind of coordinators when a client first asks for one, and tells it to ask again.
+    """
+    brokers = len(front.cluster.brokers)
+    eventually(lambda: front.proxy.metric("headrace_brokers") == brokers, f"the proxy knows {brokers} brokers")
+    for kind in Coordinates:
+        front.coordinator(kind, "whatever")
+    return front
+
+
+def _is_fault(line: str) -> bool:
+    """Whether a line of the log says that something went wrong."""
+    if not line.startswith("{"):
+        return True
+    event = json.loads(line)
+    return event["level"] in ("warning", "error", "critical") and event.get("reason") not in HANG_UPS

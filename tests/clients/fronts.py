@@ -1,0 +1,99 @@
+"""A proxy without quotas in front of a real cluster, and what a client's test needs of the two.
+
+Called by every test of this package. Whatever waits has a deadline in seconds.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from proxy.wire.apis import ApiKey
+from testbed.errors import TestbedTimeoutError
+from testbed.tools import Tool, run_tool
+from tests.clients.wire_connection import WireConnection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from testbed.cluster import KafkaCluster
+    from testbed.proxy_process import ProxyProcess
+
+T = TypeVar("T")
+
+DEADLINE_S = 40.0
+"""A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
+POLL_S = 0.02
+
+_FIND_COORDINATOR = 3
+"""The highest version that asks for one key."""
+
+_numbers = itertools.count(1)
+
+
+class Coordinates(enum.IntEnum):
+    """What a coordinator is asked for, by its number in FindCoordinator."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Front:
+    """What clients see: one proxy, and behind it one cluster of one version."""
+
+    cluster: KafkaCluster
+    proxy: ProxyProcess
+
+    @property
+    def version(self) -> str:
+        """The brokers' version."""
+        return self.cluster.version
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """Where clients begin: the proxy."""
+        return self.proxy.bootstrap_servers
+
+    @property
+    def addresses(self) -> set[tuple[str, int]]:
+        """Host and port of every broker as the proxy shows it."""
+        return {("127.0.0.1", self.proxy.broker_port(broker.node_id)) for broker in self.cluster.brokers}
+
+    def coordinator(self, kind: Coordinates, key: str) -> int:
+        """The node id of the broker that coordinates a group or a transactional id, once there is one."""
+
+        def found() -> tuple[int] | None:
+            reply = connection.ask(ApiKey.FIND_COORDINATOR, _FIND_COORDINATOR, {"key": key, "key_type": kind})
+            return None if reply["error_code"] else (reply["node_id"],)
+
+        with WireConnection(("127.0.0.1", self.proxy.port)) as connection:
+            return eventually(found, f"{key} has a coordinator of {kind.name.lower()}s")[0]
+
+    def tool(self, tool: Tool, *arguments: str, version: str | None = None, stdin: str = "") -> str:
+        """Run one of Kafka's tools against the proxy, by default the brokers' version of it; return what it printed."""
+        command = ["--bootstrap-server", self.bootstrap_servers, *arguments]
+        return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=DEADLINE_S).stdout
+
+
+def unique(prefix: str) -> str:
+    """A name that no other test uses: clusters are shared by all tests of a session."""
+    return f"{prefix}-{next(_numbers)}"
+
+
+def eventually(condition: Callable[[], T | None], what: str, *, pause_s: float = POLL_S) -> T:
+    """Ask until ``condition`` returns something true, and return that. ``pause_s`` is 0 for one that waits by itself.
+
+    Raises TestbedTimeoutError after DEADLINE_S.
+    """
+    deadline = time.monotonic() + DEADLINE_S
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise TestbedTimeoutError(f"{what}: not within {DEADLINE_S:g} s; the last answer was {found!r}")
+        time.sleep(pause_s)
