@@ -1,0 +1,311 @@
+"""Every response that names a broker's address is rewritten, and nothing else in it changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from proxy.wire.apis import API_NAMES, APIS, ApiKey, must_rewrite
+from proxy.wire.endpoints import BrokerAddress, Rewritten, rewrite_endpoints
+from proxy.wire.errors import MalformedMessage, UnknownMessage
+from proxy.wire.produce_tail import find_produce_tail
+from proxy.wire.schemas import Field, schema
+from proxy.wire.walker import TAGS, Message, decode, encode
+from tests.proxy.wire.oracle import through_java
+from tests.proxy.wire.strategies import messages
+
+QUICK = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+
+REWRITTEN = [
+    ApiKey.PRODUCE,
+    ApiKey.METADATA,
+    ApiKey.FIND_COORDINATOR,
+    ApiKey.DESCRIBE_CLUSTER,
+    ApiKey.SHARE_FETCH,
+    ApiKey.SHARE_ACKNOWLEDGE,
+]
+EVERY = [(key, version) for key in REWRITTEN for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
+
+ARRAYS = {
+    ApiKey.PRODUCE: "node_endpoints",
+    ApiKey.METADATA: "brokers",
+    ApiKey.DESCRIBE_CLUSTER: "brokers",
+    ApiKey.SHARE_FETCH: "node_endpoints",
+    ApiKey.SHARE_ACKNOWLEDGE: "node_endpoints",
+}
+LIMIT = 100
+
+
+def advertise(node_id: int) -> tuple[str, int] | None:
+    """A proxy with room for a hundred brokers."""
+    return ("proxy.example.com", 19093 + node_id) if 0 <= node_id < LIMIT else None
+
+
+def rewrite(api_key: int, version: int, message: Message, throttle: int | None = None) -> tuple[Rewritten, Message]:
+    name = f"{API_NAMES[api_key]}Response"
+    rewritten = rewrite_endpoints(api_key, version, encode(name, version, message), advertise, throttle)
+    return rewritten, decode(name, version, rewritten.body)
+
+
+def expected_of(api_key: int, message: Message) -> Message:
+    """The generic way: what a response shall be, in plain values."""
+    expected = dict(message)
+    if (array := ARRAYS.get(ApiKey(api_key))) is not None:
+        if array in message:
+            expected[array] = [row for one in message[array] if (row := expected_row(one)) is not None]
+    elif "coordinators" in message:
+        expected["coordinators"] = [expected_coordinator(row) for row in message["coordinators"]]
+    else:
+        expected = expected_coordinator(message)
+    return expected
+
+
+def expected_row(row: Message) -> Message | None:
+    place = advertise(row.get("node_id", row.get("broker_id", -1)))
+    return None if place is None else {**row, "host": place[0], "port": place[1]}
+
+
+def expected_coordinator(row: Message) -> Message:
+    node_id = row["node_id"]
+    if node_id < 0:
+        return row
+    if (place := advertise(node_id)) is not None:
+        return {**row, "host": place[0], "port": place[1]}
+    changed: Message = {"error_code": 15, "node_id": -1, "host": "", "port": -1}
+    if "error_message" in row:
+        changed["error_message"] = f"broker {node_id} is outside the range of ids that the proxy is configured for"
+    return {**row, **changed}
+
+
+@pytest.mark.parametrize(("api_key", "version"), EVERY)
+@settings(QUICK)
+@given(data=st.data())
+def test_any_response_is_rewritten_as_the_generic_way_does(api_key: int, version: int, data: st.DataObject) -> None:
+    name = f"{API_NAMES[api_key]}Response"
+    message = data.draw(messages(name, version))
+    ids = st.integers(-2, LIMIT + 2)
+    for rows in (message.get("brokers", ()), message.get("node_endpoints", ()), message.get("coordinators", ())):
+        for row in rows:
+            row["node_id" if "node_id" in row else "broker_id"] = data.draw(ids)
+    if "node_id" in message:
+        message["node_id"] = data.draw(ids)
+    throttle = data.draw(st.none() | st.integers(0, 1 << 30))
+    body = encode(name, version, message)
+
+    rewritten = rewrite_endpoints(api_key, version, body, advertise, throttle)
+
+    expected = expected_of(api_key, message)
+    if throttle is not None and "throttle_time_ms" in message:
+        expected["throttle_time_ms"] = throttle
+    assert decode(name, version, rewritten.body) == expected
+    if expected == message:
+        assert rewritten.body == body
+    if expected.get("node_endpoints") != []:  # an empty array that the tagged field spells out
+        assert rewritten.body == encode(name, version, expected)
+        assert through_java(name, version, rewritten.body) == rewritten.body
+
+
+@pytest.mark.parametrize("version", range(14))
+def test_metadata(version: int) -> None:
+    rows = [{"node_id": one, "host": f"b{one}", "port": 9092} for one in (1, 500, 2)]
+    message: Message = {"brokers": rows}
+    if version >= 1:
+        message["controller_id"] = 500
+        rows[0]["rack"] = "east"
+    if version >= 2:
+        message["cluster_id"] = "cluster"
+    rewritten, decoded = rewrite(ApiKey.METADATA, version, message, 77)
+    assert [(row["node_id"], row["host"], row["port"]) for row in decoded["brokers"]] == [
+        (1, "proxy.example.com", 19094),
+        (2, "proxy.example.com", 19095),
+    ]
+    assert rewritten.brokers[0] == BrokerAddress(node_id=1, host="b1", port=9092, rack="east" if version else None)
+    assert [broker.node_id for broker in rewritten.brokers] == [1, 500, 2]
+    assert rewritten.left_out == (500,)
+    assert rewritten.cluster_id == ("cluster" if version >= 2 else None)
+    assert rewritten.controller_id == (500 if version >= 1 else None)
+    assert decoded.get("throttle_time_ms", 77) == 77
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_a_coordinator_in_and_outside_the_range(version: int) -> None:
+    def answer(node_id: int) -> Message:
+        row = {"node_id": node_id, "host": "b", "port": 9092}
+        return row if version < 4 else {"coordinators": [{"key": "g", **row}]}
+
+    def row_of(decoded: Message) -> Message:
+        return decoded if version < 4 else decoded["coordinators"][0]
+
+    rewritten, decoded = rewrite(ApiKey.FIND_COORDINATOR, version, answer(7))
+    row = row_of(decoded)
+    assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (0, 7, "proxy.example.com", 19100)
+    assert rewritten.brokers == (BrokerAddress(node_id=7, host="b", port=9092, rack=None),)
+
+    rewritten, decoded = rewrite(ApiKey.FIND_COORDINATOR, version, answer(700))
+    row = row_of(decoded)
+    assert (row["error_code"], row["node_id"], row["host"], row["port"]) == (15, -1, "", -1)
+    assert "broker 700 is outside the range" in row.get("error_message", "broker 700 is outside the range")
+    assert rewritten.left_out == (700,)
+
+    failed = {"error_code": 15, "node_id": -1, "host": "", "port": -1}
+    message = failed if version < 4 else {"coordinators": [{"key": "g", **failed}]}
+    rewritten, decoded = rewrite(ApiKey.FIND_COORDINATOR, version, message)
+    assert rewritten.body == encode("FindCoordinatorResponse", version, message)
+    assert (rewritten.brokers, rewritten.left_out) == ((), ())
+
+
+def test_describe_cluster_names_its_ids_otherwise() -> None:
+    brokers = [{"broker_id": one, "host": "b", "port": 1, "rack": "r", "is_fenced": True} for one in (0, -1)]
+    rewritten, decoded = rewrite(60, 2, {"brokers": brokers, "cluster_id": "c", "controller_id": 4, TAGS: {9: b"x"}}, 3)
+    assert decoded["brokers"] == [{**brokers[0], "host": "proxy.example.com", "port": 19093}]
+    assert (rewritten.cluster_id, rewritten.controller_id, rewritten.left_out) == ("c", 4, (-1,))
+    assert (decoded["throttle_time_ms"], decoded[TAGS]) == (3, {9: b"x"})
+
+
+def test_other_apis_and_broken_bodies() -> None:
+    with pytest.raises(UnknownMessage, match="api key 12: no addresses"):
+        rewrite_endpoints(ApiKey.HEARTBEAT, 0, b"", advertise)
+    with pytest.raises(UnknownMessage, match="MetadataResponse v14"):
+        rewrite_endpoints(ApiKey.METADATA, 14, b"", advertise)
+    with pytest.raises(UnknownMessage, match="ProduceResponse v14"):
+        rewrite_endpoints(ApiKey.PRODUCE, 14, b"", advertise)
+    for key, version in EVERY:
+        with pytest.raises(MalformedMessage, match=f"{API_NAMES[key]}Response v{version}: "):
+            rewrite_endpoints(key, version, b"\0\0\0", advertise)
+
+
+def test_what_is_rewritten_is_what_the_api_table_says() -> None:
+    assert {api.key for api in APIS.values() if must_rewrite(api.key, api.max_version)} == {
+        *REWRITTEN,
+        ApiKey.API_VERSIONS,
+    }
+
+
+class TestProduceTail:
+    """The walk by hand against the walk by schema."""
+
+    @pytest.mark.parametrize("version", range(14))
+    @settings(QUICK, max_examples=25)
+    @given(data=st.data())
+    def test_it_finds_what_the_generic_way_finds(self, version: int, data: st.DataObject) -> None:
+        message = data.draw(messages("ProduceResponse", version))
+        body = encode("ProduceResponse", version, message)
+        throttle_at, hints_at = find_produce_tail(memoryview(body), version)
+        if version == 0:
+            assert throttle_at is None
+        else:
+            assert throttle_at is not None
+            other = {**message, "throttle_time_ms": message["throttle_time_ms"] ^ 0x7FFFFFFF}
+            assert encode("ProduceResponse", version, other)[:throttle_at] == body[:throttle_at]
+            assert int.from_bytes(body[throttle_at : throttle_at + 4], signed=True) == message["throttle_time_ms"]
+        assert (hints_at is not None) == bool(message.get("node_endpoints"))
+        if hints_at is not None:
+            assert body[hints_at] == 0
+
+    @pytest.mark.parametrize("version", range(14))
+    @settings(QUICK, max_examples=25)
+    @given(data=st.data())
+    def test_it_refuses_what_the_generic_way_refuses(self, version: int, data: st.DataObject) -> None:
+        """Strings and hints are stepped over, so what is wrong inside them is not seen."""
+        body = bytearray(encode("ProduceResponse", version, data.draw(messages("ProduceResponse", version))))
+        if data.draw(st.booleans()):
+            del body[data.draw(st.integers(0, len(body) - 1)) :]
+        elif body:
+            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
+        try:
+            find_produce_tail(body, version)
+        except MalformedMessage:
+            with pytest.raises(MalformedMessage):
+                decode("ProduceResponse", version, body)
+
+    @pytest.mark.parametrize("version", range(14))
+    def test_every_truncation_is_refused(self, version: int) -> None:
+        partitions = [{"index": one, "base_offset": one} for one in range(3)]
+        body = encode("ProduceResponse", version, {"responses": [{"partition_responses": partitions}] * 2})
+        for cut in range(len(body)):
+            with pytest.raises(MalformedMessage, match=f"ProduceResponse v{version}"):
+                find_produce_tail(body[:cut], version)
+        with pytest.raises(MalformedMessage, match="1 bytes are left behind"):
+            find_produce_tail(body + b"\0", version)
+
+
+CONTROLLERS = "spoken between brokers and controllers; no broker serves it to clients"
+CLIENT_HOST = "where a client is, not a broker"
+ACL_HOST = "the host that an access rule is for"
+STREAMS = "an endpoint of the Streams application's own"
+
+# Fields of responses that look like an address and are not rewritten, and why a client does not connect there.
+EXEMPT = {
+    "FetchResponse.node_endpoints": "made inert as it passes: proxy.wire.fetch_walk",
+    "DescribeQuorumResponse.nodes.listeners": "the controllers' listeners, which an operator reads and no client dials",
+    "DescribeClusterResponse.endpoint_type": "a number that says brokers or controllers",
+    "DescribeAclsResponse.resources.acls.host": ACL_HOST,
+    "DeleteAclsResponse.filter_results.matching_acls.host": ACL_HOST,
+    "DescribeGroupsResponse.groups.members.client_host": CLIENT_HOST,
+    "ConsumerGroupDescribeResponse.groups.members.client_host": CLIENT_HOST,
+    "ShareGroupDescribeResponse.groups.members.client_host": CLIENT_HOST,
+    "StreamsGroupDescribeResponse.groups.members.client_host": CLIENT_HOST,
+    "StreamsGroupDescribeResponse.groups.members.user_endpoint": STREAMS,
+    "StreamsGroupHeartbeatResponse.partitions_by_user_endpoint": STREAMS,
+    "StreamsGroupHeartbeatResponse.endpoint_information_epoch": "a number that counts changes",
+    "VoteResponse.node_endpoints": CONTROLLERS,
+    "BeginQuorumEpochResponse.node_endpoints": CONTROLLERS,
+    "EndQuorumEpochResponse.node_endpoints": CONTROLLERS,
+    "FetchSnapshotResponse.node_endpoints": CONTROLLERS,
+    "UpdateRaftVoterResponse.current_leader": CONTROLLERS,
+}
+SUSPICIOUS = ("host", "port", "endpoint", "listener", "address", "advertised", "url", "uri")
+
+
+def suspicious(prefix: str, fields: tuple[Field, ...]) -> list[str]:
+    found = []
+    for field in fields:
+        path = f"{prefix}.{field.name}"
+        if any(word in field.name.split("_") or f"{word}s" in field.name.split("_") for word in SUSPICIOUS):
+            found.append(path)
+        found += suspicious(path, field.fields)
+    return found
+
+
+def test_no_response_names_an_address_that_is_not_rewritten() -> None:
+    """Every schema of every version is read: a new field with an address fails here."""
+    covered = {f"{API_NAMES[key]}Response.{array}" for key, array in ARRAYS.items()}
+    covered |= {f"FindCoordinatorResponse.{name}" for name in ("host", "port", "coordinators")}
+    found = {
+        path
+        for api in APIS.values()
+        for version in range(api.min_version, api.max_version + 1)
+        for path in suspicious(f"{api.name}Response", schema(f"{api.name}Response", version).fields)
+    }
+    explained = {one for one in covered | EXEMPT.keys() for path in found if path == one or path.startswith(f"{one}.")}
+    assert explained == covered | EXEMPT.keys(), "an entry that no schema has"
+    assert {path for path in found if not any(path == one or path.startswith(f"{one}.") for one in explained)} == set()
+
+
+def test_exempt_for_being_the_controllers_are_only_the_controllers() -> None:
+    for path, reason in EXEMPT.items():
+        api = next(one for one in APIS.values() if path.startswith(f"{one.name}Response."))
+        assert api.controller_only == (reason == CONTROLLERS)
+
+
+def test_controller_only_apis_are_the_ones_no_broker_lists() -> None:
+    assert {api.key for api in APIS.values() if api.controller_only} == {
+        4, 5, 6, 7, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82
+    }  # fmt: skip
+
+
+def test_nothing_but_addresses_differs() -> None:
+    """Unknown tagged fields at every level, lengths in more bytes than they need, records: all are copied."""
+    row = {"node_id": 1, "host": "b", "port": 1, "rack": None, TAGS: {5: b"row"}}
+    partition: dict[str, Any] = {"partition_index": 1, "records": b"records", TAGS: {6: b"partition"}}
+    message = {
+        "responses": [{"topic_id": bytes(16), "partitions": [partition], TAGS: {7: b"topic"}}],
+        "node_endpoints": [row],
+        TAGS: {8: b"top"},
+    }
+    _rewritten, decoded = rewrite(ApiKey.SHARE_FETCH, 2, message)
+    given_ = decode("ShareFetchResponse", 2, encode("ShareFetchResponse", 2, message))
+    assert decoded == {**given_, "node_endpoints": [{**row, "host": "proxy.example.com", "port": 19094}]}
