@@ -107,5 +107,5 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
                 return
             if error.errno not in _EXHAUSTED:
                 raise
-            log.exception("cannot accept for now", listener=str(listener.address), reason=error.strerror)
+            log.error("cannot accept for now", listener=str(listener.address), reason=error.strerror)  # noqa: TRY400
             await trio.sleep(EXHAUSTED_PAUSE_S)

@@ -61,7 +61,7 @@ class Reloader:
             self._check_enforced(new.quota_limits())
         except ConfigError as error:
             for problem in error.problems:
-                log.exception("the configuration is invalid; the old one stays in force", problem=str(problem))
+                log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
             return False
         except StartupError as error:
             log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
