@@ -6,8 +6,6 @@ A fake broker holds replies back for as long as a test wants, which a real one d
 from __future__ import annotations
 
 import contextlib
-import queue
-import select
 import signal
 import struct
 from typing import TYPE_CHECKING
@@ -18,7 +16,8 @@ import pytest
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
-from tests.faults.fake_broker import HEARTBEAT_REPLY, FakeBroker
+from tests.faults.fake_broker import HEARTBEAT_REPLY
+from tests.faults.holding_broker import HoldingBroker
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -27,42 +26,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.faults.fake_broker import Asked, Conversation
-
 MAX_IN_FLIGHT = 20
 MAX_FRAME_BYTES = 1 << 20
-TURN_MS = 10
-
-
-class HoldingBroker:
-    """A fake broker that reads the requests of the client "held", and answers as many as it is allowed to."""
-
-    def __init__(self) -> None:
-        self.read = 0
-        self._allowed: queue.Queue[None] = queue.Queue()
-        self.fake = FakeBroker({"held": self._hold, "large": self._answer_at_length})
-
-    def allow(self, count: int) -> None:
-        for _ in range(count):
-            self._allowed.put(None)
-
-    def _hold(self, conversation: Conversation, asked: Asked) -> None:
-        """Reading and answering take turns, so that one thread does both."""
-        waiting = [asked]
-        self.read += 1
-        poll = select.poll()
-        poll.register(conversation.sock, select.POLLIN)
-        while not self.fake.stopping.is_set():
-            with contextlib.suppress(queue.Empty):
-                while waiting:
-                    self._allowed.get_nowait()
-                    conversation.reply(waiting.pop(0), HEARTBEAT_REPLY)
-            if poll.poll(TURN_MS):
-                waiting.append(conversation.next())
-                self.read += 1
-
-    def _answer_at_length(self, conversation: Conversation, asked: Asked) -> None:
-        conversation.reply(asked, bytes(5000))
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +172,20 @@ def test_max_collected_bytes_ends_the_connection_whose_message_is_longer(broker:
         assert line["reason"].startswith("upstream: ")
         assert "longer than limits.max_collected_bytes = 4096" in line["reason"]
         assert line["request"] == "Metadata v2 #1"
+
+
+def test_without_file_descriptors_new_clients_wait_and_the_others_go_on(broker: HoldingBroker) -> None:
+    few = ("prlimit", "--nofile=40:40")
+    with (
+        ProxyProcess(broker.fake.address, arguments=JSON_LOG, command_prefix=few, node_ids="0") as proxy,
+        Bystander(proxy.port) as bystander,
+        bystander.watching(),
+        contextlib.ExitStack() as stack,
+    ):
+        clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(40)]
+        proxy.wait_for_log("cannot accept for now")
+        bystander.wait_for_answers()
+        for client in clients[:-1]:
+            client.close()
+        assert is_served(clients[-1])
+        assert "Traceback" not in proxy.log

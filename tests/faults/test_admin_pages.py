@@ -1,0 +1,122 @@
+"""`/livez`, `/readyz` and `/metrics`, after traffic whose every byte is known."""
+
+from __future__ import annotations
+
+import http.client
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.metrics import series
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
+from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from testbed.cluster import KafkaCluster
+
+MUTED = '[[quotas]]\nentity = { client-id = "muted" }\nproducer_byte_rate = 100\n'
+
+
+@pytest.fixture
+def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+    with ProxyProcess(kafka.bootstrap_servers, config=MUTED, arguments=JSON_LOG) as process:
+        process.wait_for_log("brokers changed")
+        yield process
+        assert_no_traceback(process)
+
+
+def requests(api: str) -> str:
+    return f'headrace_requests_total{{api="{api}"}}'
+
+
+def transferred(side: str, direction: str) -> str:
+    return f'headrace_bytes_total{{direction="{direction}",side="{side}"}}'
+
+
+def test_the_numbers_are_those_of_the_traffic(proxy: ProxyProcess, topic: str) -> None:
+    with RawClient(proxy.port) as client, RawClient(proxy.port) as other:
+        for _ in range(3):
+            client.call(messages.API_VERSIONS, 0)
+        other.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
+        body = messages.produce_body(topic, messages.batch(bytes(200_000)))
+        client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)
+        client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body(topic, 1, max_wait_ms=60_000))
+        wait_until(lambda: series(proxy, requests("Fetch")) == 1, "the fetch was read")
+
+        assert series(proxy, "headrace_connections") == 2
+        assert series(proxy, "headrace_connections_accepted_total") == 2
+        assert series(proxy, "headrace_upstream_connections") == 2
+        assert series(proxy, requests("ApiVersions")) == 3
+        assert series(proxy, requests("Metadata")) == 1
+        assert series(proxy, requests("Produce")) == 1
+        assert series(proxy, "headrace_requests_in_flight") == 1
+        assert series(proxy, "headrace_muted_connections") == 0
+        sent, received = client.bytes_sent + other.bytes_sent, client.bytes_received + other.bytes_received
+        assert series(proxy, transferred("client", "in")) == sent
+        assert series(proxy, transferred("upstream", "out")) == sent
+        assert series(proxy, transferred("client", "out")) == received
+        assert series(proxy, transferred("upstream", "in")) > 0
+        assert 0 < series(proxy, "headrace_spliced_bytes_total") < sent
+
+        client.reset()
+        wait_until(lambda: series(proxy, "headrace_connections") == 1, "the proxy has noticed that one left")
+        assert series(proxy, 'headrace_errors_total{fault="client"}') == 1
+        assert series(proxy, "headrace_requests_in_flight") == 0
+        assert series(proxy, "headrace_upstream_connections") == 1
+        assert series(proxy, transferred("client", "in")) == sent
+        assert series(proxy, "headrace_connections_accepted_total") == 2
+
+
+def test_who_is_muted_is_counted(proxy: ProxyProcess, topic: str) -> None:
+    body = messages.produce_body(topic, messages.batch(bytes(100_000)))
+    with RawClient(proxy.port, client_id="muted") as client:
+        reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body))
+        assert series(proxy, "headrace_muted_connections") == 1
+        assert series(proxy, 'headrace_throttled_requests_total{quota="producer_byte_rate"}') == 1
+        assert series(proxy, "headrace_throttle_time_seconds_total") == pytest.approx(reply.throttle_ms / 1000, abs=1)
+    wait_until(lambda: series(proxy, "headrace_muted_connections") == 0, "nobody is muted")
+
+
+def test_the_metrics_page_is_prometheus_text(proxy: ProxyProcess) -> None:
+    with RawClient(proxy.port) as client:
+        client.call(messages.API_VERSIONS, 0)
+        families = {family.name: family for family in text_string_to_metric_families(proxy.get("/metrics")[1])}
+    ours = {name: family for name, family in families.items() if name.startswith("headrace_")}
+    assert {"headrace_connections", "headrace_requests", "headrace_bytes", "headrace_errors"} <= ours.keys()
+    assert all(family.documentation for family in ours.values())
+    assert "process_resident_memory_bytes" in families
+
+
+def test_ready_and_alive(proxy: ProxyProcess) -> None:
+    assert proxy.get("/readyz") == (200, '{"status":"ok"}')
+    assert proxy.get("/livez") == (200, '{"status":"ok"}')
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/nothing", "", 404),
+        ("POST", "/livez", "", 405),
+        ("PUT", "/enforcement", "", 400),
+        ("PUT", "/enforcement", "off", 400),
+        ("PUT", "/enforcement", '{"enabled": "no"}', 400),
+        ("PUT", "/enforcement", "x" * 1_000_000, 400),
+    ],
+    ids=["no such page", "wrong method", "no body", "no JSON", "no boolean", "a megabyte"],
+)
+def test_what_the_admin_server_does_not_understand_changes_nothing(
+    proxy: ProxyProcess, method: str, path: str, body: str, status: int
+) -> None:
+    connection = http.client.HTTPConnection(proxy.admin, timeout=10)
+    try:
+        connection.request(method, path, body)
+        assert connection.getresponse().status == status
+    finally:
+        connection.close()
+    assert series(proxy, "headrace_enforcement_enabled") == 1

@@ -1,0 +1,129 @@
+"""SIGHUP: what changed takes effect, on connections that are open too; or nothing does, and the log says why."""
+
+from __future__ import annotations
+
+from signal import SIGHUP
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.bystander import Bystander
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
+from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from testbed.cluster import KafkaCluster
+
+BATCH = messages.batch(bytes(50_000))
+CHANGED = "configuration changed"
+
+
+def quota(rate: str) -> str:
+    return f'[[quotas]]\nentity = {{ client-id = "raw" }}\nproducer_byte_rate = {rate}\n'
+
+
+@pytest.fixture
+def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+    with ProxyProcess(kafka.bootstrap_servers, arguments=JSON_LOG) as process:
+        process.wait_for_log("brokers changed")
+        yield process
+        assert "Traceback" not in process.log
+
+
+def throttle_ms(client: RawClient, topic: str) -> int:
+    body = messages.produce_body(topic, BATCH)
+    reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body))
+    assert reply.error_code == 0
+    return reply.throttle_ms
+
+
+def reload_and_wait(proxy: ProxyProcess, config: str, event: str) -> list[str]:
+    """Reload, wait until `event` is logged once more, and return the details of all such events."""
+
+    def found() -> list[str]:
+        return [str(each.get("change") or each.get("problem")) for each in events(proxy) if each["event"] == event]
+
+    before = len(found())
+    proxy.reload(config)
+    wait_until(lambda: len(found()) > before, f"a reload ends with {event!r}")
+    return found()[before:]
+
+
+def test_a_quota_takes_effect_on_an_open_connection(proxy: ProxyProcess, topic: str) -> None:
+    with Bystander(proxy.port) as bystander, bystander.watching(), RawClient(proxy.port) as client:
+        assert throttle_ms(client, topic) == 0
+        reload_and_wait(proxy, quota("5000"), CHANGED)
+        throttle_ms(client, topic)  # usage counts from where there is a quota; this is within the burst or over it
+        held = throttle_ms(client, topic)
+        assert 5000 < held < 30_000
+    with RawClient(proxy.port) as client:
+        reload_and_wait(proxy, quota('"1GiB"'), CHANGED)
+        assert throttle_ms(client, topic) == 0
+        reload_and_wait(proxy, quota("100"), CHANGED)
+        assert throttle_ms(client, topic) > 60_000
+    with RawClient(proxy.port) as client:
+        reload_and_wait(proxy, "", CHANGED)
+        assert throttle_ms(client, topic) == 0
+
+
+INVALID = {
+    "a value": (quota('"fast"'), ["producer_byte_rate", "headrace.toml:3:", "fast"]),
+    "an unknown key": ("[limits]\nmax_conections = 5\n", ["max_conections", "headrace.toml:2:", "max_connections"]),
+    "no TOML": ("[limits\n", ["headrace.toml:1:"]),
+    "a quota that nobody enforces": (
+        '[[quotas]]\nentity = { client-id = "raw" }\nno_such_rate = 3\n',
+        ["no_such_rate", "headrace.toml:3:"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("config", "told"), INVALID.values(), ids=INVALID.keys())
+def test_an_invalid_file_leaves_the_old_configuration_in_force(
+    proxy: ProxyProcess, topic: str, config: str, told: list[str]
+) -> None:
+    reload_and_wait(proxy, quota("5000"), CHANGED)
+    with Bystander(proxy.port) as bystander, bystander.watching(), RawClient(proxy.port) as client:
+        throttle_ms(client, topic)
+        problems = reload_and_wait(proxy, config, "the configuration is invalid; the old one stays in force")
+        assert throttle_ms(client, topic) > 5000
+    assert all(any(word in problem for problem in problems) for word in told), problems
+
+
+def test_a_file_that_is_gone_leaves_the_old_configuration_in_force(proxy: ProxyProcess, topic: str) -> None:
+    reload_and_wait(proxy, quota("5000"), CHANGED)
+    proxy.config_file.rename(proxy.config_file.with_suffix(".away"))
+    proxy.signal(SIGHUP)
+    line = proxy.wait_for_log("the old one stays in force")
+    assert str(proxy.config_file) in line
+    with RawClient(proxy.port) as client:
+        throttle_ms(client, topic)
+        assert throttle_ms(client, topic) > 5000
+
+
+def test_what_needs_a_restart_is_said_and_not_done(proxy: ProxyProcess) -> None:
+    with Bystander(proxy.port) as bystander, bystander.watching():
+        [change] = reload_and_wait(proxy, "[listen]\nbacklog = 7\n", "configuration change waits for a restart")
+        assert "listen.backlog" in change
+        assert "7" in change
+        with RawClient(proxy.port) as client:
+            client.call(messages.API_VERSIONS, 0)
+
+
+def test_limits_take_effect_on_new_connections(proxy: ProxyProcess) -> None:
+    with RawClient(proxy.port) as client:
+        client.call(messages.API_VERSIONS, 0)
+        reload_and_wait(proxy, "[limits]\nmax_connections = 1\n", CHANGED)
+        client.call(messages.API_VERSIONS, 0)
+        with RawClient(proxy.port) as refused, pytest.raises((ConnectionEndedError, OSError)):
+            refused.call(messages.API_VERSIONS, 0)
+        assert lines_of(proxy, refused.name)[0]["reason"] == "limits.max_connections is reached"
+
+
+def test_a_reload_without_a_change_says_so(proxy: ProxyProcess) -> None:
+    reload_and_wait(proxy, "", "configuration reloaded; nothing changed")
+    assert_no_traceback(proxy)
