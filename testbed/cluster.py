@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 # Three brokers take three seconds here; a machine with other test runs on it may take many times that.
 START_TIMEOUT_S = 90.0
 POLL_S = 0.02
+# A broker that serves answers in milliseconds. Short, since what is silent at its port may be a stranger.
+ASK_TIMEOUT_S = 1.0
 # Other programs may take a port between our look at it and the broker's bind.
 START_ATTEMPTS = 3
 # Enough for tests; Kafka's own scripts give 1 GiB.
@@ -198,7 +200,7 @@ class KafkaCluster:
                 if (status := node.exit_status()) is not None:
                     raise ClusterError(f"{node} ended by itself with status {status}\n{node.log_tail()}")
             broker = waiting[-1]
-            answer = ask(broker.host, broker.port)
+            answer = ask(broker.host, broker.port, timeout_s=ASK_TIMEOUT_S)
             if answer is not None and condition(answer):
                 waiting.pop()
                 continue

@@ -48,7 +48,10 @@ def test_nothing_is_left_of_a_start_that_was_killed() -> None:
         def brokers() -> list[tuple[psutil.Process, Path]]:
             found = []
             for child in psutil.Process(process.pid).children(recursive=True):
-                command = child.cmdline()
+                try:
+                    command = child.cmdline()
+                except psutil.NoSuchProcess:  # it has ended since
+                    continue
                 if "kafka.Kafka" in command:
                     found.append((child, Path(command[-1]).parent))
             return found

@@ -130,17 +130,22 @@ def test_an_interrupted_request_does_not_spoil_the_next() -> None:
 import json, signal, threading
 from testbed.kept import start_program
 class Interrupted(Exception): pass
-def interrupt(*_): raise Interrupted
+def interrupt(*_):
+    global armed
+    if armed:
+        armed = False
+        raise Interrupted
 signal.signal(signal.SIGALRM, interrupt)
 program = start_program([{SLEEP!r}, "300"], environment={{}}, stdin=0, stdout=1, stderr=2)
-interrupted = 0
+armed = False
 signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-while interrupted < 20:
+for _ in range(20):
     try:
+        armed = True
         while True:
             assert program.poll() is None
     except Interrupted:
-        interrupted += 1
+        pass
 signal.setitimer(signal.ITIMER_REAL, 0)
 print(json.dumps(program.kill()))
 """
