@@ -1,0 +1,43 @@
+"""Fetches what the testbed needs, in a process of its own, so that Ctrl-C can end a download at once.
+
+Prints the stage it is at, and on an error the error's text. Run and understood by `preparing`.
+"""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+
+from testbed.artifacts import DEFAULT_BROKER_VERSION, broker_jars
+from testbed.class_data import class_data_archive
+from testbed.errors import TestbedError
+from testbed.java import find_java
+from testbed.storage import bootstrap_checkpoint
+
+
+class Stage(Enum):
+    """What is being prepared; the value is the line that says so."""
+
+    JAVA = "stage: java"
+    JARS = "stage: jars"
+    CLASSES = "stage: classes"
+
+
+def main() -> int:
+    """Return the exit status."""
+    try:
+        print(Stage.JAVA.value, flush=True)
+        find_java()
+        print(Stage.JARS.value, flush=True)
+        broker_jars(DEFAULT_BROKER_VERSION)
+        print(Stage.CLASSES.value, flush=True)
+        class_data_archive(DEFAULT_BROKER_VERSION)
+        bootstrap_checkpoint(DEFAULT_BROKER_VERSION, features={}, scram_users={})
+    except TestbedError as error:
+        print(error, flush=True)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

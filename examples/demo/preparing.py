@@ -1,0 +1,82 @@
+"""Java and Kafka's jars, before anything is started: waits for `prepare` and tells how far it is.
+
+Milliseconds when all is in the cache; the first time on a machine a download of some 110 MB.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from examples.demo.client_process import LineProcess
+from examples.demo.prepare import Stage
+from testbed.artifacts import DEFAULT_BROKER_VERSION, cache_directory
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    from examples.demo.screen import Screen, Step
+
+POLL_S: Final = 0.1
+LOOK_S: Final = 0.5
+"""How often the size of the download is looked at."""
+DOWNLOAD: Final = "about 110 MB"
+
+
+def prepare(screen: Screen) -> None:
+    """See to it that a cluster can be started. Raises TestbedError, whose text says what is missing."""
+    with (
+        screen.step("looking for Java and Kafka", done="Java and Kafka are there") as step,
+        LineProcess([sys.executable, "-m", "examples.demo.prepare"]) as program,
+    ):
+        watch = _Watch(step)
+        while True:
+            status = program.exit_status()
+            for line in program.new_lines():
+                watch.saw(line)
+            watch.look()
+            if status is not None:
+                break
+            time.sleep(POLL_S)
+        if status != 0:
+            raise TestbedError("\n".join(watch.said) or f"preparing Kafka ended with status {status}")
+
+
+class _Watch:
+    """Turns the stages into words, and the size of the cache into progress."""
+
+    def __init__(self, step: Step) -> None:
+        self.said: list[str] = []
+        self._step = step
+        self._stage = Stage.JAVA
+        self._next_look_s = 0.0
+        self._bytes_before = _cache_bytes()
+
+    def saw(self, line: str) -> None:
+        """Take in a line of the process."""
+        for stage in Stage:
+            if line == stage.value:
+                self._stage = stage
+                return
+        self.said.append(line)
+
+    def look(self) -> None:
+        """Say what is going on."""
+        if self._stage is Stage.CLASSES:
+            self._step.doing = "preparing Kafka's classes for quick starts, once (some 10 s)"
+        elif self._stage is Stage.JARS and time.monotonic() >= self._next_look_s:
+            self._next_look_s = time.monotonic() + LOOK_S
+            megabytes = (_cache_bytes() - self._bytes_before) / 1e6
+            self._step.doing = (
+                f"downloading Kafka {DEFAULT_BROKER_VERSION}, once ({DOWNLOAD}): {megabytes:.0f} MB so far"
+            )
+
+
+def _cache_bytes() -> int:
+    total = 0
+    for file in (cache_directory() / "maven").rglob("*"):
+        try:
+            total += file.stat().st_size
+        except OSError:  # it was a draft, and is gone
+            continue
+    return total

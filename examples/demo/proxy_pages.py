@@ -1,0 +1,85 @@
+"""What the proxy says: its metrics page, the demo's plugin included, at one moment."""
+
+from __future__ import annotations
+
+import http.client
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from testbed.errors import TestbedError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from testbed.proxy_process import ProxyProcess
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientThrottling:
+    """Of one client id, since the proxy started; see `throttle_watch`."""
+
+    throttled_requests: int = 0
+    longest_throttle_s: float = 0.0
+    muted_s: float = 0.0
+    connections: int = 0
+    muted_connections: int = 0
+    lost_connections: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProxyPage:
+    """The metrics page."""
+
+    at_s: float
+    """Of the monotonic clock."""
+    throttled_requests: int = 0
+    errors: int = 0
+    """Connections that ended with an error, whosever fault it was."""
+    enforcing: bool = True
+    clients: Mapping[str, ClientThrottling] = field(default_factory=dict)
+
+    def client(self, client_id: str) -> ClientThrottling:
+        """Of that client; zeros before its first Produce or Fetch."""
+        return self.clients.get(client_id, ClientThrottling())
+
+
+def read_page(proxy: ProxyProcess) -> ProxyPage:
+    """Ask the proxy. Raises TestbedError, with the end of its log, when it does not answer."""
+    try:
+        _, text = proxy.get("/metrics")
+    except (OSError, http.client.HTTPException) as error:
+        raise TestbedError(f"the proxy does not answer: {error}\n{proxy.log[-2000:]}") from error
+    return parse_page(text, time.monotonic())
+
+
+def parse_page(text: str, at_s: float) -> ProxyPage:
+    """Return what stands in a metrics page."""
+    sums: dict[str, float] = {}
+    by_client: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            sums[sample.name] = sums.get(sample.name, 0.0) + sample.value
+            if sample.name.startswith("headrace_demo_"):
+                name = sample.name.removeprefix("headrace_demo_")
+                by_client.setdefault(sample.labels["client_id"], {})[name] = sample.value
+    return ProxyPage(
+        at_s=at_s,
+        throttled_requests=int(sums.get("headrace_throttled_requests_total", 0)),
+        errors=int(sums.get("headrace_errors_total", 0)),
+        enforcing=sums.get("headrace_enforcement_enabled", 1.0) == 1.0,
+        clients={client_id: _throttling(values) for client_id, values in by_client.items()},
+    )
+
+
+def _throttling(values: Mapping[str, float]) -> ClientThrottling:
+    return ClientThrottling(
+        throttled_requests=int(values["throttled_requests_total"]),
+        longest_throttle_s=values["longest_throttle_seconds"],
+        muted_s=values["muted_seconds_total"],
+        connections=int(values["data_connections"]),
+        muted_connections=int(values["muted_data_connections"]),
+        lost_connections=int(values["lost_connections_total"]),
+    )

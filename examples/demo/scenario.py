@@ -1,0 +1,192 @@
+"""Who takes part: the four clients, their topics and their quotas. Data and little else; change the demo here."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Final
+
+import confluent_kafka
+
+from testbed.artifacts import DEFAULT_BROKER_VERSION
+from testbed.class_data import class_data_archive
+from testbed.launch import java_command
+from testbed.tools import Tool
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+KIB: Final = 1024
+MIB: Final = 1024 * 1024
+
+KAFKA_VERSION: Final = DEFAULT_BROKER_VERSION
+WINDOW_S: Final = 11
+"""Kafka's default quota window, 11 samples of 1 s, which is also Headrace's. The first samples take a whole window's
+bytes at once and the rest of the window waits, so only means over whole windows say whether a limit holds."""
+
+PLUGIN: Final = "examples.demo.throttle_watch:ThrottleWatch"
+
+ARCHIVE_BYTES: Final = 48 * MIB
+"""What the consumer reads, round and round: more than its first window allows, and written in a second."""
+
+ARCHIVE_BATCH_BYTES: Final = 32 * KIB
+"""A Fetch is answered with whole batches, so the consumer's requests are no smaller than these."""
+
+JAVA_HEAP_MB: Final = 96
+UNLIMITED_RECORDS: Final = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Topic:
+    """A topic of the demo, with one partition on every broker."""
+
+    name: str
+    record_bytes: int
+    """Of every record's value; keys are null. End offsets times this are the bytes that arrived."""
+    replicas: int = 1
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Client:
+    """One of the clients."""
+
+    client_id: str
+    library: str
+    does: str
+    topic: Topic
+    verb: str = "sent"
+    limit: float | None = None
+    """Bytes a second; `None` has no quota."""
+    quota_key: str = "producer_byte_rate"
+    offered: float | None = None
+    """Bytes a second that it tries to send; `None` is all it can."""
+    program: str = ""
+    """A module of `examples.demo.clients`; without one it is Java's ProducerPerformance."""
+    settings: Mapping[str, str]
+    """In the library's own names."""
+
+    @property
+    def consumes(self) -> bool:
+        """Whether it reads; the others write."""
+        return self.quota_key == "consumer_byte_rate"
+
+
+# The demo may run for hours: old segments go within seconds, so that the disk does not fill.
+SHORT_LIVED: Final = {
+    "segment.bytes": str(16 * MIB),
+    "retention.bytes": str(32 * MIB),
+    "file.delete.delay.ms": "100",
+}
+
+BROKER_CONFIG: Final = {
+    "log.retention.check.interval.ms": 1000,
+    "log.initial.task.delay.ms": 1000,
+}
+
+LIBRDKAFKA: Final = f"librdkafka {confluent_kafka.libversion()[0]}"
+KAFKA_PYTHON: Final = f"kafka-python {version('kafka-python')}"
+JAVA: Final = f"Java client {KAFKA_VERSION}"
+
+# Sizes of requests: Kafka lets the request pass that overdraws a quota, on every connection and after every mute. With
+# three connections and mutes of a second, three requests a second come on top: here they are 5 % of each limit.
+
+FREE: Final = Client(
+    client_id="free-producer",
+    library=LIBRDKAFKA,
+    # Not all that it can: that would take both cores of a small machine, and the others need some.
+    does="produces 32 MiB/s",
+    offered=32 * MIB,
+    topic=Topic(name="free", record_bytes=8 * KIB, config=SHORT_LIVED),
+    program="librdkafka_producer",
+    settings={"linger.ms": "5", "queue.buffering.max.kbytes": "32768"},
+)
+
+LIMITED_PRODUCER: Final = Client(
+    client_id="limited-producer",
+    library=JAVA,
+    does="produces as fast as it may",
+    topic=Topic(name="limited", record_bytes=KIB, replicas=3, config=SHORT_LIVED),
+    limit=2 * MIB,
+    # A small buffer, so that what waits in the client is sent within delivery.timeout.ms.
+    settings={"batch.size": str(32 * KIB), "buffer.memory": str(8 * MIB)},
+)
+
+LIMITED_CONSUMER: Final = Client(
+    client_id="limited-consumer",
+    library=KAFKA_PYTHON,
+    does="consumes as fast as it may",
+    verb="received",
+    topic=Topic(name="archive", record_bytes=4 * KIB, config={}),
+    limit=4 * MIB,
+    quota_key="consumer_byte_rate",
+    program="kafka_python_consumer",
+    # Its check sums are written in Python, which takes all of a core for 2 MiB/s.
+    settings={"max_partition_fetch_bytes": str(64 * KIB), "check_crcs": "0"},
+)
+
+MISBEHAVING: Final = Client(
+    client_id="misbehaving",
+    library=LIBRDKAFKA,
+    does="floods, ignores throttle times",
+    topic=Topic(name="misbehaving", record_bytes=KIB, replicas=3, config=SHORT_LIVED),
+    limit=1 * MIB,
+    program="librdkafka_producer",
+    # Sends without waiting for replies or throttle times, and so long as it lives gives no request up.
+    settings={
+        "linger.ms": "0",
+        "batch.size": str(16 * KIB),
+        "max.in.flight.requests.per.connection": "1000000",
+        "queue.buffering.max.kbytes": "65536",
+        "queue.buffering.max.messages": "1000000",
+        "acks": "1",
+        "request.timeout.ms": "900000",
+        "socket.timeout.ms": "300000",
+        "message.timeout.ms": "0",
+    },
+)
+
+CLIENTS: Final = (FREE, LIMITED_PRODUCER, LIMITED_CONSUMER, MISBEHAVING)
+
+
+def proxy_config() -> str:
+    """Return the proxy's configuration: a quota for every client with a limit, and the demo's own plugin."""
+    quotas = "".join(
+        f'[[quotas]]\nentity = {{ client-id = "{client.client_id}" }}\n{client.quota_key} = {int(client.limit)}\n\n'
+        for client in CLIENTS
+        if client.limit is not None
+    )
+    head = "# Written by make demo. Edit it and send SIGHUP to the proxy: quotas change at once.\n\n"
+    return f'{head}{quotas}[plugins]\nload = ["{PLUGIN}"]\n'
+
+
+def command(client: Client, bootstrap_servers: str) -> list[str]:
+    """Return the command that runs `client`. Raises what finding Java and Kafka's jars raises."""
+    if not client.program:
+        return _java_producer(client, bootstrap_servers)
+    return [
+        *(sys.executable, "-m", f"examples.demo.clients.{client.program}"),
+        *("--bootstrap-servers", bootstrap_servers),
+        *("--client-id", client.client_id, "--topic", client.topic.name),
+        *("--record-bytes", str(client.topic.record_bytes)),
+        *(["--rate", str(client.offered)] if client.offered is not None else []),
+        *(f"--set={name}={value}" for name, value in client.settings.items()),
+    ]
+
+
+def _java_producer(client: Client, bootstrap_servers: str) -> list[str]:
+    settings = {"client.id": client.client_id, **client.settings}
+    arguments = [
+        *("--topic", client.topic.name, "--num-records", str(UNLIMITED_RECORDS)),
+        *("--record-size", str(client.topic.record_bytes), "--throughput", "-1"),
+        *("--bootstrap-server", bootstrap_servers),
+        *("--command-property", *(f"{name}={value}" for name, value in settings.items())),
+    ]
+    return java_command(
+        KAFKA_VERSION,
+        Tool.PRODUCER_PERF_TEST.value,
+        arguments,
+        heap_mb=JAVA_HEAP_MB,
+        class_data=class_data_archive(KAFKA_VERSION),
+    )

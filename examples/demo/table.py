@@ -1,0 +1,125 @@
+"""The live table: one row a client. Pure: views in, something rich can draw out."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+from rich import box
+from rich.console import Group
+from rich.table import Table
+from rich.text import Text
+
+from examples.demo.scenario import WINDOW_S
+from examples.demo.verdict import mib
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import RenderableType
+
+    from examples.demo.scenario import Client
+
+BARS: Final = " ▁▂▃▄▅▆▇█"
+MOST_BARS: Final = 30
+FEWEST_BARS: Final = 7
+NOW_S: Final = 2
+"""What the column "now" is taken over."""
+DOES_WIDTH: Final = 18
+# Of the table, with some room for longer numbers; a test holds them to what is drawn.
+NARROW: Final = 73
+"""Without the bars and without what a client does."""
+WIDE: Final = 93
+"""Without the bars."""
+
+
+class State(Enum):
+    """What a client is at; the value is the word in the table."""
+
+    STARTING = "starting"
+    FREE = "running"
+    MUTED = "muted"
+    FAILED = "failed"
+
+
+STYLES: Final = {State.STARTING: "dim", State.FREE: "green", State.MUTED: "yellow", State.FAILED: "bold red"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One client, now."""
+
+    client: Client
+    state: State
+    now_rate: float
+    """Bytes a second over `NOW_S`."""
+    mean_rate: float
+    """Bytes a second over Kafka's window."""
+    muted_share: float
+    """Of the time since all clients run, and of all its connections."""
+    throttled_requests: int
+    longest_throttle_s: float
+    bars: Sequence[float]
+    """Bytes of each of the last `MOST_BARS` seconds."""
+
+
+def draw(rows: Sequence[Row], *, title: str, width: int, ascii_only: bool, footnote: bool = True) -> RenderableType:
+    """Return the table and, unless told not to, its footnote; what there is no room for is left out."""
+    wide = width >= WIDE + FEWEST_BARS
+    bars = min(MOST_BARS, width - (WIDE if wide else NARROW))
+    if ascii_only or bars < FEWEST_BARS:
+        bars = 0
+    lines = box.ASCII if ascii_only else box.SIMPLE
+    table = Table(title=title, title_justify="left", title_style="bold", box=lines, collapse_padding=not ascii_only)
+    table.add_column("client", no_wrap=True)
+    if wide:
+        table.add_column("does", no_wrap=True)
+    for name in ("now", f"{WINDOW_S} s\nmean", "limit", "muted", "throttled"):
+        table.add_column(name, justify="right", no_wrap=True)
+    if bars:
+        table.add_column("each second", no_wrap=True)
+    table.add_column("state", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row, wide=wide, bars=bars))
+    return Group(table, Text(_footnote(bars=bars > 0), style="dim")) if footnote else table
+
+
+def _cells(row: Row, *, wide: bool, bars: int) -> list[RenderableType]:
+    client = row.client
+    name = Text.assemble((client.client_id, "bold"), "\n", (client.library, "dim"))
+    cells: list[RenderableType] = [name]
+    if wide:
+        cells.append(textwrap.fill(client.does, DOES_WIDTH))
+    limited = client.limit is not None
+    over = client.limit is not None and row.mean_rate > client.limit * 1.1
+    cells += [
+        mib(row.now_rate),
+        Text(mib(row.mean_rate), style="bold red" if over else "bold"),
+        mib(client.limit) if client.limit is not None else "none",
+        f"{row.muted_share:.0%}" if limited else "-",
+        f"{row.throttled_requests}x\nmax {row.longest_throttle_s:.1f} s" if limited else "-",
+    ]
+    if bars:
+        cells.append(Text(sparkline(row.bars[-bars:]), style="cyan"))
+    cells.append(Text(row.state.value, style=STYLES[row.state]))
+    return cells
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return a character for each value, as high as its share of the highest; any value above 0 shows."""
+    highest = max(values, default=0.0)
+    if highest <= 0:
+        return " " * len(values)
+    steps = len(BARS) - 1
+    return "".join(BARS[0 if value <= 0 else max(1, round(value / highest * steps))] for value in values)
+
+
+def _footnote(*, bars: bool) -> str:
+    each = ' "each second" shows that saw, each row to its own scale.' if bars else ""
+    return (
+        f"MiB/s of record values; \"now\" is over {NOW_S} s. Kafka's quota lets a window of {WINDOW_S} s' bytes through"
+        f" at once and then waits, so the mean over {WINDOW_S} s is what the limit holds.{each}"
+        ' "muted" is the share of time that the client\'s connections were not read.'
+    )

@@ -1,0 +1,121 @@
+"""A plugin of the proxy that adds up, per client id, what quotas did: an example of the observing hooks.
+
+Loaded by `[plugins] load` (see `scenario.proxy_config`). It watches Produce and Fetch, so its connections are those
+that carry data; what it counts stands on the proxy's metrics page as `headrace_demo_...`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
+from quota_callbacks.requests import Interest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from quota_callbacks.requests import Connection, Request
+
+PRODUCE: Final = 0
+FETCH: Final = 1
+
+MAX_CLIENTS: Final = 64
+"""Client ids that are told apart; clients choose their ids, and the number of series must stay bounded."""
+
+
+@dataclass(slots=True)
+class _Client:
+    throttled: int = 0
+    longest_throttle_ms: int = 0
+    muted_s: float = 0.0
+    """Of all its connections, up to `muted_until`, which lies ahead while one is muted."""
+    lost: int = 0
+    muted_until: dict[int, float] = field(default_factory=dict)
+    """Open connections, by their id, and until when they are or were muted."""
+
+
+class ThrottleWatch:
+    """Counts throttled requests, muted time and lost connections of each client id."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._clients: dict[str, _Client] = {}
+        self._owner: dict[int, _Client] = {}
+        """By connection id."""
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        """Produce and Fetch, by their heads."""
+        return Interest(api_key=PRODUCE), Interest(api_key=FETCH)
+
+    @hookimpl
+    def request_completed(self, request: Request) -> None:
+        """Add its mute to the time its connection is muted for; mutes overlap, so what was counted is left out."""
+        client = self._client(request)
+        if client is None or not request.throttle_ms:
+            return
+        client.throttled += 1
+        client.longest_throttle_ms = max(client.longest_throttle_ms, request.throttle_ms)
+        decided_s = request.received_s if request.api_key == PRODUCE else request.reply_s or request.received_s
+        until_s = decided_s + request.throttle_ms / 1000
+        counted_s = client.muted_until[request.connection.connection_id]
+        if until_s > counted_s:
+            client.muted_s += until_s - max(counted_s, decided_s)
+            client.muted_until[request.connection.connection_id] = until_s
+
+    @hookimpl
+    def connection_closed(self, connection: Connection) -> None:
+        """Forget it; a mute that it did not sit out was none."""
+        client = self._owner.pop(connection.connection_id, None)
+        if client is not None:
+            client.lost += 1
+            until_s = client.muted_until.pop(connection.connection_id)
+            client.muted_s -= max(0.0, until_s - trio.current_time())
+
+    @hookimpl
+    def collect_metrics(self) -> Iterator[Metric]:
+        """Six series for each client id."""
+        now_s = trio.current_time()
+        for client_id, client in self._clients.items():
+            ahead = [until_s - now_s for until_s in client.muted_until.values() if until_s > now_s]
+            totals = {
+                "throttled_requests": client.throttled,
+                "muted_seconds": client.muted_s - sum(ahead),
+                "lost_connections": client.lost,
+            }
+            gauges = {
+                "longest_throttle_seconds": client.longest_throttle_ms / 1000,
+                "data_connections": len(client.muted_until),
+                "muted_data_connections": len(ahead),
+            }
+            labels = {"client_id": client_id}
+            for name, value in [*totals.items(), *gauges.items()]:
+                yield Metric(name=f"demo_{name}", help=_HELP[name], value=value, total=name in totals, labels=labels)
+
+    def _client(self, request: Request) -> _Client | None:
+        connection_id = request.connection.connection_id
+        client = self._owner.get(connection_id)
+        if client is None:
+            client = self._clients.get(request.client_id)
+            if client is None:
+                if len(self._clients) >= MAX_CLIENTS:
+                    return None
+                client = self._clients[request.client_id] = _Client()
+            self._owner[connection_id] = client
+            client.muted_until[connection_id] = -math.inf
+        return client
+
+
+_HELP: Final = {
+    "throttled_requests": "Produce and Fetch requests that a quota throttled.",
+    "muted_seconds": "Time that connections were not read because of a quota, added up over connections.",
+    "lost_connections": "Connections with Produce or Fetch that are closed, whoever closed them.",
+    "longest_throttle_seconds": "The longest throttle time so far.",
+    "data_connections": "Open connections with Produce or Fetch.",
+    "muted_data_connections": "Those of them that are not read now.",
+}

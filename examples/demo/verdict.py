@@ -1,0 +1,114 @@
+"""The last paragraph: what was seen, in plain words, and what did not hold. Pure; every number comes from the run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from examples.demo.scenario import MIB, WINDOW_S
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TOLERATED: Final = 1.10
+"""Of a limit. Kafka's own means over whole windows lie a few percent around it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOutcome:
+    """What was seen of one client."""
+
+    client_id: str
+    library: str
+    verb: str
+    limit: float | None
+    """Bytes a second; `None` has no quota."""
+    rate: float
+    """Bytes a second over the span that is judged."""
+    muted_share: float
+    """Of the same span and of all its connections."""
+    throttled_requests: int
+    longest_throttle_s: float
+    told: int | None
+    """Throttle times that the client itself saw; `None` where its library does not tell."""
+    most_in_flight: int
+    ignores_throttling: bool
+    lost_connections: int
+    problem: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was seen of all."""
+
+    span_s: float
+    clients: Sequence[ClientOutcome]
+    throttled_requests: int
+    proxy_errors: int
+    enforcing: bool = True
+
+
+def faults(outcome: Outcome) -> list[str]:
+    """Return what did not hold, a clause each; empty when all is well."""
+    found = []
+    for client in outcome.clients:
+        if client.problem is not None:
+            found.append(f"{client.client_id} {client.problem}")
+        if client.limit is not None and client.rate > TOLERATED * client.limit:
+            over = client.rate / client.limit - 1
+            found.append(f"{client.client_id} was {over:.0%} above its limit of {mib(client.limit)} MiB/s")
+        if client.rate <= 0:
+            found.append(f"{client.client_id} {client.verb} nothing")
+        if client.lost_connections:
+            found.append(f"{_count(client.lost_connections, 'connection')} of {client.client_id} were closed")
+    if outcome.proxy_errors:
+        found.append(f"the proxy counted {_count(outcome.proxy_errors, 'connection error')}")
+    return found
+
+
+def paragraph(outcome: Outcome) -> str:
+    """Return the summary of a run."""
+    windows = round(outcome.span_s / WINDOW_S)
+    spans = f"{windows} of Kafka's {WINDOW_S} s quota windows" if windows > 1 else "one of Kafka's quota windows"
+    sentences = [f"Over the last {outcome.span_s:.0f} s, {spans}, this is what came through Headrace."]
+    sentences += [_sentence(client) for client in outcome.clients]
+    disconnected = sum(client.lost_connections for client in outcome.clients)
+    lost = f"{_count(disconnected, 'connection')} ended" if disconnected else "no client was disconnected"
+    sentences.append(f"{_count(outcome.throttled_requests, 'request')} were throttled in all; {lost}.")
+    found = faults(outcome)
+    if found:
+        sentences.append(f"NOT AS IT SHOULD BE: {'; '.join(found)}.")
+    else:
+        sentences.append("Every limit held, and no client reported an error.")
+    return " ".join(sentences)
+
+
+def mib(rate: float) -> str:
+    """Bytes as MiB, with as many digits as say something: 78, 2.03, 2."""
+    value = rate / MIB
+    if value >= 100:
+        return f"{value:.0f}"
+    if value >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}".removesuffix(".00")
+
+
+def _sentence(client: ClientOutcome) -> str:
+    name = f"{client.client_id} ({client.library})"
+    if client.limit is None:
+        return f"{name} had no limit and {client.verb} {mib(client.rate)} MiB/s."
+    text = (
+        f"{name} was allowed {mib(client.limit)} MiB/s and {client.verb} {mib(client.rate)} MiB/s; its connections"
+        f" were muted {client.muted_share:.0%} of the time, for up to {client.longest_throttle_s:.1f} s at once."
+    )
+    if client.told is None or not client.told:
+        return text
+    told = f" It saw {_count(client.told, 'throttle time')}"
+    if not client.ignores_throttling:
+        return f"{text}{told} and kept to them."
+    flight = f", with up to {client.most_in_flight:,} requests in flight" if client.most_in_flight else ""
+    return f"{text}{told} and sent on regardless{flight}, and was held all the same."
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
