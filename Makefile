@@ -24,7 +24,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8-async proxy plugins testbed examples
+	$(BIN)/flake8-async $$(git ls-files 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
 
 types: $(STAMP)
 	$(BIN)/mypy

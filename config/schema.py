@@ -248,7 +248,7 @@ class Enforcement:
     """Whether quotas throttle, and whom they never do."""
 
     enabled: Annotated[
-        bool, Setting("enabled", Boolean(), "Whether anybody is throttled; false measures and reports only.")
+        bool, Setting("enabled", Boolean(), "Whether anybody is throttled; while false no quota callback is asked.")
     ] = True
     exempt_users: Annotated[
         tuple[str, ...],

@@ -138,6 +138,7 @@ class ClientConnection:
     def throttled(self, exchange: Exchange, now_s: float) -> None:
         """A callback throttled ``exchange``: mute the channel from now on."""
         self.mute.extend(now_s, exchange.throttle_ms)
+        exchange.throttled_s = now_s
         counters = self.house.counters
         quota = exchange.reason.quota if exchange.reason is not None else "unnamed"
         counters.throttled[quota] = counters.throttled.get(quota, 0) + 1

@@ -96,11 +96,15 @@ class MetricsPage:
     def _plugin_metrics(self) -> Iterator[Metric]:
         hooks = self._house.hooks
         yield _labelled("plugin_errors", "Errors that plugins raised, by plugin.", "plugin", hooks.failures)
+        families: dict[str, Metric] = {}
         for sample in hooks.collect_metrics():
-            family = CounterMetricFamily if sample.total else GaugeMetricFamily
-            metric = family(f"headrace_{sample.name}", sample.help, labels=tuple(sample.labels))
-            metric.add_metric(tuple(sample.labels.values()), sample.value)
-            yield metric
+            metric = families.get(sample.name)
+            if metric is None:
+                family = CounterMetricFamily if sample.total else GaugeMetricFamily
+                metric = families[sample.name] = family(f"headrace_{sample.name}", sample.help)
+            suffix = "_total" if sample.total else ""
+            metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
+        yield from families.values()
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

@@ -13,7 +13,7 @@ from proxy.errors import UpstreamFault
 from proxy.reply_edits import edit_reply
 from proxy.reply_plans import ReplyKind
 from proxy.request_relay import READS_A_WAKE_UP, SPLICE_FROM_BYTES
-from proxy.sockets import READ_BUFFER_BYTES, PlainChannel
+from proxy.sockets import READ_BYTES, PlainChannel
 from proxy.wire.apis import API_NAMES
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.fetch_walk import FetchWalk
@@ -73,7 +73,7 @@ class ReplyRelay:
                     return
                 self._scan(end)
                 await self._send()
-                if end < READ_BUFFER_BYTES:
+                if end < READ_BYTES:
                     break
 
     def _read(self) -> int | None:
@@ -81,7 +81,7 @@ class ReplyRelay:
         kept = len(tail)
         if kept:
             buffer[:kept] = tail
-        count = self._upstream.receive_into(buffer[kept:])
+        count = self._upstream.receive_into(buffer[kept : kept + READ_BYTES])
         if count is None or count == 0:
             return count
         self._connection.last_active_s = self._house.clock()

@@ -14,7 +14,7 @@ from proxy.errors import ClientFault
 from proxy.in_flight import Exchange
 from proxy.refusing import answer_unsupported_version, refuse
 from proxy.reply_plans import TOKEN_PLAN, reply_plan
-from proxy.sockets import READ_BUFFER_BYTES
+from proxy.sockets import READ_BYTES
 from proxy.wire.apis import APIS, ApiKey
 from proxy.wire.frames import FrameScanner
 from proxy.wire.headerless_tokens import HeaderlessTokens, handshake_mechanism
@@ -75,7 +75,7 @@ class RequestRelay:
                     return
                 self._scan(end)
                 await self._hand_on()
-                if end < READ_BUFFER_BYTES or self._held or self._must_hold():
+                if end < READ_BYTES or self._held or self._must_hold():
                     break
 
     def _read(self) -> int | None:
@@ -88,7 +88,7 @@ class RequestRelay:
             self._held = False
             return kept
         connection = self._connection
-        count = connection.client.receive_into(buffer[kept:])
+        count = connection.client.receive_into(buffer[kept : kept + READ_BYTES])
         if count is None or count == 0:
             return count
         connection.last_active_s = self._house.clock()

@@ -23,8 +23,13 @@ if TYPE_CHECKING:
     from proxy.errors import ConnectionFault
     from proxy.wire.heads import Buffer
 
+READ_BYTES: Final = 64 * 1024
+"""The most that one read takes. Large frames are spliced past it, so more gains nothing; and it is what a connection
+has to keep
+when the other side takes nothing: 1,000 stuck clients are 64 MiB."""
+
 READ_BUFFER_BYTES: Final = 256 * 1024
-"""One buffer for the whole process. 256 KiB halves the CPU per byte against 64 KiB; more gains nothing."""
+"""One buffer for the whole process: what one read takes, behind the longest head that is waited for."""
 
 PIPE_BYTES: Final = 1024 * 1024
 """``/proc/sys/fs/pipe-max-size`` for unprivileged users; what cannot be had is asked for by halves."""

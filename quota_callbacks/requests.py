@@ -88,6 +88,7 @@ class Request:
         "response_bytes",
         "response_header_bytes",
         "throttle_ms",
+        "throttled_s",
     )
 
     def __init__(
@@ -130,6 +131,8 @@ class Request:
         """The throttle time that the broker itself put into the reply."""
         self.throttle_ms = 0
         """The longest throttle that a callback asked for."""
+        self.throttled_s: float | None = None
+        """When the mute for `throttle_ms` began."""
         self.reason: Reason | None = None
         """The quota that bound, of the longest throttle or the refusal."""
         self.refused_code = 0

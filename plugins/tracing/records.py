@@ -43,6 +43,7 @@ class TraceRecord(NamedTuple):
     response_bytes: int
     acks: int | None
     throttle_ms: int
+    throttled_s: float | None
     broker_throttle_ms: int
     reason: Reason | None
     refused_code: int
@@ -80,6 +81,7 @@ def record_of(request: Request, trace_id: int) -> TraceRecord:
         request.response_bytes,
         request.acks,
         request.throttle_ms,
+        request.throttled_s,
         request.broker_throttle_ms,
         None if reason is None else _bounded(reason),
         request.refused_code,

@@ -59,9 +59,6 @@ ERROR_NAMES: Final = {
 }
 """``org.apache.kafka.common.protocol.Errors``, of what a proxy answers with."""
 
-CHARGED_BY_REPLY: Final = ("consumer_byte_rate", "request_percentage")
-"""Quotas that are charged, and bind, when the reply's head is read; the others when the request is."""
-
 Attributes = dict[str, "str | int | float"]
 
 
@@ -154,7 +151,7 @@ class SpanBuilder:
         span.end(record.completed_ns if record.reply_s is None else _wall_ns(record, record.reply_s))
 
     def _mute(self, record: TraceRecord, inside: Context) -> None:
-        begin_ns = _wall_ns(record, _bound_at_s(record))
+        begin_ns = _wall_ns(record, record.received_s if record.throttled_s is None else record.throttled_s)
         span = self._tracer.start_span(MUTE, context=inside, attributes=_quota_attributes(record), start_time=begin_ns)
         span.end(begin_ns + record.throttle_ms * 1_000_000)
 
@@ -170,14 +167,6 @@ def _span_name(record: TraceRecord) -> str:
 
 def _wall_ns(record: TraceRecord, at_s: float) -> int:
     return record.completed_ns - round((record.completed_s - at_s) * 1e9)
-
-
-def _bound_at_s(record: TraceRecord) -> float:
-    """When the quota bound, which is when the mute began."""
-    by_reply = record.reason is not None and record.reason.quota in CHARGED_BY_REPLY
-    if by_reply and record.reply_s is not None:
-        return record.reply_s
-    return record.received_s if record.forwarded_s is None else record.forwarded_s
 
 
 def _request_attributes(record: TraceRecord) -> Attributes:

@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Any, Final
 
 from proxy.wire.errors import UnknownMessage
 
-_DATA_FILE: Final = "kafka_messages.json"
+_DATA_FILE: Final = Path(__file__).with_name("kafka_messages.json")
 _NAME_AT: Final = len(b'{"name":"')
 
 # What a field holds that is not given: FieldSpec.fieldDefault of Kafka's generator. A struct has its fields' defaults.
@@ -67,8 +67,7 @@ class Schema:
 def _lines() -> dict[str, tuple[bytes, ...]]:
     """The lines of each message, by its name: one, or two where an older definition covers the lower versions."""
     found: dict[str, tuple[bytes, ...]] = {}
-    lines = files("proxy.wire").joinpath(_DATA_FILE).read_bytes().splitlines()
-    for line in lines[1:]:  # the first is the notice
+    for line in _DATA_FILE.read_bytes().splitlines()[1:]:  # the first is the notice
         name = line[_NAME_AT : line.index(b'"', _NAME_AT)].decode()
         found[name] = (*found.get(name, ()), line)
     return found

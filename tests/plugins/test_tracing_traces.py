@@ -94,8 +94,10 @@ def test_scope_and_schema(tracing: Traced, otlp_receiver: OtlpReceiver) -> None:
     assert otlp_receiver.exports[0].path == "/v1/traces"
 
 
-def test_a_throttled_produce_is_muted_from_its_hand_over(tracing: Traced, otlp_receiver: OtlpReceiver) -> None:
-    trace = trace_of(tracing, otlp_receiver, throttled())
+def test_a_throttled_produce_is_muted_from_when_the_quota_bound(tracing: Traced, otlp_receiver: OtlpReceiver) -> None:
+    produce = throttled()
+    produce.throttled_s = produce.received_s + 0.001
+    trace = trace_of(tracing, otlp_receiver, produce)
     mute = trace.mute
     assert mute is not None
     assert (mute.kind, mute.parent_id) == ("INTERNAL", trace.request.span_id)
@@ -120,7 +122,9 @@ def test_what_is_charged_by_the_reply_mutes_from_the_reply(
     quota: str, tracing: Traced, otlp_receiver: OtlpReceiver
 ) -> None:
     reason = Reason(quota=quota, entity=OVER_FETCH.entity, observed=3.5, limit=2.0)
-    trace = trace_of(tracing, otlp_receiver, request(FETCH, throttle_ms=40, reason=reason))
+    fetch = request(FETCH, throttle_ms=40, reason=reason)
+    fetch.throttled_s = fetch.reply_s
+    trace = trace_of(tracing, otlp_receiver, fetch)
     mute, broker = trace.mute, trace.broker
     assert mute is not None
     assert broker is not None
