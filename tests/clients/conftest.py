@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import Coordinates, Front, eventually
+from tests.clients.fronts import FRONTS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from testbed.cluster import KafkaCluster
 
-FRONTS = {"4.3.1": "front43", "3.9.1": "front39"}
 JSON_LOG = ("--log-format", "json")
 # A client that ends with replies unread, as librdkafka does, resets its connections: its right, and logged as its own.
 HANG_UPS = ("client: connection reset", "client: connection closed while it was written to")

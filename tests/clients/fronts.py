@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+FRONTS = {"4.3.1": "front43", "3.9.1": "front39"}
+"""The fixtures of `Front`, by the brokers' version."""
+
 DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
 POLL_S = 0.02

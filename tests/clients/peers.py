@@ -68,9 +68,9 @@ class PeerWatch:
         return [*strangers, *(line for front in self._proxies.values() for line in self._surplus(front))]
 
     @property
-    def seen(self) -> int:
-        """How many connections to brokers were seen, the brokers' own among them."""
-        return len(self._owners)
+    def client_ports(self) -> set[int]:
+        """The other ends' ports of all connections seen so far, the brokers' own among them."""
+        return {tie.client_port for tie in list(self._owners)}
 
     def _run(self) -> None:
         while not self._ended.wait(SAMPLE_S):

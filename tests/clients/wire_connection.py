@@ -21,6 +21,7 @@ ANSWER_TIMEOUT_S: Final = 30.0
 CORRELATION_ID: Final = 4711
 CLIENT_ID: Final = "wire-connection"
 
+_UNSUPPORTED_VERSION: Final = struct.pack(">h", 35)
 _LENGTH: Final = struct.Struct(">i")
 
 
@@ -73,11 +74,11 @@ def request_frame(api_key: ApiKey, version: int, message: Message) -> bytes:
 
 
 def read_reply(api_key: ApiKey, version: int, reply: bytes) -> Message:
-    """A reply's body, after its header was checked. For ApiVersions see KIP-511: an error is in the layout of v0."""
+    """A reply's body, after its header was checked. KIP-511: to an ApiVersions that is too new, the answer is a v0."""
     header_bytes = 5 if response_header_version(api_key, version) else 4
     assert decode("ResponseHeader", header_bytes - 4, reply[:header_bytes])["correlation_id"] == CORRELATION_ID
     body = reply[header_bytes:]
-    if api_key == ApiKey.API_VERSIONS and body[:2] != b"\0\0":
+    if api_key == ApiKey.API_VERSIONS and body[:2] == _UNSUPPORTED_VERSION:
         version = 0
     return decode(f"{APIS[api_key].name}Response", version, body)
 
