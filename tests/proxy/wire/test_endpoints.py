@@ -59,7 +59,7 @@ def expected_of(api_key: int, message: Message) -> Message:
     elif "coordinators" in message:
         expected["coordinators"] = [expected_coordinator(row) for row in message["coordinators"]]
     else:
-        expected = expected_coordinator(message)
+        expected = dict(expected_coordinator(message))
     return expected
 
 

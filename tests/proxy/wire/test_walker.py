@@ -87,7 +87,7 @@ def test_an_error_names_message_version_field_and_offset() -> None:
     body = encode("MetadataResponse", 12, METADATA)
     error = broken("MetadataResponse", 12, body.replace(b"\x03b1", b"\x7fb1"))
     assert (error.message, error.version, error.field, error.offset) == ("MetadataResponse", 12, "brokers.host", 9)
-    assert str(error) == "MetadataResponse v12: brokers.host at byte 9: a string of 126 bytes, but 20 are left"
+    assert str(error) == "MetadataResponse v12: brokers.host at byte 9: a string of 126 bytes, but 16 are left"
 
 
 @pytest.mark.parametrize("count", [b"\x7f\xff\xff\xff", b"\x00\x10\x00\x00"])
