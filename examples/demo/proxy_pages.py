@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import http
 import http.client
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from testbed.errors import TestbedError
+from testbed.errors import TestbedError, TestbedTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from testbed.proxy_process import ProxyProcess
+
+LOG_TAIL: Final = 2000
+"""Characters of the proxy's log that an error ends with."""
+ENDING_S: Final = 0.5
+"""A process that is ending closes its sockets first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +55,19 @@ class ProxyPage:
 def read_page(proxy: ProxyProcess) -> ProxyPage:
     """Ask the proxy. Raises TestbedError, with the end of its log, when it does not answer."""
     try:
-        _, text = proxy.get("/metrics")
+        status, text = proxy.get("/metrics")
     except (OSError, http.client.HTTPException) as error:
-        raise TestbedError(f"the proxy does not answer: {error}\n{proxy.log[-2000:]}") from error
+        raise TestbedError(f"{_fate(proxy)}: {error!r}\n{proxy.log[-LOG_TAIL:]}") from error
+    if status != http.HTTPStatus.OK:
+        raise TestbedError(f"the proxy's metrics page failed with status {status}: {text}\n{proxy.log[-LOG_TAIL:]}")
     return parse_page(text, time.monotonic())
+
+
+def _fate(proxy: ProxyProcess) -> str:
+    try:
+        return f"the proxy ended by itself with status {proxy.wait(ENDING_S)}"
+    except TestbedTimeoutError:
+        return "the proxy runs, but its admin server does not answer"
 
 
 def parse_page(text: str, at_s: float) -> ProxyPage:

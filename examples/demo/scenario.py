@@ -24,6 +24,8 @@ KAFKA_VERSION: Final = DEFAULT_BROKER_VERSION
 WINDOW_S: Final = 11
 """Kafka's default quota window, 11 samples of 1 s, which is also Headrace's. The first samples take a whole window's
 bytes at once and the rest of the window waits, so only means over whole windows say whether a limit holds."""
+SAMPLE_S: Final = 1
+"""Of the window. Kafka divides by up to one sample more than the window, so a window may hold that much more."""
 
 PLUGIN: Final = "examples.demo.throttle_watch:ThrottleWatch"
 
@@ -90,7 +92,7 @@ KAFKA_PYTHON: Final = f"kafka-python {version('kafka-python')}"
 JAVA: Final = f"Java client {KAFKA_VERSION}"
 
 # Sizes of requests: Kafka lets the request pass that overdraws a quota, on every connection and after every mute. With
-# three connections and mutes of a second, three requests a second come on top: here they are 5 % of each limit.
+# three connections and mutes of a second, three requests a second come on top: here they are 2 to 5 % of each limit.
 
 FREE: Final = Client(
     client_id="free-producer",
@@ -110,7 +112,7 @@ LIMITED_PRODUCER: Final = Client(
     topic=Topic(name="limited", record_bytes=KIB, replicas=3, config=SHORT_LIVED),
     limit=2 * MIB,
     # A small buffer, so that what waits in the client is sent within delivery.timeout.ms.
-    settings={"batch.size": str(32 * KIB), "buffer.memory": str(8 * MIB)},
+    settings={"batch.size": str(16 * KIB), "buffer.memory": str(8 * MIB)},
 )
 
 LIMITED_CONSUMER: Final = Client(
@@ -130,7 +132,7 @@ MISBEHAVING: Final = Client(
     client_id="misbehaving",
     library=LIBRDKAFKA,
     does="floods, ignores throttle times",
-    topic=Topic(name="misbehaving", record_bytes=KIB, replicas=3, config=SHORT_LIVED),
+    topic=Topic(name="misbehaving", record_bytes=KIB, config=SHORT_LIVED),
     limit=1 * MIB,
     program="librdkafka_producer",
     # Sends without waiting for replies or throttle times, and so long as it lives gives no request up.

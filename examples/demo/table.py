@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.demo.scenario import WINDOW_S
-from examples.demo.verdict import mib
+from examples.demo.verdict import mib, tolerated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +79,7 @@ def draw(rows: Sequence[Row], *, title: str, width: int, ascii_only: bool, footn
     for name in ("now", f"{WINDOW_S} s\nmean", "limit", "muted", "throttled"):
         table.add_column(name, justify="right", no_wrap=True)
     if bars:
-        table.add_column("each second", no_wrap=True)
+        table.add_column("each\nsecond", no_wrap=True)
     table.add_column("state", no_wrap=True)
     for row in rows:
         table.add_row(*_cells(row, wide=wide, bars=bars))
@@ -93,7 +93,7 @@ def _cells(row: Row, *, wide: bool, bars: int) -> list[RenderableType]:
     if wide:
         cells.append(textwrap.fill(client.does, DOES_WIDTH))
     limited = client.limit is not None
-    over = client.limit is not None and row.mean_rate > client.limit * 1.1
+    over = client.limit is not None and row.mean_rate > client.limit * tolerated(WINDOW_S)
     cells += [
         mib(row.now_rate),
         Text(mib(row.mean_rate), style="bold red" if over else "bold"),

@@ -57,11 +57,11 @@ class ThrottleWatch:
     def request_completed(self, request: Request) -> None:
         """Add its mute to the time its connection is muted for; mutes overlap, so what was counted is left out."""
         client = self._client(request)
-        if client is None or not request.throttle_ms:
+        if client is None or request.throttled_s is None:
             return
         client.throttled += 1
         client.longest_throttle_ms = max(client.longest_throttle_ms, request.throttle_ms)
-        decided_s = request.received_s if request.api_key == PRODUCE else request.reply_s or request.received_s
+        decided_s = request.throttled_s
         until_s = decided_s + request.throttle_ms / 1000
         counted_s = client.muted_until[request.connection.connection_id]
         if until_s > counted_s:
