@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import re
 import zipfile
@@ -24,6 +25,8 @@ from testbed.locks import exclusive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+_log = logging.getLogger(__name__)
 
 DEFAULT_BROKER_VERSION = "4.3.1"
 BROKER_VERSIONS = ("4.3.1", "3.9.1")
@@ -82,7 +85,8 @@ def resolve(*coordinates: str) -> tuple[Path, ...]:
     """Return the jar files of `coordinates` ("group:artifact:version") and of all their run-time dependencies.
 
     Milliseconds when cached, else a download; only one process at a time downloads. Raises ArtifactsUnavailableError
-    when the jars cannot be had, LockTimeoutError when another process is still downloading after LOCK_TIMEOUT_S.
+    when the jars cannot be had, LockTimeoutError when another process is still downloading after LOCK_TIMEOUT_S. A
+    download is announced to the logger testbed.artifacts, at level INFO.
     """
     cache = cache_directory()
     index = cache / "index" / (re.sub(r"[^\w.-]+", "_", "+".join(coordinates)) + ".json")
@@ -93,6 +97,7 @@ def resolve(*coordinates: str) -> tuple[Path, ...]:
         with exclusive(cache / "artifacts.lock", timeout_s=LOCK_TIMEOUT_S):
             if jars := _read_index(cache, index):  # another process was faster
                 return jars
+            _log.info("downloading %s into %s, once", " and ".join(coordinates), cache)
             with _undo_of_interrupted_downloads(cache):
                 jars = _download(cache, coordinates)
                 _write_index(cache, index, jars)

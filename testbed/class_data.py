@@ -8,6 +8,7 @@ convenience: when it cannot be made there is none, and the JVM itself ignores on
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import time
@@ -27,7 +28,10 @@ from testbed.storage import bootstrap_checkpoint, format_directory, kafka_uuid
 if TYPE_CHECKING:
     from pathlib import Path
 
-TRAINING_TIMEOUT_S = 60.0
+_log = logging.getLogger(__name__)
+
+# Five seconds on an idle machine, half a minute on one with a load of twenty.
+TRAINING_TIMEOUT_S = 120.0
 POLL_S = 0.02
 
 
@@ -44,18 +48,23 @@ def class_data_archive(version: str) -> Path | None:
         with exclusive(archive.with_suffix(".lock"), timeout_s=2 * TRAINING_TIMEOUT_S):
             if not archive.is_file():
                 _make_archive(archive, version)
-    return archive if archive.stat().st_size else None
+    return archive if archive.is_file() and archive.stat().st_size else None
 
 
 def _make_archive(archive: Path, version: str) -> None:
-    """Make the archive, or an empty file so that a Java that cannot make one is asked only once."""
+    """Make the archive, or an empty file so that a Java that cannot make one is asked only once.
+
+    Nothing at all after an accident, such as a broker too slow for the time-out: the next caller tries again.
+    """
     draft = archive.with_suffix(f".{os.getpid()}.draft")
+    _log.info("preparing quick starts of Kafka %s, once", version)
     try:
         _train(draft, version)
-    except TestbedError:
+    except TestbedError as error:
+        _log.warning("cannot prepare quick starts of Kafka %s: %s", version, error)
         draft.unlink(missing_ok=True)
-    if not draft.is_file():
-        draft.touch()
+        return
+    draft.touch()
     draft.replace(archive)
 
 
