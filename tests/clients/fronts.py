@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import re
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -66,6 +67,13 @@ class Front:
         """Host and port of every broker as the proxy shows it."""
         return {("127.0.0.1", self.proxy.broker_port(broker.node_id)) for broker in self.cluster.brokers}
 
+    def requests(self, api: str) -> float:
+        """How many requests of that API the proxy has read from clients."""
+        found = re.search(
+            rf'^headrace_requests_total{{api="{api}"}} (\S+)', self.proxy.get("/metrics")[1], re.MULTILINE
+        )
+        return float(found[1]) if found else 0.0
+
     def coordinator(self, kind: Coordinates, key: str) -> int:
         """The node id of the broker that coordinates a group or a transactional id, once there is one."""
 
@@ -78,7 +86,9 @@ class Front:
 
     def tool(self, tool: Tool, *arguments: str, version: str | None = None, stdin: str = "") -> str:
         """Run one of Kafka's tools against the proxy, by default the brokers' version of it; return what it printed."""
-        command = ["--bootstrap-server", self.bootstrap_servers, *arguments]
+        # Of all tools, this one is told by a property in 3.9.
+        connect = () if tool is Tool.PRODUCER_PERF_TEST else ("--bootstrap-server", self.bootstrap_servers)
+        command = [*connect, *arguments]
         return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=DEADLINE_S).stdout
 
 

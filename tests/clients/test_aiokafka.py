@@ -6,6 +6,7 @@ import asyncio  # noqa: TID251 - the client under test runs on it
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import aiokafka
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
@@ -204,12 +205,21 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         pass
 
 
-def test_has_no_consumer_groups_of_kip_848() -> None:
+def test_has_no_groups_of_kip_848() -> None:
     async def work() -> None:
         with pytest.raises(TypeError, match="group_protocol"):
             AIOKafkaConsumer(group_protocol="consumer")
 
     run(work())
+
+
+def test_has_no_share_consumer() -> None:
+    assert [name for name in dir(aiokafka) if "share" in name.lower()] == []
+
+
+def test_has_no_admin_of_client_quotas_nor_deletion_of_groups() -> None:
+    names = dir(AIOKafkaAdminClient)
+    assert [name for name in names if "quota" in name or ("delete" in name and "group" in name)] == []
 
 
 def test_admin(front: Front) -> None:

@@ -16,6 +16,7 @@ from tests.clients.payloads import CODECS, LARGE_BYTES, LARGE_LIMIT, SMALL, SPLI
 with warnings.catch_warnings():
     # kafka-python 3.0.12 reads its schemas, as it is imported, by a function that Python 3.11 deprecates.
     warnings.filterwarnings("ignore", "(read|open)_text is deprecated", DeprecationWarning)
+    import kafka
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
     from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient, OffsetSpec
     from kafka.errors import KafkaConfigurationError
@@ -174,9 +175,17 @@ def polled(consumer: KafkaConsumer) -> int:
     return len(consumer.assignment())
 
 
-def test_has_no_consumer_groups_of_kip_848() -> None:
+def test_has_no_groups_of_kip_848() -> None:
     with pytest.raises((KafkaConfigurationError, AssertionError), match="group_protocol"):
         KafkaConsumer(group_protocol="consumer")
+
+
+def test_has_no_share_consumer() -> None:
+    assert [name for name in dir(kafka) if "share" in name.lower()] == []
+
+
+def test_has_no_admin_of_client_quotas() -> None:
+    assert [name for name in dir(KafkaAdminClient) if "quota" in name] == []
 
 
 def test_admin(front: Front, admin: KafkaAdminClient) -> None:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message, TopicPartitionInfo
 
 POLL_S = 0.05
+PARTITIONS = 40
 ACKS = ("0", "1", "all")
 
 
@@ -134,6 +135,18 @@ def test_large_messages(front: Front, topic: str, size: int) -> None:
     (value,) = received(front, topic, 1, fetch_message_max_bytes=LARGE_LIMIT)
     assert digest(value) == digest(large(size))
     assert front.proxy.metric(SPLICED) - spliced > size
+
+
+def test_many_partitions_in_one_fetch(front: Front, admin: AdminClient) -> None:
+    """Replies of megabytes, in which heads of partitions lie between records of all sizes."""
+    topic = create(admin, "librdkafka-many", PARTITIONS)
+    values = [large(size) for size in range(1, 80_000, 399)]
+    send(front, topic, values, partitioner="random")
+    limits = {"fetch_max_bytes": 50_000_000, "fetch_min_bytes": 1_000_000}
+    with consuming(front, **limits) as consumer:
+        consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
+        found = read(consumer, len(values))
+    assert sorted(map(digest, found)) == sorted(map(digest, values))
 
 
 def test_idempotent_producer(front: Front, topic: str) -> None:
@@ -258,6 +271,10 @@ def test_share_consumer(front43: Front) -> None:
 
         eventually(more, "ten messages and one again", pause_s=0)
     assert sorted(found) == sorted([*wanted, wanted[3]])
+
+
+def test_has_no_admin_of_client_quotas() -> None:
+    assert [name for name in dir(AdminClient) if "quota" in name] == []
 
 
 def test_admin(front: Front, admin: AdminClient) -> None:
