@@ -189,7 +189,7 @@ def test_refusals_are_kafkas(api_key: int, version: int, data: st.DataObject) ->
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("api_key", "version"), EVERY)
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(data=st.data())
 def test_refusals_are_kafkas_at_length(api_key: int, version: int, data: st.DataObject) -> None:
     request = acceptable(api_key, data.draw(messages(f"{APIS[api_key].name}Request", version, unknown_tags=False)))
