@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from examples.demo.screen import Screen
     from examples.demo.session import Session
 
-SHORTEST_S: Final = 11
-"""One of Kafka's quota windows; less says nothing about a limit."""
+SHORTEST_S: Final = 14
+"""A quota window and the clients' first bursts; less says nothing about a limit."""
 NEEDED: Final = {"confluent_kafka": "clients", "kafka": "clients", "jgo": "testbed", "psutil": "testbed"}
 """Packages beyond those of the proxy, and which of its extras brings them."""
 FAILED: Final = 1
@@ -54,7 +54,7 @@ class Interrupts:
 
 def _check_seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
     if value != 0 and value < SHORTEST_S:
-        raise click.BadParameter(f"at least {SHORTEST_S}, one of Kafka's quota windows (or 0, with --keep)")
+        raise click.BadParameter(f"at least {SHORTEST_S}: less says nothing about a limit (or 0, with --keep)")
     return value
 
 

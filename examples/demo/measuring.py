@@ -91,7 +91,7 @@ class Brokers:
             NewTopic(
                 topic.name,
                 num_partitions=self._partitions,
-                replication_factor=min(topic.replicas, self._partitions),
+                replication_factor=1,
                 config=dict(topic.config),
             )
             for topic in topics

@@ -1,4 +1,4 @@
-"""What a client program says of itself: one JSON object a line on standard output, twice a second.
+"""What a client program says of itself on standard output: JSON objects, one a line, or words for who runs it by hand.
 
 Shared by the client programs and `client_process`. Counts are totals since the program started.
 """
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 INTERVAL_S: Final = 0.25
+WORDS_INTERVAL_S: Final = 1.0
+"""On a terminal."""
+MIB: Final = 1024 * 1024
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,10 +39,24 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 class Reporter:
     """A client program's counters, and when they are printed."""
 
-    __slots__ = ("_next_s", "errors", "last_error", "longest_throttle_ms", "most_in_flight", "moved_bytes", "throttles")
+    __slots__ = (
+        "_interval_s",
+        "_last",
+        "_next_s",
+        "_words",
+        "errors",
+        "last_error",
+        "longest_throttle_ms",
+        "most_in_flight",
+        "moved_bytes",
+        "throttles",
+    )
 
     def __init__(self) -> None:
+        self._words = sys.stdout.isatty()
+        self._interval_s = WORDS_INTERVAL_S if self._words else INTERVAL_S
         self._next_s = 0.0
+        self._last: Report | None = None
         self.moved_bytes = 0
         self.throttles = 0
         self.longest_throttle_ms = 0
@@ -63,7 +80,7 @@ class Reporter:
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
-        self._next_s = now_s + INTERVAL_S
+        self._next_s = now_s + self._interval_s
         report = Report(
             at_s=now_s,
             moved_bytes=self.moved_bytes,
@@ -74,10 +91,22 @@ class Reporter:
             last_error=self.last_error,
         )
         try:
-            sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
-            sys.stdout.flush()
+            print(_in_words(report, self._last) if self._words else msgspec.json.encode(report).decode(), flush=True)
         except BrokenPipeError:
             sys.exit(0)
+        self._last = report
+
+
+def _in_words(report: Report, last: Report | None) -> str:
+    moved, span_s = report.moved_bytes, WORDS_INTERVAL_S
+    if last is not None:
+        moved, span_s = moved - last.moved_bytes, report.at_s - last.at_s
+    words = f"{moved / MIB / span_s:7.2f} MiB/s, {report.moved_bytes / MIB:.0f} MiB in all"
+    if report.throttles:
+        words += f"; told to wait {report.throttles} times, for up to {report.longest_throttle_ms / 1000:.1f} s"
+    if report.errors:
+        words += f"; {report.errors} errors, the last: {report.last_error}"
+    return words
 
 
 def read_report(line: str) -> Report | None:

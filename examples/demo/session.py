@@ -22,6 +22,7 @@ from examples.demo.scenario import (
     KAFKA_VERSION,
     LIMITED_CONSUMER,
     MISBEHAVING,
+    SETTLING_S,
     WINDOW_S,
     Client,
     Topic,
@@ -195,7 +196,8 @@ class Session:
         first = next((page for page in self._pages if page.at_s >= since_s), last)
         before, after = first.client(client.client_id), last.client(client.client_id)
         time_s = (last.at_s - first.at_s) * max(after.connections, 1)
-        return (after.muted_s - before.muted_s) / time_s if time_s > 0 else 0.0
+        # A mute is counted when its request is completed, which may be a little after the page that it began before.
+        return min(1.0, (after.muted_s - before.muted_s) / time_s) if time_s > 0 else 0.0
 
     # --- the end ---
 
@@ -203,7 +205,7 @@ class Session:
         """What was seen, judged over as many whole quota windows as went by."""
         page = self._pages[-1]
         end_s = page.at_s
-        span_s = WINDOW_S * max(1, int(seconds // WINDOW_S))
+        span_s = WINDOW_S * max(1, int((seconds - SETTLING_S) // WINDOW_S))
         return Outcome(
             span_s=span_s,
             clients=[self._client_outcome(each, end_s, span_s) for each in self._participants],

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.demo.scenario import WINDOW_S
-from examples.demo.verdict import mib, tolerated
+from examples.demo.verdict import TOLERATED, mib
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _cells(row: Row, *, wide: bool, bars: int) -> list[RenderableType]:
     if wide:
         cells.append(textwrap.fill(client.does, DOES_WIDTH))
     limited = client.limit is not None
-    over = client.limit is not None and row.mean_rate > client.limit * tolerated(WINDOW_S)
+    over = client.limit is not None and row.mean_rate > client.limit * TOLERATED
     cells += [
         mib(row.now_rate),
         Text(mib(row.mean_rate), style="bold red" if over else "bold"),
@@ -117,9 +117,9 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _footnote(*, bars: bool) -> str:
-    each = ' "each second" shows that saw, each row to its own scale.' if bars else ""
+    each = ', as "each second" shows, every row to its own scale' if bars else ""
     return (
-        f"MiB/s of record values; \"now\" is over {NOW_S} s. Kafka's quota lets a window of {WINDOW_S} s' bytes through"
-        f" at once and then waits, so the mean over {WINDOW_S} s is what the limit holds.{each}"
-        ' "muted" is the share of time that the client\'s connections were not read.'
+        f'MiB/s of record values; "now" is over {NOW_S} s. Kafka measures a quota over 11 samples of 1 s and the one'
+        f" being filled: a client that presses gets a window's bytes at once, then waits{each}. So it is the mean over"
+        f' {WINDOW_S} s that a limit holds. "muted" is the share of time that the client\'s connections were not read.'
     )
