@@ -14,7 +14,7 @@ from proxy.errors import ClientFault
 from proxy.in_flight import Exchange
 from proxy.refusing import answer_unsupported_version, refuse
 from proxy.reply_plans import TOKEN_PLAN, reply_plan
-from proxy.sockets import READ_BYTES
+from proxy.sockets import READ_BYTES, waiting
 from proxy.wire.apis import APIS, ApiKey
 from proxy.wire.frames import FrameScanner
 from proxy.wire.headerless_tokens import HeaderlessTokens, handshake_mechanism
@@ -60,6 +60,13 @@ class RequestRelay:
 
     async def run(self) -> None:
         """Relay until the client ends its side. Raises `ClientFault`, `PeerFault` or ``OSError``."""
+        try:
+            await self._relay()
+        finally:
+            if self._held:
+                waiting.count -= len(self._tail)
+
+    async def _relay(self) -> None:
         connection = self._connection
         while True:
             if self._must_hold():
@@ -86,6 +93,7 @@ class RequestRelay:
             buffer[:kept] = tail
         if self._held:
             self._held = False
+            waiting.count -= kept
             return kept
         connection = self._connection
         count = connection.client.receive_into(buffer[kept : kept + READ_BYTES])
@@ -136,6 +144,8 @@ class RequestRelay:
                 scanner.skip(size)
         self._forward(sent_to, scanner.position)
         self._tail = scanner.tail() if scanner.position < end else b""
+        if self._held:
+            waiting.count += len(self._tail)
 
     def _forward(self, begin: int, end: int) -> None:
         if end > begin:

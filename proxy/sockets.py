@@ -31,6 +31,11 @@ when the other side takes nothing: 1,000 stuck clients are 64 MiB."""
 READ_BUFFER_BYTES: Final = 256 * 1024
 """One buffer for the whole process: what one read takes, behind the longest head that is waited for."""
 
+MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+CROWDED_READ_BYTES: Final = 8 * 1024
+"""While more than `MAX_WAITING_BYTES` of all connections wait for a receiver that does not take them, or for the end of
+a mute, a read takes no more than this: of the next thousand clients that stall, 8 MiB are kept instead of 64."""
+
 PIPE_BYTES: Final = 1024 * 1024
 """``/proc/sys/fs/pipe-max-size`` for unprivileged users; what cannot be had is asked for by halves."""
 
@@ -46,6 +51,18 @@ _TCP_STATE = Struct("B")
 _RETRY: Final = (BlockingIOError, InterruptedError)
 SPLICE_FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 1) | getattr(os, "SPLICE_F_NONBLOCK", 2)
 HAVE_SPLICE: Final = hasattr(os, "splice")
+
+
+class Waiting:
+    """How many bytes were read and cannot go on yet, of all connections of the process: they share its memory."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+
+waiting: Final = Waiting()
 
 
 class PlainChannel:
@@ -84,8 +101,9 @@ class PlainChannel:
 
     def receive_into(self, view: Buffer) -> int | None:
         """Read once. Return the number of bytes, 0 at the end of the stream, ``None`` when there is nothing now."""
+        most = 0 if waiting.count < MAX_WAITING_BYTES else min(CROWDED_READ_BYTES, len(view))
         try:
-            count = self._socket.recv_into(view)
+            count = self._socket.recv_into(view, most)
         except _RETRY:
             return None
         except OSError as error:
@@ -107,7 +125,12 @@ class PlainChannel:
         self.bytes_sent += sent
         total = sum(map(len, parts))
         if sent < total:
-            await self._send_rest(memoryview(b"".join(parts))[sent:])
+            rest = b"".join(parts)[sent:]
+            waiting.count += len(rest)
+            try:
+                await self._send_rest(memoryview(rest))
+            finally:
+                waiting.count -= len(rest)
 
     async def _send_rest(self, rest: memoryview) -> None:
         while rest:
