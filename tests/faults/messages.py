@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from dataclasses import dataclass
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, HEARTBEAT, SASL_HANDSHAKE, API_VERSIONS = 0, 1, 2, 3, 12, 17, 18
@@ -14,7 +15,8 @@ HEARTBEAT_VERSION = 1
 
 UNSUPPORTED_VERSION = 35
 
-TIMESTAMP_MS = 1_700_000_000_000
+TIMESTAMP_MS = time.time_ns() // 1_000_000
+"""Of every record. Records of long ago would be deleted by the broker's retention, half a minute after its start."""
 
 NO_TOPICS = struct.pack(">i", 0)
 ALL_TOPICS = struct.pack(">i", -1)
