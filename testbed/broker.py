@@ -145,9 +145,9 @@ class Broker:
         try:
             self._program.wait(timeout_s)
         except TestbedTimeoutError as error:
-            self.kill()
             raise ClusterError(f"{self} did not stop in {timeout_s} s and was killed\n{self.log_tail()}") from error
-        self._program = None
+        finally:
+            self.kill()
 
     def pause(self) -> None:
         """Stop its process where it stands (SIGSTOP): connections stay open and nothing is answered."""

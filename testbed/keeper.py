@@ -25,7 +25,11 @@ import socket
 import subprocess
 import sys
 import tempfile
-from typing import Any
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
 # Descriptors of the three standard streams that a request may carry.
@@ -33,15 +37,25 @@ MAX_DESCRIPTORS = 3
 # Of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is 200 KiB.
 MESSAGE_BYTES = 1 << 18
 
+REMOVAL_ATTEMPTS = 20
+REMOVAL_PAUSE_S = 0.05
+
+
+class Program(NamedTuple):
+    """A program, and the directory with which it ends."""
+
+    process: subprocess.Popen[bytes]
+    directory: str | None
+
 
 class Keeper:
     """The programs and directories of one caller."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.programs: dict[int, subprocess.Popen[bytes]] = {}
-        # The directories to remove, each with the programs that write to it.
-        self.directories: dict[str, list[int]] = {}
+        # Ended ones too, until they are forgotten: not being reaped, they keep their process id and group from others.
+        self.programs: dict[int, Program] = {}
+        self.directories: set[str] = set()
         # Loaded before the first fork: between fork and exec there is time for one call and no more.
         self._prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -75,10 +89,12 @@ class Keeper:
                 case "signal":
                     return {"sent": self._signal(request["pid"], request["signal"])}
                 case "poll":
-                    return {"status": self._poll(request["pid"])}
+                    return {"status": self._status(request["pid"])}
+                case "kill":
+                    return {"status": self._kill([request["pid"]])}
                 case "make_directory":
                     directory = tempfile.mkdtemp(prefix=request["prefix"], dir=request["parent"])
-                    self.directories[directory] = []
+                    self.directories.add(directory)
                     return {"path": directory}
                 case "remove_directory":
                     self._remove(request["path"])
@@ -99,9 +115,7 @@ class Keeper:
             preexec_fn=self._die_with_keeper,  # safe: one thread
             start_new_session=True,  # Ctrl-C in the caller's terminal is for the caller, who then ends us in order
         )
-        self.programs[program.pid] = program
-        if request["directory"] is not None:
-            self.directories[request["directory"]].append(program.pid)
+        self.programs[program.pid] = Program(program, request["directory"])
         return program.pid
 
     def _die_with_keeper(self) -> None:
@@ -109,36 +123,52 @@ class Keeper:
             self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def _signal(self, pid: int, number: int) -> bool:
-        program = self.programs[pid]
-        if program.poll() is not None:
+        """Send a signal to a program of ours, by which it may have ended; nothing happens then."""
+        if pid not in self.programs:
             return False
         os.kill(pid, number)
         return True
 
-    def _poll(self, pid: int) -> int | None:
-        """Return the exit status of an ended program, once: from then on the process id means nothing."""
-        status = self.programs[pid].poll()
-        if status is not None:
-            del self.programs[pid]
+    def _status(self, pid: int) -> int | None:
+        """Return the exit status, minus the signal's number if a signal ended it, or None while it runs.
+
+        The program is not reaped. One that is forgotten has been killed.
+        """
+        if pid not in self.programs:
+            return -signal.SIGKILL
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def _kill(self, pids: Iterable[int]) -> int:
+        """Kill programs with their process groups, all before waiting for the first, and forget them.
+
+        The group is what the program has started, unless that made itself a group of its own. Returns the exit status
+        of the last.
+        """
+        programs = [self.programs.pop(pid) for pid in pids if pid in self.programs]
+        for program in programs:
+            with contextlib.suppress(OSError):
+                os.killpg(program.process.pid, signal.SIGKILL)
+        status = -int(signal.SIGKILL)
+        for program in programs:
+            status = program.process.wait()
         return status
 
     def _remove(self, directory: str) -> None:
-        self._kill([self.programs[pid] for pid in self.directories.pop(directory) if pid in self.programs])
-        shutil.rmtree(directory, ignore_errors=True)
-
-    @staticmethod
-    def _kill(programs: list[subprocess.Popen[bytes]]) -> None:
-        """Kill those that still run, all before waiting for the first."""
-        running = [program for program in programs if program.poll() is None]
-        for program in running:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(program.pid, signal.SIGKILL)
-        for program in running:
-            program.wait()
+        self._kill([pid for pid, program in self.programs.items() if program.directory == directory])
+        self.directories.discard(directory)
+        # What the programs had started is killed as well, but not waited for: it may finish a system call.
+        for _ in range(REMOVAL_ATTEMPTS):
+            shutil.rmtree(directory, ignore_errors=True)
+            if not os.path.exists(directory):  # noqa: PTH110 - pathlib takes as long to import as all the rest
+                return
+            time.sleep(REMOVAL_PAUSE_S)
 
     def end_all(self) -> None:
-        """Kill every program that still runs, then remove the directories."""
-        self._kill(list(self.programs.values()))
+        """Kill every program, then remove the directories."""
+        self._kill(list(self.programs))
         for directory in list(self.directories):
             self._remove(directory)
 

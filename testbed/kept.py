@@ -34,11 +34,12 @@ MESSAGE_BYTES = 65536
 class KeptProgram:
     """A program that the keeper started. Ended with this process, at the latest."""
 
-    __slots__ = ("_keeper", "_status", "argv", "pid")
+    __slots__ = ("_forgotten", "_keeper", "_status", "argv", "pid")
 
     def __init__(self, keeper: _Keeper, argv: Sequence[str], pid: int) -> None:
         self._keeper = keeper
         self._status: int | None = None
+        self._forgotten = False
         self.argv = tuple(argv)
         self.pid = pid
 
@@ -58,14 +59,19 @@ class KeptProgram:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal; nothing happens when the program has ended."""
+        """Send a signal to the program alone; nothing happens when it has ended."""
         if self._status is None:
             self._keeper.ask(do="signal", pid=self.pid, signal=int(number))
 
-    def kill(self, timeout_s: float = 10.0) -> int:
-        """Send SIGKILL and wait for the end. Raises TestbedTimeoutError when the kernel takes longer than that."""
-        self.send_signal(signal.SIGKILL)
-        return self.wait(timeout_s)
+    def kill(self) -> int:
+        """Kill it, with what it has started in its process group, wait for its end and return its exit status.
+
+        Also takes away what a program that has ended by itself has left running. May be called again.
+        """
+        if not self._forgotten:
+            self._status = self._keeper.ask(do="kill", pid=self.pid)["status"]
+            self._forgotten = True
+        return self._status if self._status is not None else -signal.SIGKILL
 
 
 class KeptDirectory:

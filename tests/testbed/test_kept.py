@@ -16,6 +16,7 @@ from testbed.kept import KeptDirectory, KeptProgram, make_directory, start_progr
 from tests.testbed.callers import caller, is_running, run_caller, told_by, wait_until, wait_until_nothing_is_left
 
 SLEEP = shutil.which("sleep") or "sleep"
+MV = shutil.which("mv") or "mv"
 SH = shutil.which("sh") or "sh"
 
 # Starts a program that writes to a kept directory, tells both, and goes on as the test wants.
@@ -189,6 +190,33 @@ def test_a_directory_is_removed_after_its_programs() -> None:
     assert program.poll() == -signal.SIGKILL
     assert not directory.path.exists()
     directory.remove()  # of no consequence
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_what_a_program_has_started_ends_with_it(ends: bool, tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    code = f"{SLEEP} 300 & echo $! > {pid_file}.draft; mv {pid_file}.draft {pid_file}; {'exit 3' if ends else 'wait'}"
+    program = start_program([SH, "-c", code], environment=dict(os.environ), stdin=0, stdout=1, stderr=2)
+    wait_until(pid_file.exists, "the program's program")
+    grandchild = int(pid_file.read_text())
+    if ends:
+        assert program.wait(20) == 3
+    assert is_running(grandchild)
+    assert program.kill() == (3 if ends else -signal.SIGKILL)
+    wait_until(lambda: not is_running(grandchild), "the end of the program's program")
+
+
+def test_what_a_program_has_started_ends_with_the_caller() -> None:
+    shell = f"{SLEEP} 300 & echo $! > $0/draft; {MV} $0/draft $0/pid; wait"
+    code = CALLER.format(sleep=SH, then=WAIT).replace('"300"', f'"-c", {shell!r}, str(directory.path)')
+    with caller(code) as process:
+        pid, directory, _ = told_by(process)
+        pid_file = Path(directory) / "pid"
+        wait_until(pid_file.exists, "the program's program")
+        grandchild = int(pid_file.read_text())
+        assert is_running(grandchild)
+        process.kill()
+        wait_until_nothing_is_left([pid, grandchild], Path(directory))
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:
