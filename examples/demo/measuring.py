@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import statistics
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 ASK_TIMEOUT_S: Final = 20.0
 """A broker answers within 0.1 s here; one that is starved of processor time takes longer."""
+STEP_S: Final = 0.1
+"""Of averages over time."""
 
 
 class Series:
@@ -59,17 +62,10 @@ class Series:
         """Bytes a second over the last `span_s` seconds; time before the first sample counts as silence."""
         return (self.total_at(now_s) - self.total_at(now_s - span_s)) / span_s
 
-    def mean(self, span_s: float) -> float:
-        """Bytes a second from the first sample within the last `span_s` seconds to the latest, without interpolation.
-
-        A span of whole quota windows is never made longer by this, so that no burst is counted from outside it.
-        """
-        if not self._times:
-            return 0.0
-        first = bisect.bisect_left(self._times, self._times[-1] - span_s)
-        if first == len(self._times) - 1:
-            return 0.0
-        return (self._totals[-1] - self._totals[first]) / (self._times[-1] - self._times[first])
+    def smoothed(self, now_s: float, window_s: float, smoothing_s: float) -> float:
+        """The rate over `window_s` seconds, averaged over the last `smoothing_s` seconds."""
+        steps = round(smoothing_s / STEP_S)
+        return statistics.fmean(self.rate(now_s - step * STEP_S, window_s) for step in range(steps))
 
     def per_second(self, now_s: float, seconds: int) -> list[float]:
         """The bytes of each of the last `seconds` seconds, the latest last."""

@@ -21,12 +21,14 @@ KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
 KAFKA_VERSION: Final = DEFAULT_BROKER_VERSION
-WINDOW_S: Final = 12
-"""What Kafka's default quotas, and Headrace's, are measured over: 11 samples of 1 s and the one being filled. A client
-that presses gets a whole window's bytes in its first second and then waits, every 12 s anew, so only means over whole
-windows say whether a limit holds."""
-SETTLING_S: Final = 2
-"""The clients' first bursts, which are left out where only as many windows as were asked for are judged."""
+# How rates are told. Kafka's default quotas, and Headrace's, are measured over 11 samples of 1 s. A client that presses
+# gets a whole window's bytes in a second or two, waits, and gets the next ones 11 to 12.5 s after the first. So no mean
+# over 11 s is above a limit that holds, by more than a tenth, but where it stands depends on the moment. Averaged over
+# 12 s, or a multiple, it is within 3 % of the mean over hours, wherever in the saw it begins.
+WINDOW_S: Final = 11
+"""Kafka's window; the mean that the table shows."""
+SMOOTHING_S: Final = 12
+"""What that mean is averaged over, or a multiple, for the verdict."""
 
 PLUGIN: Final = "examples.demo.throttle_watch:ThrottleWatch"
 
@@ -34,7 +36,7 @@ ARCHIVE_BYTES: Final = 48 * MIB
 """What the consumer reads, round and round: more than its first window allows, and written in a second."""
 
 ARCHIVE_BATCH_BYTES: Final = 32 * KIB
-"""A Fetch is answered with whole batches, so the consumer's requests are no smaller than these."""
+"""Of its batches, at most: seven records of 4 KiB, which are 28.1 KiB with their headers."""
 
 JAVA_HEAP_MB: Final = 96
 UNLIMITED_RECORDS: Final = 2**31 - 1
@@ -124,8 +126,9 @@ LIMITED_CONSUMER: Final = Client(
     limit=3 * MIB,
     quota_key="consumer_byte_rate",
     program="kafka_python_consumer",
-    # Its check sums are written in Python, which takes all of a core for 2 MiB/s.
-    settings={"max_partition_fetch_bytes": str(64 * KIB), "check_crcs": "0"},
+    # The size of two batches: a broker cuts the last one in the middle, and the part would be read in vain. Check sums
+    # are off since the library has them in Python, where they take all of a core for 2 MiB/s.
+    settings={"max_partition_fetch_bytes": str(57 * KIB), "check_crcs": "0"},
 )
 
 MISBEHAVING: Final = Client(

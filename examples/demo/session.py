@@ -22,7 +22,7 @@ from examples.demo.scenario import (
     KAFKA_VERSION,
     LIMITED_CONSUMER,
     MISBEHAVING,
-    SETTLING_S,
+    SMOOTHING_S,
     WINDOW_S,
     Client,
     Topic,
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 TICK_S: Final = 0.5
 START_TIMEOUT_S: Final = 60.0
 """The clients move their first bytes within 3 s here; a busy machine takes many times that."""
+FIRST_BURSTS_S: Final = 10.0
+"""How long first bursts may take once all clients move bytes; then the clock starts. Here it takes 3 s."""
 ARCHIVE_TIMEOUT_S: Final = 60.0
 
 
@@ -71,8 +73,10 @@ class Session:
         self._broker_count = brokers
         self._participants: list[Participant] = []
         self._pages: list[ProxyPage] = []
-        self._began_s: float | None = None
+        self._moving_s: float | None = None
         """Since when all clients move bytes."""
+        self._began_s: float | None = None
+        """Since when their first bursts are over, too."""
 
     def start(self) -> None:
         """Start the brokers and the proxy, and make the topics."""
@@ -147,20 +151,39 @@ class Session:
                 each.series.add(each.process.report.at_s, each.process.report.moved_bytes)
 
     def _elapsed_s(self, launched_s: float) -> float | None:
-        """Seconds since all clients move bytes; `None` before."""
-        if self._began_s is None:
-            waiting = [each for each in self._participants if not each.series.total]
-            if not waiting:
-                self._began_s = time.monotonic()
-            elif failed := [each for each in waiting if each.process.problem is not None]:
-                raise TestbedError(f"the client {failed[0].client.client_id} {failed[0].process.problem}")
-            elif time.monotonic() > launched_s + START_TIMEOUT_S:
-                names = " and ".join(each.client.client_id for each in waiting)
-                raise TestbedError(f"{names} moved no byte within {START_TIMEOUT_S:.0f} s")
-        return None if self._began_s is None else time.monotonic() - self._began_s
+        """Seconds since all clients move bytes and their first bursts are over; `None` before."""
+        now_s = time.monotonic()
+        if self._moving_s is None:
+            self._check_starting(launched_s)
+        if self._began_s is None and self._moving_s is not None:
+            settled = all(self._settled(each, now_s) for each in self._participants)
+            if settled or now_s > self._moving_s + FIRST_BURSTS_S:
+                self._began_s = now_s
+        return None if self._began_s is None else now_s - self._began_s
+
+    def _settled(self, each: Participant, now_s: float) -> bool:
+        """Whether the client has reached its limit, and what it had sent by then has arrived."""
+        if each.client.limit is None:
+            return True
+        throttled = self._pages[-1].client(each.client.client_id).throttled_requests > 0
+        return throttled and each.series.rate(now_s, NOW_S) <= each.client.limit
+
+    def _check_starting(self, launched_s: float) -> None:
+        waiting = [each for each in self._participants if not each.series.total]
+        if not waiting:
+            self._moving_s = time.monotonic()
+        elif failed := [each for each in waiting if each.process.problem is not None]:
+            raise TestbedError(f"the client {failed[0].client.client_id} {failed[0].process.problem}")
+        elif time.monotonic() > launched_s + START_TIMEOUT_S:
+            names = " and ".join(each.client.client_id for each in waiting)
+            raise TestbedError(f"{names} moved no byte within {START_TIMEOUT_S:.0f} s")
 
     def _drawn(self, elapsed_s: float | None, seconds: float, *, footnote: bool) -> RenderableType:
-        past = "the clients are starting" if elapsed_s is None else f"{min(elapsed_s, seconds):.0f} of {seconds:.0f} s"
+        past = (
+            "the clients start, and send their first bursts"
+            if elapsed_s is None
+            else f"{min(elapsed_s, seconds):.0f} of {seconds:.0f} s"
+        )
         if not self._pages[-1].enforcing:
             past += " - quotas are NOT enforced"
         rows = [self._row(each) for each in self._participants]
@@ -202,28 +225,28 @@ class Session:
     # --- the end ---
 
     def _outcome(self, seconds: float) -> Outcome:
-        """What was seen, judged over as many whole quota windows as went by."""
+        """What was seen; rates are smoothed over as much of the run as there is after its first window."""
         page = self._pages[-1]
-        end_s = page.at_s
-        span_s = WINDOW_S * max(1, int((seconds - SETTLING_S) // WINDOW_S))
+        smoothing_s = SMOOTHING_S * int((seconds - WINDOW_S) // SMOOTHING_S)
         return Outcome(
-            span_s=span_s,
-            clients=[self._client_outcome(each, end_s, span_s) for each in self._participants],
+            smoothing_s=smoothing_s,
+            clients=[self._client_outcome(each, smoothing_s) for each in self._participants],
             throttled_requests=page.throttled_requests,
             proxy_errors=page.errors,
             enforcing=page.enforcing,
         )
 
-    def _client_outcome(self, each: Participant, end_s: float, span_s: float) -> ClientOutcome:
+    def _client_outcome(self, each: Participant, smoothing_s: float) -> ClientOutcome:
         client, report = each.client, each.process.report
-        throttling = self._pages[-1].client(client.client_id)
+        page = self._pages[-1]
+        throttling = page.client(client.client_id)
         return ClientOutcome(
             client_id=client.client_id,
             library=client.library,
             verb=client.verb,
             limit=client.limit,
-            rate=each.series.mean(span_s),
-            muted_share=self._muted_share(client, end_s - span_s),
+            rate=each.series.smoothed(page.at_s, WINDOW_S, smoothing_s),
+            muted_share=self._muted_share(client, page.at_s - WINDOW_S - smoothing_s),
             throttled_requests=throttling.throttled_requests,
             longest_throttle_s=throttling.longest_throttle_s,
             told=None if report is None else report.throttles,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TOLERATED: Final = 1.10
-"""Of a limit: room for the requests that overdraw (see `scenario`), and for replies that are late."""
+"""Of a limit: room for the requests that overdraw (see `scenario`) and for what Kafka's arithmetic lets through."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,8 @@ class ClientOutcome:
 class Outcome:
     """What was seen of all."""
 
-    span_s: float
+    smoothing_s: float
+    """What means over Kafka's window were averaged over; the two together are the span that is judged."""
     clients: Sequence[ClientOutcome]
     throttled_requests: int
     proxy_errors: int
@@ -68,9 +69,9 @@ def faults(outcome: Outcome) -> list[str]:
 
 def paragraph(outcome: Outcome) -> str:
     """Return the summary of a run."""
-    windows = round(outcome.span_s / WINDOW_S)
-    spans = f"{windows} of Kafka's quota windows" if windows > 1 else "one of Kafka's quota windows"
-    sentences = [f"This is what came through Headrace in the last {outcome.span_s:.0f} s, {spans}:"]
+    span_s = WINDOW_S + outcome.smoothing_s
+    measured = f"means over Kafka's {WINDOW_S} s window, averaged over {outcome.smoothing_s:.0f} s"
+    sentences = [f"This is what came through Headrace in the last {span_s:.0f} s ({measured})."]
     sentences += [_sentence(client) for client in outcome.clients]
     disconnected = sum(client.lost_connections for client in outcome.clients)
     lost = f"{_count(disconnected, 'connection')} ended" if disconnected else "no client was disconnected"
