@@ -4,7 +4,7 @@
 
 | module | owns |
 |---|---|
-| `__main__` | the command line, signals, exit status |
+| `__main__`, `command` | the command line, signals, exit status |
 | `screen` | what is printed: steps, the live table on a terminal, plain tables elsewhere |
 | `preparing`, `prepare` | Java and Kafka's jars, fetched by a process that can be ended at any time |
 | `scenario` | who the four clients are, their topics and quotas: change the demo here |

@@ -120,6 +120,6 @@ def _footnote(*, bars: bool) -> str:
     each = ', as "each second" shows, every row to its own scale' if bars else ""
     return (
         f'MiB/s of record values; "now" is over {NOW_S} s. Kafka measures a quota over {WINDOW_S} samples of 1 s:'
-        f" a client that presses gets a whole window's bytes at once, then waits{each}. So it is the {WINDOW_S} s mean that"
-        ' a limit holds. "muted" is the share of time that the client\'s connections were not read.'
+        f" a client that presses gets a whole window's bytes at once, then waits{each}. So it is the {WINDOW_S} s mean"
+        ' that a limit holds. "muted" is the share of time that the client\'s connections were not read.'
     )

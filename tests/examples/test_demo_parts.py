@@ -42,10 +42,10 @@ def outcome(**changes: object) -> Outcome:
 def test_a_paragraph_has_the_numbers_of_the_run() -> None:
     assert paragraph(outcome()) == (
         "This is what came through Headrace in the last 23 s (means over Kafka's 11 s window, averaged over 12 s)."
-        " misbehaving (librdkafka 2) was allowed 2 MiB/s and sent 2.03 MiB/s; its connections were muted 71% of the time,"
-        " for up to 1.0 s at once. It saw 1,234 throttle times and sent on regardless, with up to 3,000 requests in"
-        " flight, and was held all the same. 730 requests were throttled in all; no client was disconnected. Every limit"
-        " held, and no client reported an error."
+        " misbehaving (librdkafka 2) was allowed 2 MiB/s and sent 2.03 MiB/s; its connections were muted 71% of the"
+        " time, for up to 1.0 s at once. It saw 1,234 throttle times and sent on regardless, with up to 3,000 requests"
+        " in flight, and was held all the same. 730 requests were throttled in all; no client was disconnected. Every"
+        " limit held, and no client reported an error."
     )
 
 

