@@ -14,6 +14,27 @@ TIMEOUT_S = 20.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
+_taken: set[tuple[int, str, int]] = set()
+
+
+def _connect_anew(port: int, timeout_s: float, source: str) -> socket.socket:
+    """A connection from a port that none to `port` has come from before: the log tells clients apart by their ports."""
+    repeated: list[socket.socket] = []
+    try:
+        while True:
+            # Without an address of its own the kernel takes the ports in turn; with one it repeats itself soon.
+            bound = None if source == "127.0.0.1" else (source, 0)
+            sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=bound)
+            name = (port, *sock.getsockname())
+            if name not in _taken:
+                _taken.add(name)
+                return sock
+            repeated.append(sock)
+    finally:
+        for sock in repeated:
+            sock.close()
+
+
 class ConnectionEndedError(AssertionError):
     """The other side ended the connection while an answer was waited for."""
 
@@ -25,7 +46,7 @@ class RawClient:
         self, port: int, *, client_id: str = "raw", timeout_s: float = TIMEOUT_S, source: str = "127.0.0.1"
     ) -> None:
         self.client_id = client_id
-        self.sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=(source, 0))
+        self.sock = _connect_anew(port, timeout_s, source)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, local_port = self.sock.getsockname()
         self.name = f"{host}:{local_port}"
