@@ -5,6 +5,7 @@ Milliseconds when all is in the cache; the first time on a machine a download of
 
 from __future__ import annotations
 
+import stat
 import sys
 import time
 from typing import TYPE_CHECKING, Final
@@ -50,7 +51,7 @@ class _Watch:
         self._step = step
         self._stage = Stage.JAVA
         self._next_look_s = 0.0
-        self._bytes_before = _cache_bytes()
+        self._before = _in_cache()
 
     def saw(self, line: str) -> None:
         """Take in a line of the process."""
@@ -66,17 +67,22 @@ class _Watch:
             self._step.doing = "preparing Kafka's classes for quick starts, once (some 10 s)"
         elif self._stage is Stage.JARS and time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + LOOK_S
-            megabytes = (_cache_bytes() - self._bytes_before) / 1e6
+            files, size = _in_cache()
+            # Fewer than before, when the remains of an interrupted download were removed.
+            files, megabytes = max(0, files - self._before[0]), max(0, size - self._before[1]) // 1_000_000
             self._step.doing = (
-                f"downloading Kafka {DEFAULT_BROKER_VERSION}, once ({DOWNLOAD}): {megabytes:.0f} MB so far"
+                f"downloading Kafka {DEFAULT_BROKER_VERSION}, once ({DOWNLOAD}): {files} files, {megabytes} MB so far"
             )
 
 
-def _cache_bytes() -> int:
-    total = 0
+def _in_cache() -> tuple[int, int]:
+    """Return how many files the download has brought so far, and their bytes."""
+    files, size = 0, 0
     for file in (cache_directory() / "maven").rglob("*"):
         try:
-            total += file.stat().st_size
+            status = file.stat()
         except OSError:  # it was a draft, and is gone
             continue
-    return total
+        if stat.S_ISREG(status.st_mode):
+            files, size = files + 1, size + status.st_size
+    return files, size

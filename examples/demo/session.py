@@ -82,7 +82,7 @@ class Session:
         """Start the brokers and the proxy, and make the topics."""
         screen, count = self._screen, self._broker_count
         noun = "one broker" if count == 1 else f"{count} brokers"
-        with screen.step(f"starting {noun} of Kafka {KAFKA_VERSION}", done=f"{noun} of Kafka {KAFKA_VERSION} serve"):
+        with screen.step(f"starting {noun} of Kafka {KAFKA_VERSION}", done=f"{noun} of Kafka {KAFKA_VERSION}: ready"):
             cluster = KafkaCluster(brokers=count, config=BROKER_CONFIG)
             self._stack.callback(cluster.close)
             cluster.start()
