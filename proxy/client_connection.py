@@ -42,6 +42,7 @@ class ClientConnection:
         "_nursery",
         "_reason",
         "_replies",
+        "_reply_turn",
         "_requests",
         "_scope",
         "_upstream_lost",
@@ -58,6 +59,8 @@ class ClientConnection:
         "limits",
         "mute",
         "replying",
+        "requesting",
+        "unacknowledged",
         "upstream",
     )
 
@@ -75,7 +78,11 @@ class ClientConnection:
         self.collected_head: RequestHead | None = None
         """Its head, while the rest of it is being collected."""
         self.replying = False
-        """Whether the reply relay is between a read and the end of the write after it."""
+        """Whether somebody writes to the client, so that another must wait for `reply_turn`."""
+        self.requesting = False
+        """Whether the request relay is between a read and the end of the write after it."""
+        self.unacknowledged = False
+        """Whether the last thing the broker was told was a Produce without acks, whose failure it tells by closing."""
         self.can_splice = False
         """Whether both sides are plaintext sockets of a system that can; otherwise large frames are copied, too."""
         self.draining = False
@@ -84,6 +91,7 @@ class ClientConnection:
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self)
+        self._reply_turn: trio.Event | None = None
         self._replies: ReplyRelay | None = None
         self._upstream_lost = False
         self._reason: str | None = None
@@ -148,7 +156,7 @@ class ClientConnection:
         """The throttle time of a reply that goes out now: what remains of the mute, the broker's own included."""
         if broker_ms > 0:
             exchange.broker_throttle_ms = broker_ms
-        if not exchange.enforced:
+        if not exchange.enforced or not self.house.enforcement.enabled:
             return broker_ms
         if broker_ms > 0:
             self.mute.extend(now_s, broker_ms)
@@ -158,10 +166,25 @@ class ClientConnection:
         """Send the proxy's own answers whose turn it is, unless the reply relay is writing and will do it itself."""
         while not self.replying and (first := self.in_flight.first) is not None and first.local_reply is not None:
             self.replying = True
+            exchange = self.in_flight.pop()
             await self.client.send([first.local_reply])
-            self.replying = False
-            self.completed(self.in_flight.pop())
+            self.end_reply()
+            self.completed(exchange)
         self.end_if_drained()
+
+    async def reply_turn(self) -> None:
+        """Wait until nobody else writes to the client, and take the turn. Give it back with `end_reply`."""
+        while self.replying:
+            self._reply_turn = trio.Event()
+            await self._reply_turn.wait()
+        self.replying = True
+
+    def end_reply(self) -> None:
+        """The write to the client is done."""
+        self.replying = False
+        if self._reply_turn is not None:
+            self._reply_turn.set()
+            self._reply_turn = None
 
     def completed(self, exchange: Exchange) -> None:
         """The last byte of the reply was handed to the client."""
@@ -169,9 +192,11 @@ class ClientConnection:
             exchange.completed_s = self.house.clock()
             self.house.hooks.request_completed(exchange)
 
-    async def splice(self, source: PlainChannel, target: PlainChannel, count: int) -> int:
+    async def splice(self, source: PlainChannel, target: PlainChannel, count: int) -> int | None:
         """Move ``count`` bytes past user space; fewer when ``source`` ended. Only while `can_splice`."""
         moved = await splice(source, target, count, self.house.pipes)
+        if moved is None:
+            return None
         self.house.counters.bytes_spliced += moved
         self.last_active_s = self.house.clock()
         return moved
@@ -196,7 +221,8 @@ class ClientConnection:
 
     def end_if_drained(self) -> None:
         """Close it when it drains and nothing is in flight."""
-        if self.draining and not self.replying and not len(self.in_flight) and not self._requests.mid_request:
+        busy = self.replying or self.requesting or self._requests.mid_request
+        if self.draining and not busy and not len(self.in_flight):
             self._scope.cancel()
 
     def is_idle(self, now_s: float) -> bool:
@@ -213,10 +239,17 @@ class ClientConnection:
             self._scope.cancel()
         elif waiting or replies.mid_reply:
             self._fault("upstream", f"upstream: the broker closed with {waiting} requests in flight")
-        elif self.mute.until_s > self.house.clock():
+        elif self._requests.mid_request:
+            self._fault("upstream", "upstream: the broker closed in the middle of a request")
+        elif self._may_outlive_upstream():
             self._drop_upstream()
         else:
             self._scope.cancel()
+
+    def _may_outlive_upstream(self) -> bool:
+        """Whether the broker has only got tired of a muted client: nothing was lost and nothing is to be told."""
+        muted = self.mute.until_s > self.house.clock()
+        return muted and not self.requesting and not self.unacknowledged
 
     def _drop_upstream(self) -> None:
         """The broker got tired of a muted client: that is not the client's error, and must not end its mute."""

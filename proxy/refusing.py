@@ -48,8 +48,6 @@ def refuse(
     connection is closed then, which is all that is left.
     """
     now_s = connection.house.clock()
-    if refusal.throttle_ms:
-        connection.throttled(exchange, now_s)
     exchange.refused_code = refusal.error_code
     exchange.reason = refusal.reason or exchange.reason
     connection.house.counters.refused += 1

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from proxy.wire.endpoints import Rewritten
 
 _INT32 = Struct(">i")
-_LISTS_EVERY_BROKER: Final = frozenset({ApiKey.METADATA, ApiKey.DESCRIBE_CLUSTER})
+_TEACHES_NOTHING: Final = ApiKey.DESCRIBE_CLUSTER
+"""Its rows may be controllers or brokers that are fenced; Metadata says which brokers live."""
 
 
 def edit_reply(connection: ClientConnection, exchange: Exchange, frame: bytes) -> bytes:
@@ -94,7 +95,8 @@ def _edit_endpoints(
         broker_ms: int = _INT32.unpack_from(body, at)[0]
         throttle_ms = throttle(broker_ms)
     found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
-    learn(topology, found, complete=exchange.api_key in _LISTS_EVERY_BROKER)
+    if exchange.api_key != _TEACHES_NOTHING:
+        learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)
     return found.body
 
 

@@ -186,7 +186,7 @@ class ReplyRelay:
         return True
 
     def _ask(self, exchange: Exchange, now_s: float) -> None:
-        if not exchange.enforced:
+        if not exchange.enforced or not self._house.enforcement.enabled:
             return
         hooks = self._house.hooks
         calls = hooks.wants_response(exchange.api_key)
@@ -227,12 +227,15 @@ class ReplyRelay:
 
     async def _send(self) -> None:
         connection = self._connection
+        parts, self._parts = self._parts, []
+        if connection.replying:
+            parts = [bytes(part) for part in parts]  # others use the buffer meanwhile
+            await connection.reply_turn()
         connection.replying = True
-        if self._parts:
-            parts, self._parts = self._parts, []
+        if parts:
             await connection.client.send(parts)
         await self._splice_rest()
-        connection.replying = False
+        connection.end_reply()
         if self._done:
             done, self._done = self._done, []
             for exchange in done:
@@ -248,6 +251,8 @@ class ReplyRelay:
         if left < SPLICE_FROM_BYTES or not connection.can_splice:
             return
         moved = await connection.splice(self._upstream, connection.client, left)
+        if moved is None:
+            return
         if walk is not None:
             walk.passed_outside(moved)
         else:

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 SPLICE_FROM_BYTES: Final = 64 * 1024
 """What is left of a frame is spliced from here on; below, a copy costs less than the two more system calls."""
 
+SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
+"""A ShareFetch may ask for so much at most. Its reply has to be held whole: the leader hints behind the records are no
+tagged field that could be made inert. A consumer gets the rest with its next request."""
+
 READS_A_WAKE_UP: Final = 4
 """Reads before the loop is given back, so that one fast client does not starve the others."""
 
@@ -204,10 +208,18 @@ class RequestRelay:
             self._refusals[exchange] = refusal
             connection.collected_head = head
             return -head.size
-        if exchange.fetch_max_bytes is not None and head.fetch_limits_at is not None:
-            cap_fetch(house.view, at + head.fetch_limits_at, exchange.fetch_max_bytes)
+        self._cap_fetch(exchange, head, at)
         self._forwarded(exchange, now_s)
         return head.size
+
+    def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
+        if head.fetch_limits_at is None:
+            return
+        cap = exchange.fetch_max_bytes
+        if exchange.api_key == ApiKey.SHARE_FETCH:
+            cap = SHARE_FETCH_BYTES if cap is None else min(cap, SHARE_FETCH_BYTES)
+        if cap is not None:
+            cap_fetch(self._house.view, at + head.fetch_limits_at, cap)
 
     def _is_plain(self, exchange: Exchange) -> bool:
         """Whether the request goes by its head alone."""
@@ -235,11 +247,13 @@ class RequestRelay:
 
     def _forwarded(self, exchange: Exchange, now_s: float) -> None:
         exchange.forwarded_s = now_s
-        if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
+        connection = self._connection
+        connection.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
+        if connection.unacknowledged:
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:
-            self._connection.in_flight.add(exchange)
+            connection.in_flight.add(exchange)
 
     def _collected(self, frame: bytes) -> None:
         """A request that had to be read whole is here."""
@@ -277,11 +291,13 @@ class RequestRelay:
         connection = self._connection
         upstream = connection.upstream
         parts, self._parts = self._parts, []
+        connection.requesting = bool(parts)
         if upstream is None and parts:
             parts = [bytes(part) for part in parts]  # others use the buffer while the broker is dialled
             upstream = await connection.dial()
         if upstream is not None:
             await self._send(upstream, parts)
+        connection.requesting = False
         await connection.flush_local_replies()
         if self._acks_zero and not self._scanner.mid_frame:
             completed, self._acks_zero = self._acks_zero, []
@@ -295,6 +311,8 @@ class RequestRelay:
         connection = self._connection
         if left >= SPLICE_FROM_BYTES and connection.can_splice and not self._scanner.collecting:
             moved = await connection.splice(connection.client, upstream, left)
+            if moved is None:
+                return
             self._scanner.passed_outside(moved)
             if moved < left:
                 self._check_end()

@@ -8,6 +8,7 @@ learned.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -78,7 +79,7 @@ class Topology:
 
         An empty list is no cluster's list (a broker that is just starting sends one): nothing is concluded from it.
         """
-        found = {broker.node_id: broker for broker in brokers}
+        found = {broker.node_id: self._with_rack(broker) for broker in brokers}
         if not found:
             return
         self._cluster_id = cluster_id or self._cluster_id
@@ -94,6 +95,13 @@ class Topology:
             self._brokers.update(found)
         if changed:
             self._tell(frozenset(changed))
+
+    def _with_rack(self, broker: BrokerInfo) -> BrokerInfo:
+        """Many replies name no rack; the one that is known then stays."""
+        known = self._brokers.get(broker.node_id)
+        if broker.rack is not None or known is None:
+            return broker
+        return replace(broker, rack=known.rack)
 
     def _tell(self, changed: frozenset[int]) -> None:
         brokers = {str(node_id): str(broker.address) for node_id, broker in sorted(self._brokers.items())}

@@ -41,7 +41,7 @@ _Pair = tuple[EntityName | None, EntityName | None]
 
 def sanitize(user: str) -> str:
     """Percent-encode a user name for a metric tag (``Sanitizer.sanitize``: a space is ``%20``, ``*`` is ``%2A``)."""
-    return quote(user, safe="")
+    return quote(user, safe="").replace("~", "%7E")
 
 
 class QuotaLevels:

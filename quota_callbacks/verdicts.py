@@ -43,7 +43,8 @@ class Refuse:
     """Do not forward it: answer with ``error_code`` instead.
 
     Without ``topics`` the whole request is refused. Otherwise only the named topics are (by name or, where DeleteTopics
-    v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics, CreatePartitions
+    v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics,
+    CreatePartitions
     and DeleteTopics, with the request's body asked for by `Detail.BODY`.
     """
 

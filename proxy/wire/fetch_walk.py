@@ -41,10 +41,22 @@ _ABORTED: Final = 16  # producer_id, first_offset
 class FetchWalk:
     """The walk through one reply's body, v16 or later."""
 
-    __slots__ = ("_after_tags", "_count", "_left", "_partitions", "_step", "_tags", "_topics", "hints", "skip_left")
+    __slots__ = (
+        "_after_tags",
+        "_begin",
+        "_count",
+        "_left",
+        "_partitions",
+        "_step",
+        "_tags",
+        "_topics",
+        "hints",
+        "skip_left",
+    )
 
     def __init__(self, body_bytes: int) -> None:
         self._left = body_bytes
+        self._begin = 0
         self._topics = 0
         self._partitions = 0
         self._count = 0
@@ -66,7 +78,7 @@ class FetchWalk:
 
         Raises `MalformedFrame` when the fields do not fill the reply exactly.
         """
-        begin = position
+        begin = self._begin = position
         end = min(end, position + self._left)
         whole = end - position == self._left
         while True:
@@ -200,7 +212,7 @@ class FetchWalk:
         self._check_skip(at, end)
 
     def _check_skip(self, at: int, end: int) -> None:
-        if self.skip_left > self._left:
+        if self.skip_left > self._left - (at - self._begin):
             raise MalformedFrame(
                 f"a field of {self.skip_left} bytes in a Fetch reply reaches beyond it ({end - at} here)"
             )

@@ -133,6 +133,8 @@ def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key
     except TooShort:
         if cursor.limit == frame_end:
             raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the reply's header reaches beyond it") from None
+        if end - position >= MAX_HEAD_BYTES:
+            raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the reply's header is too long") from None
         return None
     return cursor.at - position
 
