@@ -55,13 +55,15 @@ def faults(outcome: Outcome) -> list[str]:
     for client in outcome.clients:
         if client.problem is not None:
             found.append(f"{client.client_id} {client.problem}")
-        if client.limit is not None and client.rate > TOLERATED * client.limit:
+        if client.limit is not None and _overshot(client):
             over = client.rate / client.limit - 1
             found.append(f"{client.client_id} was {over:.0%} above its limit of {mib(client.limit)} MiB/s")
         if client.rate <= 0:
             found.append(f"{client.client_id} {client.verb} nothing")
         if client.lost_connections:
             found.append(f"{_count(client.lost_connections, 'connection')} of {client.client_id} were closed")
+    if not outcome.enforcing:
+        found.append("somebody switched the enforcement of quotas off")
     if outcome.proxy_errors:
         found.append(f"the proxy counted {_count(outcome.proxy_errors, 'connection error')}")
     return found
@@ -111,7 +113,12 @@ def _sentence(client: ClientOutcome) -> str:
     if not client.ignores_throttling:
         return f"{text}{told} and kept to them."
     flight = f", with up to {client.most_in_flight:,} requests in flight" if client.most_in_flight else ""
-    return f"{text}{told} and sent on regardless{flight}, and was held all the same."
+    held = ", and was held all the same" if not _overshot(client) else ""
+    return f"{text}{told} and sent on regardless{flight}{held}."
+
+
+def _overshot(client: ClientOutcome) -> bool:
+    return client.limit is not None and client.rate > TOLERATED * client.limit
 
 
 def _count(number: int, what: str) -> str:

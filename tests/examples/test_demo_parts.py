@@ -65,6 +65,18 @@ def test_what_does_not_hold_is_said(changes: dict[str, object], said: str) -> No
     assert "Every limit held" not in paragraph(outcome(**changes))
 
 
+def test_who_is_not_held_is_not_said_to_be() -> None:
+    assert "held all the same" not in paragraph(outcome(rate=3.0 * MIB))
+
+
+def test_faults_of_the_proxy_are_said() -> None:
+    switched = dataclasses.replace(outcome(), enforcing=False, proxy_errors=2)
+    assert faults(switched) == [
+        "somebody switched the enforcement of quotas off",
+        "the proxy counted 2 connection errors",
+    ]
+
+
 def test_a_client_without_a_limit_has_no_limit_to_overshoot() -> None:
     free = outcome(limit=None, rate=900.0 * MIB)
     assert faults(free) == []
