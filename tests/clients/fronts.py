@@ -32,6 +32,8 @@ DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
 POLL_S = 0.02
 
+_METADATA = 9
+_CREATE_TOPICS = 7
 _FIND_COORDINATOR = 3
 """The highest version that asks for one key."""
 
@@ -73,6 +75,28 @@ class Front:
             rf'^headrace_requests_total{{api="{api}"}} (\S+)', self.proxy.get("/metrics")[1], re.MULTILINE
         )
         return float(found[1]) if found else 0.0
+
+    def wait_for_topic(self, topic: str, partitions: int = 1) -> None:
+        """Wait until every broker knows the leaders of so many partitions: brokers learn of changes one by one."""
+
+        def led() -> bool:
+            reply = connection.ask(ApiKey.METADATA, _METADATA, {"topics": [{"name": topic}]})["topics"][0]
+            leaders = [each["leader_id"] for each in reply["partitions"]]
+            return not reply["error_code"] and len(leaders) >= partitions and min(leaders) >= 0
+
+        for broker in self.cluster.brokers:
+            with WireConnection(("127.0.0.1", self.proxy.broker_port(broker.node_id))) as connection:
+                eventually(led, f"broker {broker.node_id} knows the topic {topic}")
+
+    def create_topic(self, prefix: str, partitions: int = 1) -> str:
+        """Create a topic, for tests of which that is not the point, and return its name."""
+        topic = unique(prefix)
+        wanted = {"name": topic, "num_partitions": partitions, "replication_factor": -1}
+        with WireConnection(("127.0.0.1", self.proxy.port)) as connection:
+            reply = connection.ask(ApiKey.CREATE_TOPICS, _CREATE_TOPICS, {"topics": [wanted]})
+        assert [row["error_code"] for row in reply["topics"]] == [0]
+        self.wait_for_topic(topic, partitions)
+        return topic
 
     def coordinator(self, kind: Coordinates, key: str) -> int:
         """The node id of the broker that coordinates a group or a transactional id, once there is one."""

@@ -4,8 +4,8 @@ Two rules are checked over the time of a test. A connection to a broker's port w
 proxy, to a broker, or to the test (`allow`). And there are no more connections, those included that were too short to
 be seen at work and only left their TIME_WAIT, than clients connected to the proxy: it opens one for each.
 
-Linux only: reads ``/proc/net/tcp`` and the descriptors of processes, which costs a millisecond, where
-``psutil.net_connections`` asks every process of the machine.
+Linux only: reads ``/proc/net/tcp`` and the descriptors of a few processes, where ``psutil.net_connections`` asks every
+process of the machine.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from tests.clients.fronts import Front
 
-SAMPLE_S: Final = 0.05
-"""Far below the minute for which the kernel remembers a closed connection, so that none is missed."""
+SAMPLE_S: Final = 0.25
+"""Far below the minute for which the kernel remembers a closed connection, so that none is missed. One look costs some
+ten milliseconds, most of them the kernel's."""
 
 ACCEPTED: Final = "headrace_connections_accepted_total"
 _LISTENING: Final = "0A"

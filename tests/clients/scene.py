@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Producer
 
 from proxy.wire.apis import ApiKey
-from tests.clients.fronts import DEADLINE_S, Coordinates, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, Coordinates, Front, unique
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
@@ -84,17 +84,9 @@ def set_up(front: Front, watch: PeerWatch) -> Scene:
 
 
 def _topic(front: Front) -> tuple[str, bytes, int]:
-    name = unique("scene")
+    name = front.create_topic("scene")
     with WireConnection(("127.0.0.1", front.proxy.port)) as connection:
-        wanted = {"name": name, "num_partitions": 1, "replication_factor": -1}
-        _accepted(connection.ask(ApiKey.CREATE_TOPICS, 7, {"topics": [wanted]})["topics"])
-
-        def led() -> Message | None:
-            found: Message = connection.ask(ApiKey.METADATA, 12, {"topics": [{"name": name}]})["topics"][0]
-            complete = not found["error_code"] and found["partitions"] and found["partitions"][0]["leader_id"] >= 0
-            return found if complete else None
-
-        topic = eventually(led, f"{name} has a leader")
+        topic = connection.ask(ApiKey.METADATA, 12, {"topics": [{"name": name}]})["topics"][0]
     return name, topic["topic_id"], topic["partitions"][0]["leader_id"]
 
 

@@ -49,6 +49,7 @@ async def create(front: Front, prefix: str = "aiokafka", partitions: int = 1) ->
     async with administering(front) as admin:
         reply = await admin.create_topics([wanted])
     assert [error[1] for error in reply.topic_errors] == [0]
+    front.wait_for_topic(name, partitions)
     return name
 
 
@@ -229,12 +230,10 @@ def test_admin(front: Front) -> None:
             cluster = await admin.describe_cluster()
             assert {(each["host"], each["port"]) for each in cluster["brokers"]} == front.addresses
             await admin.create_partitions({topic: NewPartitions(3)})
+            front.wait_for_topic(topic, 3)
+            (described,) = await admin.describe_topics([topic])
+            assert len(described["partitions"]) == 3
 
-            async def has_three() -> bool:
-                (described,) = await admin.describe_topics([topic])
-                return len(described["partitions"]) == 3
-
-            await until(has_three)
             change = ConfigResource(ConfigResourceType.TOPIC, topic, {"retention.ms": "3600000"})
             (reply,) = await admin.alter_configs([change])
             assert [resource[0] for resource in reply.resources] == [0]

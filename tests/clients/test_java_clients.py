@@ -21,10 +21,11 @@ def java(front: Front) -> JavaClients:
     return JavaClients(NEWEST, front.bootstrap_servers)
 
 
-def create(java: JavaClients, partitions: int = 1) -> str:
+def create(front: Front, java: JavaClients, partitions: int = 1) -> str:
     topic = unique("java")
     with java.admin() as admin:
         java.create_topic(admin, topic, partitions, {"max.message.bytes": str(LARGE_LIMIT)})
+    front.wait_for_topic(topic, partitions)
     return topic
 
 
@@ -32,16 +33,16 @@ def create(java: JavaClients, partitions: int = 1) -> str:
 def test_compression(front: Front, version: str) -> None:
     java = JavaClients(version, front.bootstrap_servers)
     for codec in CODECS:
-        topic = create(java)
+        topic = create(front, java)
         with java.producer(compression_type=codec, linger_ms=20) as producer:
             java.send(producer, topic, SMALL[:100])
         assert java.received(topic, 100) == list(SMALL[:100])
         assert codecs_in_log(front, topic) == {codec}
 
 
-def test_a_thousand_small_messages(java: JavaClients) -> None:
+def test_a_thousand_small_messages(front: Front, java: JavaClients) -> None:
     for acks in ("0", "1", "all"):
-        topic = create(java)
+        topic = create(front, java)
         with java.producer(acks=acks, enable_idempotence=False) as producer:
             java.send(producer, topic, SMALL)
         assert java.received(topic, len(SMALL)) == list(SMALL)
@@ -49,7 +50,7 @@ def test_a_thousand_small_messages(java: JavaClients) -> None:
 
 @pytest.mark.parametrize("size", LARGE_BYTES)
 def test_large_messages(front: Front, java: JavaClients, size: int) -> None:
-    topic = create(java)
+    topic = create(front, java)
     spliced = front.proxy.metric(SPLICED)
     with java.producer(max_request_size=LARGE_LIMIT) as producer:
         java.send(producer, topic, [large(size)])
@@ -58,16 +59,16 @@ def test_large_messages(front: Front, java: JavaClients, size: int) -> None:
     assert front.proxy.metric(SPLICED) - spliced > size
 
 
-def test_idempotent_producer(java: JavaClients) -> None:
-    topic = create(java)
+def test_idempotent_producer(front: Front, java: JavaClients) -> None:
+    topic = create(front, java)
     with java.producer(enable_idempotence=True, batch_size=2048, linger_ms=20) as producer:
         java.send(producer, topic, SMALL)
     assert java.received(topic, len(SMALL)) == list(SMALL)
 
 
-def test_transactions(java: JavaClients) -> None:
+def test_transactions(front: Front, java: JavaClients) -> None:
     """One is aborted, one committed together with an offset of a group; who reads committed sees only the latter."""
-    topic, group = create(java), unique("java-transactions")
+    topic, group = create(front, java), unique("java-transactions")
     with java.producer(transactional_id=unique("java")) as producer:
         producer.initTransactions()
         producer.beginTransaction()
@@ -86,9 +87,9 @@ def test_transactions(java: JavaClients) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-def test_group_with_two_members(java: JavaClients, protocol: str) -> None:
+def test_group_with_two_members(front: Front, java: JavaClients, protocol: str) -> None:
     """The second member takes half of the partitions, and gives them back when it leaves."""
-    topic = create(java, 4)
+    topic = create(front, java, 4)
     config = {"group_id": unique("java-group"), "group_protocol": protocol}
     if protocol == "classic":
         config["heartbeat_interval_ms"] = "200"  # how soon a member learns of a rebalance
@@ -115,13 +116,10 @@ def test_admin(front: Front, java: JavaClients) -> None:
         assert {(node.host(), node.port()) for node in nodes} == front.addresses
         topic = unique("java-admin")
         java.create_topic(admin, topic, 2, {"retention.ms": "3600000"})
-
-        def leaders() -> set[tuple[str, int]]:
-            described = done(admin.describeTopics([topic]).allTopicNames()).get(topic)
-            found = [partition.leader() for partition in described.partitions()]
-            return {(node.host(), node.port()) for node in found} if all(found) else set()
-
-        assert eventually(leaders, "both partitions have a leader") <= front.addresses
+        front.wait_for_topic(topic, 2)
+        described = done(admin.describeTopics([topic]).allTopicNames()).get(topic)
+        leaders = {(each.leader().host(), each.leader().port()) for each in described.partitions()}
+        assert (described.partitions().size(), leaders <= front.addresses) == (2, True)
         resource = java.topic_resource(topic)
         config = done(admin.describeConfigs([resource]).all()).get(resource)
         assert config.get("retention.ms").value() == "3600000"
@@ -130,7 +128,7 @@ def test_admin(front: Front, java: JavaClients) -> None:
 
 
 def test_admin_of_groups(front: Front, java: JavaClients) -> None:
-    topic, group = create(java), unique("java-admin")
+    topic, group = create(front, java), unique("java-admin")
     with java.admin() as admin:
         done(admin.alterConsumerGroupOffsets(group, java.offsets(topic, 7)).all())
         described = done(admin.describeConsumerGroups([group]).all()).get(group)

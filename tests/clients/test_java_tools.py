@@ -34,13 +34,6 @@ def tool(front: Front, which: Tool, *arguments: str, version: str | None = None,
     return front.tool(which, *arguments, version=version, stdin=stdin)
 
 
-def create(front: Front, partitions: int = 1, version: str | None = None) -> str:
-    topic = unique("java-tools")
-    arguments = ("--create", "--topic", topic, "--partitions", str(partitions))
-    assert f"Created topic {topic}." in tool(front, Tool.TOPICS, *arguments, version=version)
-    return topic
-
-
 def produce(front: Front, topic: str, *more: str, version: str | None = None) -> None:
     """Run ProducerPerformance, with ``more`` properties and options behind them."""
     records = ("--topic", topic, "--num-records", str(RECORDS), "--record-size", "100", "--throughput", "-1")
@@ -56,8 +49,11 @@ def consume_lines(front: Front, topic: str, *more: str, version: str | None = No
 
 
 def test_topics(front: Front) -> None:
-    topic = create(front, 2)
+    topic = unique("java-tools")
+    printed = tool(front, Tool.TOPICS, "--create", "--topic", topic, "--partitions", "2")
+    assert f"Created topic {topic}." in printed
     tool(front, Tool.TOPICS, "--alter", "--topic", topic, "--partitions", "5")
+    front.wait_for_topic(topic, 5)
     printed = tool(front, Tool.TOPICS, "--describe", "--topic", topic)
     leaders = re.findall(rf"Topic: {topic}\tPartition: \d\tLeader: (\d)", printed)
     assert len(leaders) == 5
@@ -69,7 +65,7 @@ def test_topics(front: Front) -> None:
 
 
 def test_configs(front: Front) -> None:
-    topic, user = create(front), unique("java-tools-user")
+    topic, user = front.create_topic("java-tools"), unique("java-tools-user")
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
     tool(front, Tool.CONFIGS, "--alter", *of_topic, "--add-config", "retention.ms=3600000,cleanup.policy=delete")
     printed = tool(front, Tool.CONFIGS, "--describe", *of_topic)
@@ -80,54 +76,42 @@ def test_configs(front: Front) -> None:
     assert f"Quota configs for user-principal '{user}' are producer_byte_rate=1048576.0" in printed
 
 
-def test_performance(front: Front) -> None:
-    topic = create(front, 3)
+def test_performance_and_transactions(front: Front) -> None:
+    topic, transactional_id = front.create_topic("java-tools", 3), unique("java-tools")
     produce(front, topic, "compression.type=zstd", "acks=all")
-    printed = tool(front, Tool.CONSUMER_PERF_TEST, "--topic", topic, "--messages", str(RECORDS), "--hide-header")
-    assert int(printed.split(", ")[4]) == RECORDS
-
-
-def test_transactions(front: Front) -> None:
-    topic, transactional_id = create(front), unique("java-tools")
     produce(front, topic, "--transactional-id", transactional_id, "--transaction-duration-ms", "50")
-    committed = ("--messages", str(RECORDS), "--hide-header")
-    printed = tool(front, Tool.CONSUMER_PERF_TEST, "--topic", topic, *committed)
-    assert int(printed.split(", ")[4]) == RECORDS
+    printed = tool(front, Tool.CONSUMER_PERF_TEST, "--topic", topic, "--messages", str(2 * RECORDS), "--hide-header")
+    assert int(printed.split(", ")[4]) == 2 * RECORDS
     printed = tool(front, Tool.TRANSACTIONS, "describe", "--transactional-id", transactional_id)
     assert "CompleteCommit" in printed
 
 
 def test_consoles_and_groups(front: Front) -> None:
-    topic, group = create(front, 2), unique("java-tools-group")
+    """One group of the classic protocol and one of KIP-848's read the same lines."""
+    topic = front.create_topic("java-tools", 2)
+    classic, consumer = unique("java-tools-classic"), unique("java-tools-consumer")
     tool(front, Tool.CONSOLE_PRODUCER, "--topic", topic, stdin="\n".join(LINES) + "\n")
-    assert sorted(consume_lines(front, topic, "--group", group)) == sorted(LINES)
-    of_group = ("--group", group)
-    assert [lag for *_, lag in lags(tool(front, Tool.CONSUMER_GROUPS, "--describe", *of_group))] == ["0", "0"]
-    reset = ("--reset-offsets", "--to-earliest", "--topic", topic, "--execute")
-    tool(front, Tool.CONSUMER_GROUPS, *of_group, *reset)
-    after = lags(tool(front, Tool.CONSUMER_GROUPS, "--describe", *of_group))
-    assert sum(int(lag) for *_, lag in after) == len(LINES)
-    printed = tool(front, Tool.CONSUMER_GROUPS, "--delete", *of_group)
-    assert f"Deletion of requested consumer groups ('{group}') was successful." in printed
-
-
-def lags(printed: str) -> list[tuple[str, str, str, str]]:
-    """Partition, current offset, end offset and lag of each line of ConsumerGroupCommand --describe."""
-    rows = [line.split() for line in printed.splitlines()]
-    return [(row[2], row[3], row[4], row[5]) for row in rows if len(row) > 5 and row[2].isdigit()]
-
-
-def test_consumer_groups_of_kip_848(front: Front) -> None:
-    topic, group = create(front, 2), unique("java-tools-group")
-    tool(front, Tool.CONSOLE_PRODUCER, "--topic", topic, stdin="\n".join(LINES) + "\n")
+    assert sorted(consume_lines(front, topic, "--group", classic)) == sorted(LINES)
     protocol = ("--consumer-property", "group.protocol=consumer")
-    assert sorted(consume_lines(front, topic, "--group", group, *protocol)) == sorted(LINES)
-    printed = tool(front, Tool.CONSUMER_GROUPS, "--describe", "--group", group)
-    assert [lag for *_, lag in lags(printed)] == ["0", "0"]
+    assert sorted(consume_lines(front, topic, "--group", consumer, *protocol)) == sorted(LINES)
+    both = ("--group", classic, "--group", consumer)
+    reset = ("--reset-offsets", "--to-earliest", "--topic", f"{topic}:0", "--execute")
+    tool(front, Tool.CONSUMER_GROUPS, "--group", classic, *reset)
+    printed = tool(front, Tool.CONSUMER_GROUPS, "--describe", *both)
+    offsets = {
+        (row[0], row[2]): (int(row[3]), int(row[4])) for row in map(str.split, printed.splitlines()) if topic in row
+    }
+    assert offsets.keys() == {(group, partition) for group in (classic, consumer) for partition in "01"}
+    assert sum(end for (group, _), (_, end) in offsets.items() if group == classic) == len(LINES)
+    assert {key for key, (current, end) in offsets.items() if current != end} <= {(classic, "0")}
+    assert offsets[classic, "0"][0] == 0
+    printed = tool(front, Tool.CONSUMER_GROUPS, "--delete", *both)
+    assert re.search(r"Deletion of requested consumer groups \('(.*)'\) was successful", printed)
+    assert all(group in printed for group in (classic, consumer))
 
 
 def test_share_groups(front43: Front) -> None:
-    topic, group = create(front43, 2), unique("java-tools-share")
+    topic, group = front43.create_topic("java-tools", 2), unique("java-tools-share")
     of_group = ("--entity-type", "groups", "--entity-name", group)
     tool(front43, Tool.CONFIGS, "--alter", *of_group, "--add-config", "share.auto.offset.reset=earliest")
     tool(front43, Tool.CONSOLE_PRODUCER, "--topic", topic, stdin="\n".join(LINES) + "\n")
@@ -138,9 +122,9 @@ def test_share_groups(front43: Front) -> None:
 
 
 def test_cluster(front: Front) -> None:
-    shown = {f"127.0.0.1:{front.proxy.broker_port(broker.node_id)}" for broker in front.cluster.brokers}
     printed = tool(front, Tool.BROKER_API_VERSIONS)
-    assert set(re.findall(r"^(\S+:\d+) \(id: \d", printed, re.MULTILINE)) == shown
+    shown = {(host, int(port)) for host, port in re.findall(r"^(\S+):(\d+) \(id: \d", printed, re.MULTILINE)}
+    assert shown == front.addresses
     assert "UNKNOWN" not in printed
     printed = tool(front, Tool.METADATA_QUORUM, "describe", "--status")
     assert f"ClusterId:              {front.cluster.cluster_id}" in printed
@@ -150,9 +134,10 @@ def test_cluster(front: Front) -> None:
 
 @pytest.mark.parametrize(("front", "version"), [("front43", "3.9.1"), ("front39", "4.3.1")], indirect=["front"])
 def test_tools_of_another_version_than_the_brokers(front: Front, version: str) -> None:
-    topic = create(front, 2, version=version)
-    printed = tool(front, Tool.TOPICS, "--describe", "--topic", topic, version=version)
-    assert "PartitionCount: 2" in printed
+    topic = unique("java-tools")
+    tool(front, Tool.TOPICS, "--create", "--topic", topic, "--partitions", "2", version=version)
+    front.wait_for_topic(topic, 2)
+    assert "PartitionCount: 2" in tool(front, Tool.TOPICS, "--describe", "--topic", topic, version=version)
     tool(front, Tool.CONSOLE_PRODUCER, "--topic", topic, stdin="\n".join(LINES) + "\n", version=version)
     group = ("--group", unique("java-tools-group"))
     assert sorted(consume_lines(front, topic, *group, version=version)) == sorted(LINES)

@@ -35,7 +35,7 @@ from tests.clients.payloads import CODECS, LARGE_BYTES, LARGE_LIMIT, SMALL, SPLI
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from confluent_kafka import Message, TopicPartitionInfo
+    from confluent_kafka import Message
 
 POLL_S = 0.05
 PARTITIONS = 40
@@ -48,15 +48,16 @@ def admin(front: Front) -> AdminClient:
 
 
 @pytest.fixture
-def topic(admin: AdminClient) -> str:
-    """A topic of one partition that takes large messages."""
-    return create(admin, "librdkafka", 1, {"max.message.bytes": str(LARGE_LIMIT)})
+def topic(front: Front, admin: AdminClient) -> str:
+    return create(front, admin, "librdkafka", 1)
 
 
-def create(admin: AdminClient, prefix: str, partitions: int, config: dict[str, str] | None = None) -> str:
+def create(front: Front, admin: AdminClient, prefix: str, partitions: int) -> str:
+    """A topic that takes large messages."""
     name = unique(prefix)
-    wanted = NewTopic(name, num_partitions=partitions, config=config or {})
+    wanted = NewTopic(name, num_partitions=partitions, config={"max.message.bytes": str(LARGE_LIMIT)})
     admin.create_topics([wanted], operation_timeout=DEADLINE_S)[name].result(DEADLINE_S)
+    front.wait_for_topic(name, partitions)
     return name
 
 
@@ -139,7 +140,7 @@ def test_large_messages(front: Front, topic: str, size: int) -> None:
 
 def test_many_partitions_in_one_fetch(front: Front, admin: AdminClient) -> None:
     """Replies of megabytes, in which heads of partitions lie between records of all sizes."""
-    topic = create(admin, "librdkafka-many", PARTITIONS)
+    topic = create(front, admin, "librdkafka-many", PARTITIONS)
     values = [large(size) for size in range(1, 80_000, 399)]
     send(front, topic, values, partitioner="random")
     limits = {"fetch_max_bytes": 50_000_000, "fetch_min_bytes": 1_000_000}
@@ -217,7 +218,7 @@ class ListHandler(logging.Handler):
 
 def two_members(front: Front, admin: AdminClient, **config: Any) -> None:
     """The second member takes half of the partitions, and gives them back when it leaves."""
-    topic, group = create(admin, "librdkafka-group", 4), unique("librdkafka-group")
+    topic, group = create(front, admin, "librdkafka-group", 4), unique("librdkafka-group")
     with consuming(front, group, **config) as first:
         first.subscribe([topic])
         eventually(lambda: polled(first) == 4, "the first member has all partitions", pause_s=0)
@@ -244,7 +245,7 @@ def polled(consumer: Consumer) -> int:
 def test_share_consumer(front43: Front) -> None:
     """Queues (KIP-932) are of 4.2 and newer. An offset that is released comes again, one that is accepted does not."""
     admin = AdminClient({"bootstrap.servers": front43.bootstrap_servers})
-    topic, group = create(admin, "librdkafka-share", 1), unique("librdkafka-share")
+    topic, group = create(front43, admin, "librdkafka-share", 1), unique("librdkafka-share")
     from_start = ConfigEntry("share.auto.offset.reset", "earliest", incremental_operation=AlterConfigOpType.SET)
     resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=[from_start])
     admin.incremental_alter_configs([resource])[resource].result(DEADLINE_S)
@@ -278,17 +279,14 @@ def test_has_no_admin_of_client_quotas() -> None:
 
 
 def test_admin(front: Front, admin: AdminClient) -> None:
-    topic = create(admin, "librdkafka-admin", 2)
+    topic = create(front, admin, "librdkafka-admin", 2)
     cluster = admin.describe_cluster().result(DEADLINE_S)
     assert {(node.host, node.port) for node in cluster.nodes} == front.addresses
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(DEADLINE_S)
-
-    def partitions() -> list[TopicPartitionInfo]:
-        found = admin.describe_topics(TopicCollection([topic]))[topic].result(DEADLINE_S).partitions
-        return found if len(found) == 3 else []
-
-    leaders = {(each.leader.host, each.leader.port) for each in eventually(partitions, "there are three partitions")}
-    assert leaders <= front.addresses
+    front.wait_for_topic(topic, 3)
+    described = admin.describe_topics(TopicCollection([topic]))[topic].result(DEADLINE_S)
+    leaders = {(each.leader.host, each.leader.port) for each in described.partitions}
+    assert (len(described.partitions), leaders <= front.addresses) == (3, True)
 
     resource = ConfigResource(ResourceType.TOPIC, topic)
     change = ConfigEntry("retention.ms", "3600000", incremental_operation=AlterConfigOpType.SET)
@@ -313,7 +311,8 @@ def test_admin(front: Front, admin: AdminClient) -> None:
 def test_admin_of_groups(front: Front, admin: AdminClient, topic: str) -> None:
     group = unique("librdkafka-admin")
     offsets = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 7)])
-    admin.alter_consumer_group_offsets([offsets])[group].result(DEADLINE_S)
+    altered = admin.alter_consumer_group_offsets([offsets])[group].result(DEADLINE_S)
+    assert [each.error for each in altered.topic_partitions] == [None]
     listed = admin.list_consumer_groups().result(DEADLINE_S)
     assert group in {each.group_id for each in listed.valid}
     assert listed.errors == []
