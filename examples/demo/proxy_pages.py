@@ -6,6 +6,7 @@ import http
 import http.client
 import time
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -21,6 +22,15 @@ LOG_TAIL: Final = 2000
 """Characters of the proxy's log that an error ends with."""
 ENDING_S: Final = 0.5
 """A process that is ending closes its sockets first."""
+ATTEMPTS: Final = 3
+"""Connections to it were reset twice in a hundred runs, on a machine with ten times the work that it can do."""
+
+
+class Fate(Enum):
+    """What became of a proxy that did not answer."""
+
+    RUNS = "the proxy runs, but its admin server does not answer"
+    ENDED = "the proxy ended by itself"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,20 +64,30 @@ class ProxyPage:
 
 def read_page(proxy: ProxyProcess) -> ProxyPage:
     """Ask the proxy. Raises TestbedError, with the end of its log, when it does not answer."""
-    try:
-        status, text = proxy.get("/metrics")
-    except (OSError, http.client.HTTPException) as error:
-        raise TestbedError(f"{_fate(proxy)}: {error!r}\n{proxy.log[-LOG_TAIL:]}") from error
+    status, text = _get(proxy, "/metrics")
     if status != http.HTTPStatus.OK:
         raise TestbedError(f"the proxy's metrics page failed with status {status}: {text}\n{proxy.log[-LOG_TAIL:]}")
     return parse_page(text, time.monotonic())
 
 
-def _fate(proxy: ProxyProcess) -> str:
+def _get(proxy: ProxyProcess, path: str) -> tuple[int, str]:
+    attempt = 1
+    while True:
+        try:
+            return proxy.get(path)
+        except (OSError, http.client.HTTPException) as error:
+            fate = _fate(proxy)
+            if attempt == ATTEMPTS or fate is not Fate.RUNS:
+                raise TestbedError(f"{fate.value}: {error!r}\n{proxy.log[-LOG_TAIL:]}") from error
+            attempt += 1
+
+
+def _fate(proxy: ProxyProcess) -> Fate:
     try:
-        return f"the proxy ended by itself with status {proxy.wait(ENDING_S)}"
+        proxy.wait(ENDING_S)
     except TestbedTimeoutError:
-        return "the proxy runs, but its admin server does not answer"
+        return Fate.RUNS
+    return Fate.ENDED
 
 
 def parse_page(text: str, at_s: float) -> ProxyPage:
