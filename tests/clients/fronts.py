@@ -110,9 +110,13 @@ class Front:
 
     def tool(self, tool: Tool, *arguments: str, version: str | None = None, stdin: str = "") -> str:
         """Run one of Kafka's tools against the proxy, by default the brokers' version of it; return what it printed."""
-        # Of all tools, this one is told by a property in 3.9.
-        connect = () if tool is Tool.PRODUCER_PERF_TEST else ("--bootstrap-server", self.bootstrap_servers)
-        command = [*connect, *arguments]
+        connect = ("--bootstrap-server", self.bootstrap_servers)
+        if tool is Tool.CLUSTER:  # its options stand behind the name of the action
+            command = [*arguments, *connect]
+        elif tool is Tool.PRODUCER_PERF_TEST:  # in 3.9, it is told by a property
+            command = list(arguments)
+        else:
+            command = [*connect, *arguments]
         return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=DEADLINE_S).stdout
 
 

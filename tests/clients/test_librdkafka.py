@@ -143,8 +143,7 @@ def test_many_partitions_in_one_fetch(front: Front, admin: AdminClient) -> None:
     topic = create(front, admin, "librdkafka-many", PARTITIONS)
     values = [large(size) for size in range(1, 80_000, 399)]
     send(front, topic, values, partitioner="random")
-    limits = {"fetch_max_bytes": 50_000_000, "fetch_min_bytes": 1_000_000}
-    with consuming(front, **limits) as consumer:
+    with consuming(front, fetch_max_bytes=50_000_000, fetch_min_bytes=1_000_000) as consumer:
         consumer.assign([TopicPartition(topic, number, 0) for number in range(PARTITIONS)])
         found = read(consumer, len(values))
     assert sorted(map(digest, found)) == sorted(map(digest, values))
@@ -264,7 +263,7 @@ def test_share_consumer(front43: Front) -> None:
             for message in consumer.poll(POLL_S):
                 again = message.value() in found
                 release = message.offset() == 3 and not again
-                found.append(message.value())
+                found.append(message.value() or b"")
                 consumer.acknowledge(message, AcknowledgeType.RELEASE if release else AcknowledgeType.ACCEPT)
             results = consumer.commit_sync(DEADLINE_S)
             assert [error for error in results.values() if error is not None] == []
