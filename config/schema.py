@@ -69,6 +69,15 @@ class Upstream:
         float,
         Setting("connect_timeout", Duration("10ms", "10m"), "How long one attempt to connect to a broker may take."),
     ] = 10.0
+    reply_timeout_s: Annotated[
+        float,
+        Setting(
+            "reply_timeout",
+            Duration("1s", "30d"),
+            "How long a broker may take to answer one request before its connection is given up. Above the longest "
+            "wait that is meant: a consumer group's rebalance takes up to max.poll.interval.ms.",
+        ),
+    ] = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,9 +89,13 @@ class AdminServer:
 
     async def _enforcement(self, request: Request) -> Response:
         if request.method == "PUT":
-            body = await request.body()
+            body = bytearray()
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > MAX_BODY_BYTES:
+                    return JSONResponse({"error": f"a body of over {MAX_BODY_BYTES} bytes"}, status_code=413)
             try:
-                wanted = json.loads(body[:MAX_BODY_BYTES])
+                wanted = json.loads(body)
             except ValueError:
                 wanted = None
             if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool):

@@ -78,7 +78,7 @@ def _run(server: Server, config: Config) -> None:
         error: BaseException = startup
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        raise error from None
+        raise StartupError(str(error)) from error
 
 
 async def _serve(server: Server, config: Config) -> None:

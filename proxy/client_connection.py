@@ -78,7 +78,7 @@ class ClientConnection:
         self.collected_head: RequestHead | None = None
         """Its head, while the rest of it is being collected."""
         self.replying = False
-        """Whether somebody writes to the client, so that another must wait for `reply_turn`."""
+        """Whether somebody writes to the client; see `let_others_reply`."""
         self.requesting = False
         """Whether the request relay is between a read and the end of the write after it."""
         self.unacknowledged = False
@@ -172,12 +172,20 @@ class ClientConnection:
             self.completed(exchange)
         self.end_if_drained()
 
-    async def reply_turn(self) -> None:
-        """Wait until nobody else writes to the client, and take the turn. Give it back with `end_reply`."""
-        while self.replying:
-            self._reply_turn = trio.Event()
-            await self._reply_turn.wait()
-        self.replying = True
+    @property
+    def others_reply_first(self) -> bool:
+        """Whether the proxy's own answers have to go out before the broker's next reply."""
+        first = self.in_flight.first
+        return self.replying or (first is not None and first.local_reply is not None)
+
+    async def let_others_reply(self) -> None:
+        """Wait until they are out; then nobody writes to the client, and the next reply is the broker's."""
+        while self.others_reply_first:
+            if self.replying:
+                self._reply_turn = trio.Event()
+                await self._reply_turn.wait()
+            else:
+                await self.flush_local_replies()
 
     def end_reply(self) -> None:
         """The write to the client is done."""
@@ -229,6 +237,19 @@ class ClientConnection:
         """Whether it is over ``limits.idle_timeout``: nothing in flight, not muted, and no byte for that long."""
         since_s = max(self.last_active_s, self.mute.until_s)
         return not len(self.in_flight) and now_s - since_s > self.limits.idle_timeout_s
+
+    def waits_in_vain(self, now_s: float) -> bool:
+        """Whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
+        first = self.in_flight.first
+        if first is None or first.reply_s is not None or first.forwarded_s is None:
+            return False
+        since_s = max(first.forwarded_s, self.last_active_s)
+        return now_s - since_s > self.limits.reply_timeout_s
+
+    def end_waiting(self) -> None:
+        """Close it because the broker hangs."""
+        timeout_s = self.limits.reply_timeout_s
+        self._fault("upstream", f"upstream: the broker did not answer within upstream.reply_timeout = {timeout_s:g} s")
 
     # --- its end ---
 

@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from proxy.errors import StartupError
+from proxy.repeated_lines import RepeatedLines
+from proxy.wire.apis import API_NAMES, ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Detail
-from quota_callbacks.verdicts import Refuse, Throttle
+from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
+from quota_callbacks.verdicts import Reason, Refuse, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.plugins")
 
 UNKNOWN_SERVER_ERROR: Final = -1
+INT16_MIN: Final = -(2**15)
+INT16_MAX: Final = 2**15 - 1
+INT32_MAX: Final = 2**31 - 1
+BY_TOPIC: Final = frozenset({ApiKey.CREATE_TOPICS.value, ApiKey.DELETE_TOPICS.value, ApiKey.CREATE_PARTITIONS.value})
 
 Call = tuple[str, "Callable[..., Any]"]
 Calls = tuple[Call, ...]
@@ -53,6 +60,8 @@ class HookCalls:
         self._opened: Calls = ()
         self._closed: Calls = ()
         self._reset: Calls = ()
+        self._enforced: frozenset[QuotaKey] = frozenset()
+        self._repeated = RepeatedLines()
         self.quotas: ClientQuotas | None = None
 
     # --- start and reload ---
@@ -78,10 +87,11 @@ class HookCalls:
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
+        self._enforced = frozenset(key for name in self._calls("enforced_quotas", ()) for key in _enforced_by(name))
 
     def enforced_quotas(self) -> frozenset[QuotaKey]:
         """The quota keys that some callback enforces."""
-        return frozenset(key for _, call in self._calls("enforced_quotas", ()) for key in call())
+        return self._enforced
 
     # --- requests ---
 
@@ -102,30 +112,34 @@ class HookCalls:
         one."""
         if self._reset:
             self._poll_resets()
-        return self._ask(calls, request, now_ms)
+        refusal = self._ask("request_received", calls, request, now_ms)
+        cap = request.fetch_max_bytes
+        if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT32_MAX):
+            self._failed("request_received", "a plugin", ValueError(f"fetch_max_bytes is {cap!r}, not an INT32 from 0"))
+            request.fetch_max_bytes = None
+        return refusal
 
     def response_received(self, calls: Calls, request: Request, now_ms: int) -> None:
         """Ask ``calls`` about the reply; the longest throttle and its reason are left in ``request``."""
-        refusal = self._ask(calls, request, now_ms)
+        refusal = self._ask("response_received", calls, request, now_ms)
         if refusal is not None and not self.fail_closed:
             self._failed("response_received", "a plugin", ValueError("a reply cannot be refused"))
 
-    def _ask(self, calls: Calls, request: Request, now_ms: int) -> Refuse | None:
+    def _ask(self, hook: str, calls: Calls, request: Request, now_ms: int) -> Refuse | None:
         refusal: Refuse | None = None
         for name, call in calls:
             try:
                 verdict: Verdict | None = call(request, now_ms)
                 if verdict is None:
                     continue
+                check_verdict(verdict, request)
                 if verdict.throttle_ms > request.throttle_ms:
-                    request.throttle_ms = verdict.throttle_ms
+                    request.throttle_ms = min(verdict.throttle_ms, MAX_THROTTLE_MS)
                     request.reason = verdict.reason
                 if isinstance(verdict, Refuse):
                     refusal = verdict if refusal is None else _both(refusal, verdict)
-                elif not isinstance(verdict, Throttle):
-                    raise TypeError(f"a verdict is a Throttle, a Refuse or None, not {verdict!r}")  # noqa: TRY301
             except Exception as error:  # noqa: BLE001 -- a stranger's code
-                self._failed("request", name, error)
+                self._failed(hook, name, error)
                 if self.fail_closed:
                     refusal = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
         return refusal
@@ -224,16 +238,16 @@ class HookCalls:
     def _failed(self, hook: str, name: str, error: Exception) -> None:
         self.errors += 1
         self.failures[name] = self.failures.get(name, 0) + 1
-        log.error("plugin raised", plugin=name, hook=hook, error=f"{type(error).__name__}: {error}", exc_info=error)
+        left_out = self._repeated.due((name, hook, type(error)))
+        if left_out is not None:
+            told = f"{type(error).__name__}: {error}"
+            log.error("plugin raised", plugin=name, hook=hook, error=told, left_out=left_out or None, exc_info=error)
 
     def _calls(self, hook: str, names: tuple[str, ...]) -> Calls:
         """Implementations in pluggy's order (last registered first, ``tryfirst`` and ``trylast`` heeded)."""
         caller = getattr(self._manager.hook, hook)
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
-            if implementation.hookwrapper or implementation.wrapper:
-                name = implementation.plugin_name
-                raise StartupError(f"plugin {name!r} wraps {hook!r}; hooks of headrace take no wrappers")
             call = _with_arguments(implementation.function, names, implementation.argnames)
             calls.append((implementation.plugin_name, call))
         return tuple(calls)
@@ -257,6 +271,38 @@ class HookCalls:
             for api_key in _ALL_KEYS if wanted is None else wanted:
                 by_api.setdefault(api_key, []).append((name, call))
         return {api_key: tuple(calls) for api_key, calls in by_api.items()}
+
+
+def _enforced_by(each: Call) -> frozenset[QuotaKey]:
+    name, call = each
+    try:
+        return frozenset(QuotaKey(key) for key in call())
+    except Exception as error:
+        raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error
+
+
+def check_verdict(verdict: object, request: Request) -> None:
+    """Raise what a plugin did wrong, before it can reach the wire."""
+    if not isinstance(verdict, Throttle | Refuse):
+        raise TypeError(f"a verdict is a Throttle, a Refuse or None, not {verdict!r}")
+    if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
+        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it is a whole number of milliseconds, 0 or more")
+    if verdict.reason is not None and not isinstance(verdict.reason, Reason):
+        raise TypeError(f"reason is {verdict.reason!r}; it is a Reason or None")
+    if isinstance(verdict, Refuse):
+        _check_refusal(verdict, request)
+
+
+def _check_refusal(refusal: Refuse, request: Request) -> None:
+    for code in (refusal.error_code, *(refusal.topics or {}).values()):
+        if type(code) is not int or not INT16_MIN <= code <= INT16_MAX or code == 0:
+            raise ValueError(f"an error code is {code!r}; it is one of Kafka's, an INT16 that is not 0")
+    if refusal.topics is not None and (request.api_key not in BY_TOPIC or request.body is None):
+        name = API_NAMES.get(request.api_key, str(request.api_key))
+        raise ValueError(
+            f"topics of {name} cannot be refused one by one: that is for CreateTopics, DeleteTopics and"
+            " CreatePartitions, with Detail.BODY asked for"
+        )
 
 
 _ALL_KEYS: Final = range(256)

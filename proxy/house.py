@@ -27,6 +27,7 @@ class Limits:
     max_collected_bytes: int
     max_in_flight_requests: int
     idle_timeout_s: float
+    reply_timeout_s: float
 
 
 class House:

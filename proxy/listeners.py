@@ -16,6 +16,7 @@ import structlog
 import trio
 
 from proxy.errors import StartupError
+from proxy.repeated_lines import RepeatedLines
 from quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def _listen(host: str, port: int, node_id: int | None, backlog: int) -> Listener
 
 async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:
     """Hand every connection to ``accepted``, until the listener is closed."""
+    repeated = RepeatedLines()
     while True:
         try:
             await trio.lowlevel.wait_readable(listener.sock)
@@ -107,5 +109,8 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
                 return
             if error.errno not in _EXHAUSTED:
                 raise
-            log.error("cannot accept for now", listener=str(listener.address), reason=error.strerror)  # noqa: TRY400
+            if (left_out := repeated.due(error.errno)) is not None:
+                listening = str(listener.address)
+                reason = error.strerror
+                log.error("cannot accept for now", listener=listening, reason=reason, left_out=left_out or None)  # noqa: TRY400
             await trio.sleep(EXHAUSTED_PAUSE_S)

@@ -85,6 +85,8 @@ def _instance(name: str, plugin: Any) -> Any:
 def _check_hook_names(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     for attribute in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, attribute)
+        if options is not None and (options.get("wrapper") or options.get("hookwrapper")):
+            raise StartupError(f"plugin {name!r} wraps {attribute!r}; hooks of headrace take no wrappers")
         if options is not None and not hasattr(hookspecs, options.get("specname") or attribute):
             raise StartupError(f"plugin {name!r} implements {attribute!r}, which is not a hook of headrace")
 

@@ -66,8 +66,7 @@ class Reloader:
         except StartupError as error:
             log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
             return False
-        changes = diff(self.config, new)
-        self._apply(changes)
+        self._apply(diff(self.config, new))
         return True
 
     def _check_enforced(self, limits: dict[QuotaEntity, dict[QuotaKey, float]]) -> None:

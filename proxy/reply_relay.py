@@ -66,6 +66,8 @@ class ReplyRelay:
         while True:
             await self._upstream.readable()
             for _ in range(READS_A_WAKE_UP):
+                if self._connection.others_reply_first:
+                    await self._connection.let_others_reply()
                 end = self._read()
                 if end is None:
                     break
@@ -228,9 +230,6 @@ class ReplyRelay:
     async def _send(self) -> None:
         connection = self._connection
         parts, self._parts = self._parts, []
-        if connection.replying:
-            parts = [bytes(part) for part in parts]  # others use the buffer meanwhile
-            await connection.reply_turn()
         connection.replying = True
         if parts:
             await connection.client.send(parts)

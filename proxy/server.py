@@ -25,6 +25,7 @@ from proxy.listeners import accept_loop, close_listeners, open_listeners
 from proxy.metrics_page import MetricsPage
 from proxy.plugin_loading import load_plugins, new_plugin_manager
 from proxy.reloading import Reloader
+from proxy.repeated_lines import RepeatedLines
 from proxy.sockets import PlainChannel
 from proxy.topology import Topology
 from proxy.upstream import Upstream
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.server")
 
 SWEEP_S: Final = 5.0
-"""How often idle connections and idle buckets are looked for: one pass over all, instead of a deadline for each, which
+"""How often idle and overdue connections and idle buckets are looked for: one pass over all, instead of a deadline
+for each, which
 would have to be moved on every read."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
@@ -100,6 +102,7 @@ class Server:
         topology.on_change(self._brokers_changed)
         self._per_ip: dict[str, int] = {}
         self._serial = 0
+        self._repeated = RepeatedLines()
         self._listeners: list[Listener] = []
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
@@ -189,7 +192,12 @@ class Server:
             connection.begin_drain()
         if self.connections:
             self._all_gone = trio.Event()
-            await self._all_gone.wait()
+            try:
+                await self._all_gone.wait()
+            finally:
+                if self.connections:
+                    reason = "shutdown.drain_timeout, or a second signal"
+                    log.warning("connections cut", connections=len(self.connections), reason=reason)
         relays.cancel_scope.deadline = float("inf")
 
     def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
@@ -198,7 +206,10 @@ class Server:
         if refused_by is not None:
             refused = counters.connections_refused
             refused[refused_by] = refused.get(refused_by, 0) + 1
-            log.warning("connection refused", peer=str(peer), reason=f"limits.{refused_by} is reached")
+            left_out = self._repeated.due(refused_by)
+            if left_out is not None:
+                reason = f"limits.{refused_by} is reached"
+                log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)
             sock.close()
             return
         try:
@@ -263,6 +274,8 @@ class Server:
             now_s = trio.current_time()
             for connection in [each for each in self.connections if each.is_idle(now_s)]:
                 connection.end_idle()
+            for connection in [each for each in self.connections if each.waits_in_vain(now_s)]:
+                connection.end_waiting()
             if self.house.hooks.quotas is not None:
                 self.house.hooks.quotas.expire(int(now_s * 1000))
 
@@ -293,6 +306,7 @@ def limits_of(config: Config) -> Limits:
         max_collected_bytes=limits.max_collected_bytes,
         max_in_flight_requests=limits.max_in_flight_requests,
         idle_timeout_s=limits.idle_timeout_s,
+        reply_timeout_s=config.upstream.reply_timeout_s,
     )
 
 

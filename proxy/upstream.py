@@ -68,12 +68,13 @@ class Upstream:
             return await self._dial_bootstrap()
         try:
             return await self._connect(address), address
-        except UpstreamFault:
-            await self.refresh()
-            moved_to = self._topology.address_of(node_id)
-            if moved_to is None or moved_to == address:
-                raise
-            return await self._connect(moved_to), moved_to
+        except UpstreamFault as unreachable:
+            fault = unreachable
+        await self.refresh()
+        moved_to = self._topology.address_of(node_id)
+        if moved_to is None or moved_to == address:
+            raise fault
+        return await self._connect(moved_to), moved_to
 
     async def refresh(self) -> bool:
         """Ask a bootstrap server for the brokers; whether one answered. Callers at the same time share one request."""
@@ -89,11 +90,13 @@ class Upstream:
 
     async def answers(self) -> bool:
         """Whether some bootstrap server answers an ApiVersions request, which needs no credentials."""
-        try:
-            await self._request(ApiKey.API_VERSIONS, 0, b"")
-        except (UpstreamFault, PeerFault):
-            return False
-        return True
+        for _ in self.bootstrap_servers:  # one that hangs must not speak for the others
+            try:
+                await self._request(ApiKey.API_VERSIONS, 0, b"")
+            except (UpstreamFault, PeerFault):
+                continue
+            return True
+        return False
 
     async def _dial_bootstrap(self) -> tuple[PlainChannel, Address]:
         servers = self.bootstrap_servers

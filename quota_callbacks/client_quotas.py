@@ -15,8 +15,14 @@ from quota_callbacks.entities import QuotaKey
 from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, SampledRate, Window
 from quota_callbacks.verdicts import Reason, Throttle
 
+MAX_BUCKETS: Final = 200_000
+"""Client ids are the clients' to choose, and each can have a bucket, of about 1 KiB. Beyond this the bucket that was
+resolved first is dropped, with its history."""
+
 IDLE_EXPIRY_MS: Final = 3_600_000
 """``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
+
+NEVER_USED: Final = -(2**63)
 
 MetricTags = Callable[[QuotaKey, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[QuotaKey, "Mapping[str, str]"], "Limit | float | None"]
@@ -46,7 +52,7 @@ class RateBucket:
         self._rate = SampledRate(window)
         self.limit: float | None = None
         self.entity = ""
-        self.last_used_ms = 0
+        self.last_used_ms = NEVER_USED
 
     def charge(self, amount: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> Throttle | None:
         """Record ``amount`` and say how long its sender has to wait, if at all."""
@@ -80,6 +86,8 @@ class ClientQuotas:
         self._quota_limit = quota_limit
         self._buckets: dict[tuple[QuotaKey, tuple[tuple[str, str], ...]], RateBucket] = {}
         self.generation = 0
+        self.evicted = 0
+        """Buckets that were dropped for `MAX_BUCKETS`."""
 
     def window(self, key: QuotaKey) -> Window:
         """The window that ``key`` is measured over."""
@@ -93,6 +101,9 @@ class ClientQuotas:
         name = (key, tuple(tags.items()))
         bucket = self._buckets.get(name)
         if bucket is None:
+            if len(self._buckets) >= MAX_BUCKETS:
+                del self._buckets[next(iter(self._buckets))]
+                self.evicted += 1
             bucket = self._buckets[name] = RateBucket(key, dict(tags), self._windows[key])
             self._set_limit(bucket)
         return bucket
@@ -105,7 +116,12 @@ class ClientQuotas:
 
     def expire(self, now_ms: int) -> int:
         """Drop buckets unused for `IDLE_EXPIRY_MS`; return how many."""
-        idle = [name for name, bucket in self._buckets.items() if now_ms - bucket.last_used_ms >= IDLE_EXPIRY_MS]
+        idle = []
+        for name, bucket in self._buckets.items():
+            if bucket.last_used_ms == NEVER_USED:
+                bucket.last_used_ms = now_ms
+            elif now_ms - bucket.last_used_ms >= IDLE_EXPIRY_MS:
+                idle.append(name)
         for name in idle:
             del self._buckets[name]
         if idle:

@@ -10,9 +10,12 @@ For every hook:
 
 - It runs on the event loop, between two system calls. It must not block, sleep or do I/O: hand work to a thread of
   your own.
-- When it raises, the error is logged with the plugin's name, the hook counts as not called for that plugin, and
-  ``plugins.on_error`` decides: ``open`` (default) goes on as if it had said nothing; ``closed`` refuses the request (or
-  closes the connection where the protocol has no error for it). Other plugins and other connections are not disturbed.
+- When it raises, or answers what cannot be, the error is logged with the plugin's name and counted, and the hook
+  counts as
+  not called for that plugin. Where that was `request_received`, ``plugins.on_error`` decides: ``open`` (default) goes
+  on as
+  if it had said nothing; ``closed`` refuses the request (or closes the connection where the protocol has no error for
+  it). Other plugins and other connections are not disturbed.
 - Times are whole milliseconds of a monotonic clock, passed as ``now_ms``.
 - Arguments that an implementation does not name are not passed, as pluggy has it. The request-level hooks take no
   wrappers.

@@ -43,6 +43,7 @@ def test_the_defaults() -> None:
     values = {leaf.key: value_of(config, leaf) for leaf in leaves(Config) if not leaf.required}
     assert {key: str(value) for key, value in values.items()} == {
         "upstream.connect_timeout": "10.0",
+        "upstream.reply_timeout": "3600.0",
         "listen.advertised_port": "None",
         "listen.node_ids": "0-31",
         "listen.backlog": "1024",

@@ -18,7 +18,13 @@ NEEDS_RESTART = (
     *("producer.id.quota.cache.cleanup.scheduler.interval.ms", "plugins.disabled", "plugins.load", "plugins.options"),
 )
 AT_ONCE = (
-    *("upstream.bootstrap_servers", "upstream.connect_timeout", "limits.max_frame_bytes", "limits.max_collected_bytes"),
+    *(
+        "upstream.bootstrap_servers",
+        "upstream.connect_timeout",
+        "upstream.reply_timeout",
+        "limits.max_frame_bytes",
+        "limits.max_collected_bytes",
+    ),
     *("limits.max_connections", "limits.max_connections_per_ip", "limits.max_in_flight_requests"),
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
     *("enforcement.exempt_client_ids", "quotas", "plugins.on_error"),

@@ -271,7 +271,13 @@ async def test_a_broker_that_cannot_be_reached_ends_the_connection(autojump_cloc
 
 
 async def test_too_many_requests_in_flight_are_not_read(autojump_clock: MockClock) -> None:
-    limits = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=2, idle_timeout_s=600)
+    limits = Limits(
+        max_frame_bytes=10**6,
+        max_collected_bytes=10**6,
+        max_in_flight_requests=2,
+        idle_timeout_s=600,
+        reply_timeout_s=3600,
+    )
     async with open_book(limits=limits) as book:
         await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(4)))
         await trio.testing.wait_all_tasks_blocked()
@@ -302,6 +308,92 @@ async def test_idle_is_neither_muted_nor_waiting(autojump_clock: MockClock) -> N
         now_s = trio.current_time()
         assert not book.connection.is_idle(now_s + 880)
         assert book.connection.is_idle(now_s + 890 + 601)
+
+
+async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await book.client.says(request(HEARTBEAT, 4, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        now_s = trio.current_time()
+        assert not book.connection.waits_in_vain(now_s + 3599)
+        assert book.connection.waits_in_vain(now_s + 3601)
+        book.connection.end_waiting()
+        await book.client.hears_the_end()
+        assert book.house.counters.errors == {"upstream": 1}
+
+
+async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(
+    autojump_clock: MockClock,
+) -> None:
+    """Its failure has no other way to the client, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        book.broker.channel.close()
+        begin = trio.current_time()
+        await book.client.hears_the_end()
+        assert trio.current_time() - begin < 1
+
+
+async def test_a_broker_that_closes_in_the_middle_of_a_muted_request_ends_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000)[:15_000])
+        await trio.testing.wait_all_tasks_blocked()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+        assert book.upstream.dialled == [None]
+        assert book.house.counters.errors == {"upstream": 1}
+
+
+async def test_switched_off_a_fetch_that_is_in_flight_does_not_mute(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[fetch_quota(1)]) as book:
+        await book.client.says(request(FETCH, 17, 1, max_bytes=10**6))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        book.house.enforcement.switch(enabled=False, by="test")
+        partition = {"partition_index": 0, "high_watermark": 1, "records": bytes(20_000)}
+        await book.broker.says(reply(FETCH, 17, 1, responses=[{"partitions": [partition]}], throttle_time_ms=50))
+        assert read_reply(FETCH, 17, await book.client.hears())["throttle_time_ms"] == 50
+        assert book.connection.mute.until_s < trio.current_time()
+
+
+async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
+    """The client takes nothing while the proxy sends its own answer; the broker's next reply waits behind it."""
+    gate = Gatekeeper(Refuse(error_code=44), api_key=19)
+    async with open_book(plugins={"gate": gate}) as book:
+        channel = book.connection.client
+        plain_send, taken = channel.send, trio.Event()
+
+        async def slow_send(parts: Any) -> None:
+            kept = [bytes(part) for part in parts]
+            if not taken.is_set():
+                await taken.wait()
+            await plain_send(kept)
+
+        channel.send = slow_send  # type: ignore[method-assign]
+        await book.client.says(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        taken.set()
+        heard = [(await book.client.hears())[4:8] for _ in range(2)]
+        assert heard == [b"\x00\x00\x00\x01", b"\x00\x00\x00\x02"]
+
+
+async def test_rack_aware_clusters_do_not_flap(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        changes: list[frozenset[int]] = []
+        book.house.topology.on_change(changes.append)
+        row = {"node_id": 2, "host": "kafka-2", "port": 9092}
+        for number in range(3):
+            brokers = [row | {"rack": "r1"}]
+            await book.round_trip(request(METADATA, 12, number), reply(METADATA, 12, number, brokers=brokers))
+            await book.round_trip(request(10, 3, number, key="g"), reply(10, 3, number, **row))
+        assert changes == [frozenset({2})]
 
 
 async def test_a_client_with_headerless_sasl_tokens_passes(autojump_clock: MockClock) -> None:
@@ -438,6 +530,30 @@ async def test_a_verdict_that_is_none_is_the_plugins_error(autojump_clock: MockC
         answer = reply(HEARTBEAT, 4)
         assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
         assert book.house.hooks.failures == {"gate": 1}
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Throttle(throttle_ms=float("inf")),  # type: ignore[arg-type]
+        Throttle(throttle_ms=-1),
+        Throttle(throttle_ms=5, reason="why"),  # type: ignore[arg-type]
+        Refuse(error_code=99_999),
+        Refuse(topics={"t": 89}),
+    ],
+)
+async def test_a_verdict_that_cannot_be_is_the_plugins_error(autojump_clock: MockClock, verdict: Any) -> None:
+    gate = Gatekeeper(verdict, api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}) as book:
+        answer = reply(HEARTBEAT, 4)
+        assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
+        assert book.house.hooks.failures == {"gate": 1}
+
+
+async def test_a_throttle_beyond_an_int32_is_the_longest_there_is(autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"gate": Gatekeeper(Throttle(throttle_ms=2**40), api_key=HEARTBEAT)}) as book:
+        answer = await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
+        assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] > 2**31 - 1000
 
 
 async def test_the_longest_of_several_throttles_wins(autojump_clock: MockClock) -> None:

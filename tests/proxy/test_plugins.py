@@ -135,7 +135,7 @@ def test_wrappers_are_refused() -> None:
             yield
 
     with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace take no wrappers"):
-        hooks_of(Wrapper())
+        register(new_plugin_manager(), "wrapper", Wrapper())
 
 
 # --- life cycle ---
