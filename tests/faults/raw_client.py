@@ -17,14 +17,18 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 _taken: set[tuple[int, str, int]] = set()
 
 
+def _connect(port: int, timeout_s: float, source: str) -> socket.socket:
+    # Without an address of its own the kernel takes the ports in turn; with one it repeats itself soon.
+    bound = None if source == "127.0.0.1" else (source, 0)
+    return socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=bound)
+
+
 def _connect_anew(port: int, timeout_s: float, source: str) -> socket.socket:
     """A connection from a port that none to `port` has come from before: the log tells clients apart by their ports."""
     repeated: list[socket.socket] = []
     try:
         while True:
-            # Without an address of its own the kernel takes the ports in turn; with one it repeats itself soon.
-            bound = None if source == "127.0.0.1" else (source, 0)
-            sock = socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=bound)
+            sock = _connect(port, timeout_s, source)
             name = (port, *sock.getsockname())
             if name not in _taken:
                 _taken.add(name)
@@ -40,13 +44,22 @@ class ConnectionEndedError(AssertionError):
 
 
 class RawClient:
-    """Connects to a port of 127.0.0.1, from there or from another address of the loopback. A context manager."""
+    """Connects to a port of 127.0.0.1, from there or from another address of the loopback. A context manager.
+
+    `distinct`: from a port that no earlier one came from, which some 20,000 can.
+    """
 
     def __init__(
-        self, port: int, *, client_id: str = "raw", timeout_s: float = TIMEOUT_S, source: str = "127.0.0.1"
+        self,
+        port: int,
+        *,
+        client_id: str = "raw",
+        timeout_s: float = TIMEOUT_S,
+        source: str = "127.0.0.1",
+        distinct: bool = True,
     ) -> None:
         self.client_id = client_id
-        self.sock = _connect_anew(port, timeout_s, source)
+        self.sock = _connect_anew(port, timeout_s, source) if distinct else _connect(port, timeout_s, source)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, local_port = self.sock.getsockname()
         self.name = f"{host}:{local_port}"
