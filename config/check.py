@@ -61,9 +61,9 @@ def _ports(listen: Listen, bootstrap_port: int) -> str:
 def _quotas(config: Config) -> str:
     by_entity = config.quota_limits()
     limits = sum(map(len, by_entity.values()))
-    enforced = "enforced" if config.enforcement.enabled else "observed, not enforced"
+    enforced = "enforcement on" if config.enforcement.enabled else "enforcement off"
     if not limits:
-        return f"no quotas in the file; stored quotas are {enforced}"
+        return f"no quotas, {enforced}"
     return f"{_counted(limits, 'quota', 's')} for {_counted(len(by_entity), 'entit', 'ies', 'y')}, {enforced}"
 
 

@@ -18,6 +18,7 @@ from config.problems import ConfigError
 from proxy.admin_client import AdminUnreachableError, get_enforcement, put_enforcement
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
+from proxy.preflight import problems_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,8 +105,16 @@ async def _serve(server: Server, config: Config) -> None:
 def check_config(path: Path) -> None:
     """Check a configuration file and say what it would do, or all that is wrong with it."""
     report = check(path)
-    click.echo(str(report), err=not report.ok)
-    sys.exit(0 if report.ok else 1)
+    if not report.ok:
+        click.echo(str(report), err=True)
+        sys.exit(1)
+    config = load(path)
+    problems = problems_of(config)
+    for warning in warnings_of(config):
+        click.echo(f"warning: {warning}", err=True)
+    if problems:
+        _fail("\n".join(problems))
+    click.echo(str(report))
 
 
 @main.command("config-schema")

@@ -16,6 +16,7 @@ import trio
 from proxy.errors import ConnectionFault, UpstreamFault
 from proxy.in_flight import Exchange, InFlight
 from proxy.muting import Mute
+from proxy.reply_plans import TOKEN_PLAN
 from proxy.reply_relay import ReplyRelay
 from proxy.request_relay import RequestRelay
 from proxy.sockets import PlainChannel, splice
@@ -258,6 +259,8 @@ class ClientConnection:
         waiting = len(self.in_flight)
         if self._reason is not None:  # a fault, which has been logged and counted
             self._scope.cancel()
+        elif (first := self.in_flight.first) is not None and first.plan is TOKEN_PLAN:
+            self._fault("client", "client: the broker refused the log-in")
         elif waiting or replies.mid_reply:
             self._fault("upstream", f"upstream: the broker closed with {waiting} requests in flight")
         elif self._requests.mid_request:

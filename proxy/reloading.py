@@ -12,6 +12,7 @@ from config.reload import diff
 from config.schema import OnError
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
+from proxy.preflight import check_enforced, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from config.reload import ConfigDiff
     from config.schema import Config
     from proxy.house import House
-    from quota_callbacks.entities import QuotaEntity, QuotaKey
 
 log = structlog.get_logger("headrace.reload")
 
@@ -44,7 +44,9 @@ class Reloader:
         """Put the configured quotas into force; `StartupError` for one that no callback enforces."""
         hooks = self._server.house.hooks
         limits = self.config.quota_limits()
-        self._check_enforced(limits)
+        check_enforced(limits, hooks.enforced_quotas())
+        for warning in warnings_of(self.config):
+            log.warning("configuration", warning=warning)
         for entity, quotas in limits.items():
             for key, value in quotas.items():
                 hooks.update_quota(key, entity, value)
@@ -58,7 +60,7 @@ class Reloader:
             return False
         try:
             new = await trio.to_thread.run_sync(self._load)
-            self._check_enforced(new.quota_limits())
+            check_enforced(new.quota_limits(), self._server.house.hooks.enforced_quotas())
         except ConfigError as error:
             for problem in error.problems:
                 log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
@@ -68,17 +70,6 @@ class Reloader:
             return False
         self._apply(diff(self.config, new))
         return True
-
-    def _check_enforced(self, limits: dict[QuotaEntity, dict[QuotaKey, float]]) -> None:
-        enforced = self._server.house.hooks.enforced_quotas()
-        for entity, quotas in limits.items():
-            for key in quotas:
-                if key not in enforced:
-                    known = ", ".join(sorted(enforced)) or "none"
-                    raise StartupError(
-                        f"quotas: {key} of {entity} would be enforced by nobody: no plugin that is loaded"
-                        f" enforces {key}; enforced are {known}"
-                    )
 
     def _apply(self, changes: ConfigDiff) -> None:
         old, new = self.config, changes.effective
@@ -92,6 +83,8 @@ class Reloader:
         if changes.quotas and house.hooks.quotas is not None:
             house.hooks.quotas.quotas_changed()
         self._apply_settings(old, new)
+        for warning in warnings_of(new):
+            log.warning("configuration", warning=warning)
         for applied in changes.at_once:
             log.info("configuration changed", change=str(applied))
         for waiting in changes.needs_restart:

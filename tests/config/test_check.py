@@ -18,7 +18,7 @@ def test_a_good_file(tmp_path: Path) -> None:
         "ok: brokers 0-31 at ports 19193-19224",
         "ok: upstream 127.0.0.1:9092",
         "ok: no admin server",
-        "ok: no quotas in the file; stored quotas are enforced",
+        "ok: no quotas, enforcement on",
     )
     assert str(report) == "\n".join(report.lines)
 
@@ -45,13 +45,13 @@ request_percentage = 1
         "ok: brokers 0-2,7 at ports 19193-19195,19200, advertised as 29193-29195,29200",
         "ok: upstream 127.0.0.1:9092",
         "ok: admin server at 127.0.0.1:9190",
-        "ok: 3 quotas for 2 entities, observed, not enforced",
+        "ok: 3 quotas for 2 entities, enforcement off",
     )
 
 
 def test_one_quota(tmp_path: Path) -> None:
     report = checked(tmp_path, '[[quotas]]\nentity = { user = "alice" }\nproducer_byte_rate = 1\n')
-    assert report.lines[-1] == "ok: 1 quota for 1 entity, enforced"
+    assert report.lines[-1] == "ok: 1 quota for 1 entity, enforcement on"
 
 
 def test_problems(tmp_path: Path) -> None:

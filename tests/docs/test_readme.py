@@ -75,7 +75,7 @@ def test_the_file_holds_the_greedy_client() -> None:
     limits = loads(blocks("toml")[0]).quota_limits()
     assert {str(entity): dict(values) for entity, values in limits.items()} == {
         "client-id=greedy": {"producer_byte_rate": 2 * 2**20},
-        "user=<default>": {"consumer_byte_rate": 20 * 2**20},
+        "client-id=<default>": {"consumer_byte_rate": 20 * 2**20},
     }
 
 

@@ -125,6 +125,37 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
     assert "did you mean" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (
+            "[[quotas]]\nentity = { client-id = 'a' }\nrequest_percentage = 5",
+            "request_percentage of client-id=a would be enf",
+        ),
+        ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
+        ("[plugins.options.tracing]\nsample_ratio = 7", "plugin 'tracing': "),
+    ],
+)
+def test_check_config_finds_what_would_keep_it_from_starting(tmp_path: Path, config: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    listen = "[listen]\naddress = '127.0.0.1:9192'\nadvertised_host = 'localhost'\n"
+    file.write_text(f"[upstream]\nbootstrap_servers = ['kafka:9092']\n{listen}{config}", encoding="utf-8")
+    result = headrace("check-config", file)
+    assert result.returncode == 1
+    assert message in result.stderr
+    assert result.stdout == ""
+
+
+def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None:
+    file = tmp_path / "alice.toml"
+    listen = "[listen]\naddress = '127.0.0.1:9192'\nadvertised_host = 'localhost'\n"
+    quota = "[[quotas]]\nentity = { user = 'alice' }\nproducer_byte_rate = 5\n"
+    file.write_text(f"[upstream]\nbootstrap_servers = ['kafka:9092']\n{listen}{quota}", encoding="utf-8")
+    result = headrace("check-config", file)
+    assert result.returncode == 0
+    assert result.stderr.startswith("warning: quotas: user=alice holds nobody: this release does not identify users")
+
+
 def test_config_schema_is_json() -> None:
     assert "properties" in json.loads(headrace("config-schema").stdout)
 

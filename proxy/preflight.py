@@ -1,0 +1,71 @@
+"""What a valid configuration file can still get wrong, found without opening a port: plugins and quotas that do not
+fit.
+
+Called by ``headrace check-config`` and by the server at start.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.errors import StartupError
+from proxy.hook_calls import HookCalls
+from proxy.plugin_loading import load_plugins, new_plugin_manager
+from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.entities import ANONYMOUS, QuotaKey
+from quota_callbacks.sampled_rate import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from config.schema import Config
+    from quota_callbacks.entities import QuotaEntity
+
+
+def problems_of(config: Config) -> list[str]:
+    """Why the proxy would not start: a plugin that is refused, or a quota that nobody enforces. Plugins are configured
+    and closed again."""
+    manager = new_plugin_manager()
+    hooks = HookCalls(manager)
+    try:
+        load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
+        quotas = ClientQuotas(
+            windows=dict.fromkeys(QuotaKey, Window()),
+            metric_tags=hooks.quota_metric_tags,
+            quota_limit=hooks.quota_limit,
+        )
+        hooks.configure(quotas, config.plugins.options)
+        hooks.flatten()
+        check_enforced(config.quota_limits(), hooks.enforced_quotas())
+    except StartupError as error:
+        return [str(error)]
+    finally:
+        hooks.close()
+    return []
+
+
+def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, float]], enforced: frozenset[QuotaKey]) -> None:
+    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
+    for entity, quotas in limits.items():
+        for key in quotas:
+            if key not in enforced:
+                known = ", ".join(sorted(enforced)) or "none"
+                raise StartupError(
+                    f"quotas: {key} of {entity} would be enforced by nobody: no plugin that is loaded"
+                    f" enforces {key}; enforced are {known}"
+                )
+
+
+def warnings_of(config: Config) -> Iterator[str]:
+    """What is allowed and will not do what it seems to: this release does not identify users."""
+    for entity in config.quota_limits():
+        if isinstance(entity.user, str) and entity.user != ANONYMOUS:
+            yield (
+                f"quotas: {entity} holds nobody: this release does not identify users, every connection is {ANONYMOUS};"
+                " use a client-id"
+            )
+    for user in config.enforcement.exempt_users:
+        if user != ANONYMOUS:
+            yield (
+                f"enforcement.exempt_users: {user} exempts nobody: every connection is {ANONYMOUS}; use exempt_client_ids"
+            )
