@@ -66,6 +66,4 @@ def warnings_of(config: Config) -> Iterator[str]:
             )
     for user in config.enforcement.exempt_users:
         if user != ANONYMOUS:
-            yield (
-                f"enforcement.exempt_users: {user} exempts nobody: every connection is {ANONYMOUS}; use exempt_client_ids"
-            )
+            yield (f"enforcement.exempt_users: {user} exempts nobody: everybody is {ANONYMOUS}; use exempt_client_ids")

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from testbed.errors import TestbedError, TestbedTimeoutError
-from testbed.kept import start_program
+from testbed.kept import make_directory, start_program
 from testbed.ports import reserve_ports
 from testbed.programs import content
 
@@ -52,8 +52,8 @@ class ProxyProcess:
     ) -> None:
         highest = max(int(each) for part in node_ids.split(",") for each in part.split("-"))
         self._block = reserve_ports(highest + 2)
-        self._directory = tempfile.TemporaryDirectory(prefix="headrace-")
-        self.config_file = Path(self._directory.name) / "headrace.toml"
+        self._directory = make_directory("headrace-")
+        self.config_file = self._directory.path / "headrace.toml"
         self.config_file.write_text(config, encoding="utf-8")
         self.port = self._block.first
         self._in = Path(os.devnull).open("rb")  # noqa: SIM115 - closed by `close`
@@ -170,7 +170,7 @@ class ProxyProcess:
         """Kill it if it still runs, and give back its ports and files."""
         self._program.kill()
         self._block.release()
-        self._directory.cleanup()
+        self._directory.remove()
         self._in.close()
         self._out.close()
         self._err.close()
