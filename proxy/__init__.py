@@ -20,6 +20,8 @@ Bytes flow one way through these modules; each owns one thing.
     hook_calls        calling them, and what happens when they raise
     enforcement       the switch, and who is exempt
     reloading         quotas from the configuration, and the reload
+    preflight         what a valid configuration can still get wrong
+    repeated_lines    log lines that one cause could repeat without end
     admin, admin_client, metrics_page, counters, logs    operating it
     wire/             the Kafka protocol, sans-IO
 """

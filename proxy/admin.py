@@ -1,8 +1,7 @@
 """The admin HTTP server: health for orchestrators, metrics for Prometheus, and the switch of enforcement.
 
 Runs on the proxy's own loop, with a socket that the server bound. It has no authentication: it belongs on loopback or
-on a
-network for operators.
+on a network for operators.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """One client's connection, from accept to close: its upstream connection, its mute, and the nursery of its two relays.
 
 The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled,
-which
-is when the first request came. Both end with the connection. Whatever goes wrong ends this connection alone and is
-logged in one line.
+which is when the first request came. Both end with the connection. Whatever goes wrong ends this connection alone and
+is logged in one line.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Listening sockets: one for bootstrapping, one for each broker id, and the accept loop.
 
 `accept_loop` survives what a busy system does to a listener (a client that is gone before it is accepted, no
-descriptors or
-buffers left) and ends on anything else.
+descriptors or buffers left) and ends on anything else.
 """
 
 from __future__ import annotations

@@ -35,8 +35,7 @@ def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load
     """Register what the entry points name, but for ``disabled``, and then every import path of ``load``.
 
     Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or
-    has a
-    hook that does not exist.
+    has a hook that does not exist.
     """
     unwanted = set(disabled)
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)

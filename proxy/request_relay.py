@@ -1,9 +1,8 @@
 """From the client to the broker: reads requests, asks the quota callbacks, hands the bytes on, and mutes.
 
 One per connection, run by `proxy.client_connection`. All that happens between a read and the write after it is
-synchronous,
-in the process's one read buffer; what has to wait (a head that is not whole, requests that came before a mute ended) is
-kept as `_tail` and put back in front of the next bytes.
+synchronous, in the process's one read buffer; what has to wait (a head that is not whole, requests that came before a
+mute ended) is kept as `_tail` and put back in front of the next bytes.
 """
 
 from __future__ import annotations

@@ -48,8 +48,7 @@ log = structlog.get_logger("headrace.server")
 
 SWEEP_S: Final = 5.0
 """How often idle and overdue connections and idle buckets are looked for: one pass over all, instead of a deadline
-for each, which
-would have to be moved on every read."""
+for each, which would have to be moved on every read."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long plugins may take to flush when the proxy ends."""

@@ -2,8 +2,7 @@
 
 Measured on two cores, a relayed round trip of 1 KiB costs 53 µs with ``trio.SocketStream`` and 29 µs with
 ``trio.lowlevel.wait_readable`` on a raw socket; a large frame costs least when it never enters user space. A TLS
-channel
-will have the same methods on an ``ssl.MemoryBIO``, and ``can_splice = False``.
+channel will have the same methods on an ``ssl.MemoryBIO``, and ``can_splice = False``.
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
 
 READ_BYTES: Final = 64 * 1024
 """The most that one read takes. Large frames are spliced past it, so more gains nothing; and it is what a connection
-has to keep
-when the other side takes nothing: 1,000 stuck clients are 64 MiB."""
+has to keep when the other side takes nothing: 1,000 stuck clients are 64 MiB."""
 
 READ_BUFFER_BYTES: Final = 256 * 1024
 """One buffer for the whole process: what one read takes, behind the longest head that is waited for."""
@@ -73,8 +71,7 @@ class PlainChannel:
 
     *Resource handling:* owns the socket; `close` may be called twice. *Error handling:* what the system says about the
     other side is raised as ``fault``; the end of the stream is a read of 0 bytes. *Cancellation:* a cancelled `send`
-    may
-    have sent a part.
+    may have sent a part.
     """
 
     __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent")

@@ -1,8 +1,7 @@
 """Which brokers there are, where they really listen, and where the proxy shows them. Pure: no sockets, no loop.
 
 Learned from every Metadata, DescribeCluster and FindCoordinator reply and every leader hint that passes. Broker n is
-shown
-at ``advertised_host`` and bootstrap port + 1 + n: the same on every proxy and after every restart, whatever was
+shown at ``advertised_host`` and bootstrap port + 1 + n: the same on every proxy and after every restart, whatever was
 learned.
 """
 

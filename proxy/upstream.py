@@ -1,11 +1,9 @@
 """Reaching the brokers: by node id where the topology knows it, else through a bootstrap server.
 
-Also asks a bootstrap server for the brokers by itself where that needs no credentials, so that a connection to broker n
-finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that passes;
-until
-then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an error that makes
-the
-client ask for Metadata.
+Also asks a bootstrap server for the brokers by itself where that needs no credentials, so that a connection to broker
+n finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that
+passes; until then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an
+error that makes the client ask for Metadata.
 """
 
 from __future__ import annotations
@@ -55,8 +53,7 @@ class Upstream:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``.
 
         Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its
-        address
-        is asked for once more.
+        address is asked for once more.
         """
         if node_id is None:
             return await self._dial_bootstrap()

@@ -1,11 +1,9 @@
 """``producer_byte_rate`` and ``consumer_byte_rate``: bytes a second, as Kafka's ClientQuotaManager charges them.
 
 Produce is charged when the request's head is read: header and body, without the length before them. Fetch and
-ShareFetch
-are charged when the reply's head is: 4 bytes and the body (``KafkaApis.handleFetchRequest``, ``FetchResponse.sizeOf``).
-Live, the bytes of a throttled Fetch stay recorded: the broker un-records because it answers empty, and the proxy
-hands on
-what was fetched.
+ShareFetch are charged when the reply's head is: 4 bytes and the body (``KafkaApis.handleFetchRequest``,
+``FetchResponse.sizeOf``). Live, the bytes of a throttled Fetch stay recorded: the broker un-records because it
+answers empty, and the proxy hands on what was fetched.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """The buckets that usage is charged to, one table for all keys, and the windows they are measured over.
 
-A bucket is looked up by the metric tags that the quota callbacks name (`quota_metric_tags`), and its limit is what they
-say (`quota_limit`); so a custom callback replaces precedence without knowing of rates. Buckets and their history
-survive
-every change of quotas, as Kafka's sensors do; they expire after an hour without use (``ClientSensors``).
+A bucket is looked up by the metric tags that the quota callbacks name (`quota_metric_tags`), and its limit is what
+they say (`quota_limit`); so a custom callback replaces precedence without knowing of rates. Buckets and their history
+survive every change of quotas, as Kafka's sensors do; they expire after an hour without use (``ClientSensors``).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who a quota is for, and which quota it is: the value types that configuration, callbacks and the quota APIs share.
 
-Called by everything; knows nothing of requests, arithmetic or time.
-Source: KIP-13, KIP-124, KIP-546 (``ClientQuotaEntity``), ``org.apache.kafka.server.config.QuotaConfig``.
+Called by everything; knows nothing of requests, arithmetic or time. Source: KIP-13, KIP-124, KIP-546
+(``ClientQuotaEntity``), ``org.apache.kafka.server.config.QuotaConfig``.
 """
 
 from __future__ import annotations

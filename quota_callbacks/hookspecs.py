@@ -1,10 +1,9 @@
 """The hooks of Headrace, all of them, and nothing else.
 
 A plugin is a module, an instance, or a class (made without arguments) with functions marked `hookimpl`. It is found
-by an entry point
-in the group ``headrace.plugins`` or by ``plugins.load`` in the configuration, and it says which version of this
-surface it
-was made for: an attribute ``headrace_hooks = 1``. A plugin made for another version is refused with a sentence.
+by an entry point in the group ``headrace.plugins`` or by ``plugins.load`` in the configuration, and it says which
+version of this surface it was made for: an attribute ``headrace_hooks = 1``. A plugin made for another version is
+refused with a sentence.
 
 For every hook:
 
@@ -78,8 +77,8 @@ def configure(context: PluginContext) -> None:
     """Take the options and the buckets.
 
     Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the
-    start
-    with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a sentence.
+    start with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a
+    sentence.
     """
 
 
@@ -107,10 +106,9 @@ def close() -> None:
 def quota_metric_tags(key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
     """Name the bucket that a request of ``user`` and ``client_id`` is charged to (``quotaMetricTags``).
 
-    Called when a connection first needs a bucket of ``key`` and after quotas changed, not for every request. The first
-    answer that is not ``None`` wins, custom callbacks before Kafka's own; ``None`` from all means that ``key`` has no
-    quota
-    and nothing is recorded. Equal tags share one bucket. Changes nothing.
+    Called when a connection first needs a bucket of ``key`` and after quotas changed, not for every request. The
+    first answer that is not ``None`` wins, custom callbacks before Kafka's own; ``None`` from all means that ``key``
+    has no quota and nothing is recorded. Equal tags share one bucket. Changes nothing.
     """
 
 
@@ -178,11 +176,9 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     """A request's head (or body, as asked) was read and nothing of it has been forwarded yet.
 
     Called once a request, in the order of arrival on its connection; not for connections that are still
-    authenticating by
-    headerless tokens, nor while enforcement is switched off or for exempt users. May set ``request.fetch_max_bytes``
-    and
-    use ``request.connection.cache``. The longest throttle of all wins; a refusal wins over a throttle, and the request
-    is not forwarded.
+    authenticating by headerless tokens, nor while enforcement is switched off or for exempt users. May set
+    ``request.fetch_max_bytes`` and use ``request.connection.cache``. The longest throttle of all wins; a refusal wins
+    over a throttle, and the request is not forwarded.
     """
 
 
@@ -191,8 +187,8 @@ def response_received(request: Request, now_ms: int) -> Verdict | None:
     """The head of the reply to ``request`` was read and nothing of it has been sent to the client yet.
 
     Called once for each reply, under the conditions of `request_received`. The bytes go out at once whatever the
-    verdict (KIP-219): a throttle
-    mutes the client's channel and is put into the reply's ``throttle_time_ms``; a refusal here is the plugin's error.
+    verdict (KIP-219): a throttle mutes the client's channel and is put into the reply's ``throttle_time_ms``; a
+    refusal here is the plugin's error.
     """
 
 

@@ -2,8 +2,7 @@
 
 One `QuotaLevels` holds the quotas of one key. Reproduces ``ClientQuotaManager.DefaultQuotaCallback``: the bucket is
 named by *metric tags*, which depend on the levels that hold any quota at all; the limit depends on the shape of the
-bucket.
-Costs a handful of dictionary look-ups, whatever the number of entities.
+bucket. Costs a handful of dictionary look-ups, whatever the number of entities.
 """
 
 from __future__ import annotations

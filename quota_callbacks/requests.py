@@ -1,8 +1,7 @@
 """What a callback sees: a client's connection, a request on its way, and the reply to it.
 
 These are the proxy's own live objects, mutable and slotted because one is made for every request. A callback reads
-them;
-it writes only what is marked *callbacks may write*.
+them; it writes only what is marked *callbacks may write*.
 """
 
 from __future__ import annotations

@@ -42,10 +42,9 @@ class Throttle:
 class Refuse:
     """Do not forward it: answer with ``error_code`` instead.
 
-    Without ``topics`` the whole request is refused. Otherwise only the named topics are (by name or, where DeleteTopics
-    v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics,
-    CreatePartitions
-    and DeleteTopics, with the request's body asked for by `Detail.BODY`.
+    Without ``topics`` the whole request is refused. Otherwise only the named topics are (by name or, where
+    DeleteTopics v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics,
+    CreatePartitions and DeleteTopics, with the request's body asked for by `Detail.BODY`.
     """
 
     error_code: int = THROTTLING_QUOTA_EXCEEDED

@@ -1,14 +1,12 @@
 """Walking a Fetch reply from partition head to partition head, with the records between them left unread.
 
 From v16 a reply can end with *NodeEndpoints* (KIP-951): the addresses of new leaders, behind all records. The walk
-finds
-that field and makes it inert in place, by giving it a tag number that no client knows, so that the reply keeps its
-length
-and clients skip it. The leader's id in *CurrentLeader* stays: it names a node that clients find through Metadata.
+finds that field and makes it inert in place, by giving it a tag number that no client knows, so that the reply keeps
+its length and clients skip it. The leader's id in *CurrentLeader* stays: it names a node that clients find through
+Metadata.
 
 A walk is fed windows; it stops before an atom (a fixed group of fields) that is not there whole, and says how many
-bytes
-of records can go by unseen (by splice, if need be). State is the method that reads the next atom.
+bytes of records can go by unseen (by splice, if need be). State is the method that reads the next atom.
 
 Source: ``FetchResponse.json``, v16-v18.
 """

@@ -1,11 +1,9 @@
 """Splitting one direction of a connection into frames, without keeping what need not be kept.
 
 `FrameScanner` looks at a window of bytes that its driver owns. At the boundary between two frames the driver reads a
-head
-(`proxy.wire.heads`) and then says what becomes of the frame: `skip` it (hand its bytes on as they are) or `collect` it
-(until it is there whole). In the middle of a frame, `advance` goes on with what was said. The scanner never holds
-bytes of
-a skipped frame, and of a collected one it holds at most ``max_collected_bytes``.
+head (`proxy.wire.heads`) and then says what becomes of the frame: `skip` it (hand its bytes on as they are) or
+`collect` it (until it is there whole). In the middle of a frame, `advance` goes on with what was said. The scanner
+never holds bytes of a skipped frame, and of a collected one it holds at most ``max_collected_bytes``.
 
     scanner.feed(buffer, end)
     while there is more:

@@ -1,9 +1,8 @@
 """The SASL tokens that follow SaslHandshake v0: length-prefixed bytes without a request header.
 
 They end without a sign of their own; the next thing is an ordinary request. PLAIN is one token from the client (which
-can
-look like a request header: it may begin with a zero byte), SCRAM two. Tokens of any other mechanism never look like a
-request: GSSAPI's begin with 0x60 or 0x05 and OAUTHBEARER's with ``n`` or 0x01, and no API key does.
+can look like a request header: it may begin with a zero byte), SCRAM two. Tokens of any other mechanism never look
+like a request: GSSAPI's begin with 0x60 or 0x05 and OAUTHBEARER's with ``n`` or 0x01, and no API key does.
 
 Source: KIP-43, ``SaslServerAuthenticator``, RFC 4121, RFC 4616, RFC 5802, RFC 7628.
 """

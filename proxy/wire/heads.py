@@ -75,8 +75,7 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
     """Skim the request that begins at ``position``.
 
     Raises `MalformedFrame` for a length outside 8..``max_frame_bytes`` and an API key that Kafka does not have (a
-    broker
-    closes the connection then, too), and for fields that reach beyond their frame.
+    broker closes the connection then, too), and for fields that reach beyond their frame.
     """
     available = end - position
     if available < LENGTH_BYTES + _SHORTEST_REQUEST:
