@@ -1,0 +1,1 @@
+"""What the proxy costs, as ratios within one run: `python -m benchmarks.relay`."""
