@@ -106,7 +106,7 @@ def test_ready_and_alive(proxy: ProxyProcess) -> None:
         ("PUT", "/enforcement", "", 400),
         ("PUT", "/enforcement", "off", 400),
         ("PUT", "/enforcement", '{"enabled": "no"}', 400),
-        ("PUT", "/enforcement", "x" * 1_000_000, 400),
+        ("PUT", "/enforcement", "x" * 1_000_000, 413),
     ],
     ids=["no such page", "wrong method", "no body", "no JSON", "no boolean", "a megabyte"],
 )
