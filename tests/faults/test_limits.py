@@ -127,7 +127,7 @@ def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting:
         refused = [event for event in events(proxy) if event["event"] == "connection refused"]
         assert len(refused) == 1, "a flood is one line a minute, and counted"
         assert proxy.metric("headrace_connections_refused_total") == 35
-        assert {event["peer"] for event in refused} == {each.name for each in clients} - {each.name for each in served}
+        assert refused[0]["peer"] in {each.name for each in clients} - {each.name for each in served}
 
 
 def test_idle_timeout_closes_who_says_nothing_and_nobody_else(broker: HoldingBroker) -> None:
