@@ -17,7 +17,7 @@ import struct
 import threading
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -177,21 +177,37 @@ def assert_alike(rates: dict[str, dict[str, float]], tolerance: float) -> None:
         assert abs(ratio - 1) <= tolerance, f"{kind}: the proxy lets through {ratio:.3f} of what the broker does"
 
 
-SHORT_RUN = Run(samples=3, settle_s=3.0, window_s=8.0, cycle_s=4.0, unit_bytes=65_536)
+SHORT_RUN = Run(samples=3, settle_s=3.0, window_s=10.0, cycle_s=4.0, unit_bytes=98_304)
 """A window of three seconds has a cycle of three or four, so that a few seconds hold several."""
 
-SHORT_TOLERANCE = 0.10
-"""Of eight seconds, a burst of 4 MiB is a quarter: averaging leaves a few percent of it, next to the scheduling of
-eight clients and a broker on two cores."""
+SHORT_TOLERANCE: Final = 0.15
+"""Ten seconds hold three bursts of 4 MiB, and where they fall is decided by the scheduling of eight clients, a broker
+and a proxy on two cores: on a busy machine single runs were up to 0.14 apart. Minutes are held to 5 %.
+"""
 
 
 def test_the_proxy_lets_through_what_a_broker_does() -> None:
     assert_alike(measured(SHORT_RUN, list(CLIENTS)), SHORT_TOLERANCE)
 
 
+MINUTES = Run(samples=11, settle_s=12.0, window_s=60.0, cycle_s=24.0, unit_bytes=65_536)
+"""At Kafka's own window of eleven seconds, over all minutes that begin within two cycles."""
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_the_proxy_lets_through_what_a_broker_does_for_minutes() -> None:
-    """At Kafka's own window of eleven seconds, over all minutes that begin within two cycles."""
-    run = Run(samples=11, settle_s=12.0, window_s=60.0, cycle_s=24.0, unit_bytes=65_536)
-    assert_alike(measured(run, list(CLIENTS)), TOLERANCE)
+    assert_alike(measured(MINUTES, list(CLIENTS)), TOLERANCE)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_consumers_that_fetch_a_megabyte_get_what_their_quota_says() -> None:
+    """A known difference. A fetch over the quota is answered with nothing by a broker, and forgotten; asked again after
+    the throttle, it is charged then. So with fetches of 1 MiB, the clients' default for a partition, a broker lets
+    through 95 % of 2 MiB/s, and less with larger ones. The proxy has the bytes already: it charges them, hands them on,
+    and mutes; its consumers get all of their quota and no more.
+    """
+    rates = measured(replace(MINUTES, unit_bytes=2**20), [kind for kind in CLIENTS if CLIENTS[kind].consumes])
+    for kind, rate in rates.items():
+        assert 0.97 * rate["direct"] <= rate["proxied"] <= 1.03 * LIMIT, kind
