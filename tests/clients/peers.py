@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from tests.clients.fronts import Front
 
-SAMPLE_S: Final = 0.25
-"""Far below the minute for which the kernel remembers a closed connection, so that none is missed. One look costs some
-ten milliseconds, most of them the kernel's."""
+SAMPLE_S: Final = 1.0
+"""Far below the minute for which the kernel remembers a closed connection, so that none is missed; and often enough to
+see the owner of one that lasts. One look costs some twenty milliseconds, most of them the kernel's."""
 
 ACCEPTED: Final = "headrace_connections_accepted_total"
 _LISTENING: Final = "0A"
@@ -83,7 +83,7 @@ class PeerWatch:
             if tie in self._before or self._owners.get(tie) is not None:
                 continue
             if inode and inodes is None:
-                inodes = _sockets([*self._proxies, *self._brokers])
+                inodes = _sockets([*self._proxies, *self._brokers, os.getpid()])
             owner = None
             if inode and inodes is not None:
                 owner = inodes.get(inode) or _search(inode)
