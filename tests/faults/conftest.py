@@ -6,7 +6,10 @@ import uuid
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+
+from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -22,8 +25,19 @@ def topic(kafka: KafkaCluster) -> Iterator[str]:
     name = f"faults-{uuid.uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     client.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+    wait_until(lambda: leads(client, name), "the broker leads the topic that it has just made")
     yield name
     client.delete_topics([name])[name].result(TIMEOUT_S)
+
+
+def leads(client: AdminClient, name: str) -> bool:
+    """Whether the leader answers for the topic: the controller's yes comes before the broker has heard of it."""
+    partition = TopicPartition(name, 0)
+    try:
+        client.list_offsets({partition: OffsetSpec.latest()})[partition].result(TIMEOUT_S)
+    except KafkaException:
+        return False
+    return True
 
 
 @pytest.fixture
