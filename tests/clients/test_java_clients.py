@@ -1,4 +1,4 @@
-"""Java's clients inside this process, through the proxy: kafka-clients 4.4 in full, which have no brokers yet.
+"""Java's clients inside this process, through the proxy: kafka-clients 4.4 in full, newer than the brokers.
 
 Those of 4.3 and 3.9 are in Kafka's tools, see `test_java_tools`.
 """
