@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 BATCH = messages.batch(bytes(100_000))
 LONG_MS = 60_000
 """A throttle that outlasts every deadline here."""
-PROMISED_S = 2.0
-"""`proxy.muting.HANG_UP_CHECK_S` is one second; the rest is for a slow machine."""
+RELEASED_S = 5.0
+"""It takes a second (`proxy.muting.HANG_UP_CHECK_S`); the rest is for a busy machine. The mute would last a minute."""
 
 QUOTA = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 100\n'
 
@@ -61,7 +61,7 @@ def test_off_releases_who_is_muted_and_on_holds_again(proxy: ProxyProcess, topic
         began_s = time.monotonic()
         assert (switched.returncode, switched.stdout) == (0, "enforcement is off\n")
         _, reply = client.reply()
-        assert time.monotonic() - began_s < PROMISED_S
+        assert time.monotonic() - began_s < RELEASED_S
         assert messages.read_produce_reply(reply).throttle_ms == 0
         assert produce(client, topic) == 0
         assert proxy.metric("headrace_muted_connections") == 0
