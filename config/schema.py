@@ -163,7 +163,7 @@ class Limits:
         Setting(
             "max_frame_bytes",
             Size("1KiB", f"{INT_MAX}B"),  # a frame's length is an INT32
-            "The longest request; a longer one closes its connection (Kafka: socket.request.max.bytes).",
+            "The longest request or reply; a longer one closes its connection (Kafka: socket.request.max.bytes).",
             flag="--max-frame-bytes",
         ),
     ] = 100 * 2**20  # Kafka's default
