@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: help demo test lint types imports unit soak clean
+.PHONY: help demo test lint types imports unit soak bench clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
 	@echo "make test    lint, types, import contracts and all tests"
 	@echo "make lint | types | imports | unit    one of them alone"
 	@echo "make soak    the long forms: soak, floods, fuzzing, kill storms"
+	@echo "make bench   the same work through each way in turn, 40 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
@@ -40,6 +41,9 @@ test: lint types imports unit
 
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 $(TESTS)
+
+bench: $(STAMP)
+	@$(BIN)/python -m benchmarks.bench $(BENCH)
 
 clean:
 	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -1,1 +1,1 @@
-"""What the proxy costs, as ratios within one run: `python -m benchmarks.relay`."""
+"""What things cost: `make bench` for the ways to a broker, and smaller ones for single parts (docs/benchmarks.md)."""

@@ -59,7 +59,7 @@ def _ports(listen: Listen, bootstrap_port: int) -> str:
 
 
 def _quotas(config: Config) -> str:
-    by_entity = config.quota_limits()
+    by_entity = config.entity_quotas()
     limits = sum(map(len, by_entity.values()))
     enforced = "enforcement on" if config.enforcement.enabled else "enforcement off"
     if not limits:

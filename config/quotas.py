@@ -8,10 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from config.keys import Leaf, Setting, build, leaves, read_table
-from config.kinds import Fault, JsonSchema, Kind, UnfitError, did_you_mean
+from config.keys import Leaf, Setting, build, leaves, read_table, value_of
+from config.kinds import Boolean, Choice, Duration, Fault, JsonSchema, Kind, UnfitError, did_you_mean
 from config.units import SIZE_PATTERN, SIZE_UNITS, parse_size_bytes
 from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
+
+INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 
 ENTITY_TYPES: Final = ("user", "client-id")
 """The entity types that a quota here can have, as Kafka's tools spell them (KIP-546)."""
@@ -151,17 +155,64 @@ class ConfiguredQuota:
         ),
     ] = None
 
+    enforcement: Annotated[
+        EnforcementMode,
+        Setting(
+            "enforcement",
+            Choice(EnforcementMode),
+            "kafka: the broker's arithmetic, each connection delayed by itself; paced: the entity's connections take "
+            "turns, so that the limit holds however many there are.",
+        ),
+    ] = EnforcementMode.KAFKA
+    observe: Annotated[
+        bool,
+        Setting(
+            "observe",
+            Boolean(),
+            "Shadow mode: measured, logged, counted and traced as if it were enforced, and nobody is throttled.",
+        ),
+    ] = False
+    burst_s: Annotated[
+        float | None,
+        Setting(
+            "burst",
+            Duration("0s", "30d"),
+            "Paced only: how much may come at once, as a time at the limit; 1s, and for controller_mutation_rate and "
+            "producer_ids_rate their whole window, unless given.",
+        ),
+    ] = None
+    longest_throttle_s: Annotated[
+        float | None,
+        Setting(
+            "longest_throttle",
+            Duration("1ms", f"{INT_MAX // 1000}s"),
+            "Nobody is throttled for longer at a time; what is owed stays owed.",
+        ),
+    ] = None
+
     def limits(self) -> dict[QuotaKey, float]:
         """The limits that are set, in the units of their keys."""
         limits = {key: getattr(self, key.value) for key in QuotaKey}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
+    def policy(self) -> QuotaPolicy:
+        """How they are enforced."""
+        longest_s = self.longest_throttle_s
+        return QuotaPolicy(
+            mode=self.enforcement,
+            observe=self.observe,
+            burst_s=self.burst_s,
+            longest_throttle_ms=MAX_THROTTLE_MS if longest_s is None else round(longest_s * 1000),
+        )
 
-def merged_limits(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[QuotaKey, float]]:
-    """All limits by entity; an entity may have stood in several tables, with different keys."""
-    merged: dict[QuotaEntity, dict[QuotaKey, float]] = {}
-    for quota in quotas:
-        merged.setdefault(quota.entity, {}).update(quota.limits())
+
+def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
+    """All quotas by entity; an entity may have stood in several tables, with different keys."""
+    merged: dict[QuotaEntity, dict[QuotaKey, Quota]] = {}
+    for table in quotas:
+        policy = table.policy()
+        of_entity = merged.setdefault(table.entity, {})
+        of_entity.update((key, Quota(value=limit, policy=policy)) for key, limit in table.limits().items())
     return merged
 
 
@@ -197,7 +248,11 @@ class QuotaTables(Kind[tuple[ConfiguredQuota, ...]]):
 
     def _spell(self, value: tuple[ConfiguredQuota, ...]) -> object:
         return [
-            {"entity": Entity().to_toml(quota.entity)} | {key.value: limit for key, limit in quota.limits().items()}
+            {
+                leaf.key: leaf.setting.kind.to_toml(value_of(quota, leaf))
+                for leaf in _KEYS
+                if leaf.required or value_of(quota, leaf) != leaf.default
+            }
             for quota in value
         ]
 
@@ -218,6 +273,7 @@ class QuotaTables(Kind[tuple[ConfiguredQuota, ...]]):
 
 
 _KEYS: Final = leaves(ConfiguredQuota)
+_POLICY_KEYS: Final = ("enforcement", "observe", "burst", "longest_throttle")
 
 
 def _read_quota(table: object) -> ConfiguredQuota:
@@ -235,9 +291,15 @@ def _read_quota(table: object) -> ConfiguredQuota:
 
 def _faults_between_keys(table: Mapping[str, object], values: Mapping[Leaf, object]) -> Iterator[Fault]:
     keys = [key.value for key in QuotaKey]
-    if table.keys() <= {"entity"}:  # an unknown key is a fault by itself, and probably a limit misspelled
+    if table.keys() <= {
+        "entity",
+        *_POLICY_KEYS,
+    }:  # an unknown key is a fault by itself, and probably a limit misspelled
         yield Fault(rule=f"limits nothing; expected at least one of {', '.join(keys)}")
     by_key = {leaf.key: value for leaf, value in values.items()}
+    if "burst" in by_key and by_key.get("enforcement") is not EnforcementMode.PACED:
+        rule = 'only with enforcement = "paced"; Kafka\'s way has the burst of its window'
+        yield Fault(path=("burst",), found=table["burst"], rule=rule)
     entity = by_key.get("entity")
     key = QuotaKey.PRODUCER_IDS_RATE
     if isinstance(entity, QuotaEntity) and entity.client_id is not None and key.value in by_key:

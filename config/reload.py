@@ -12,6 +12,7 @@ from config.keys import Leaf, Reload, build, leaves, value_of
 from config.problems import dotted, spelled
 from config.schema import Config
 from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.policies import KAFKAS_WAY, Quota
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")
@@ -38,8 +39,8 @@ class QuotaChange:
 
     entity: QuotaEntity
     key: QuotaKey
-    old: float | None
-    new: float | None
+    old: Quota | None
+    new: Quota | None
 
     def __str__(self) -> str:
         return f"quota {self.key} of {self.entity}: {_limit(self.old)} -> {_limit(self.new)}"
@@ -83,7 +84,7 @@ def diff(old: Config, new: Config) -> ConfigDiff:
             settings += _changes(leaf, before, after)
     return ConfigDiff(
         settings=tuple(settings),
-        quotas=tuple(_quota_changes(old.quota_limits(), new.quota_limits())),
+        quotas=tuple(_quota_changes(old.entity_quotas(), new.entity_quotas())),
         effective=build(Config, effective),
     )
 
@@ -107,7 +108,7 @@ def _spelled(leaf: Leaf, value: object) -> str:
 
 
 def _quota_changes(
-    old: Mapping[QuotaEntity, Mapping[QuotaKey, float]], new: Mapping[QuotaEntity, Mapping[QuotaKey, float]]
+    old: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]], new: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]]
 ) -> Iterator[QuotaChange]:
     for entity in {**old, **new}:
         for key in QuotaKey:
@@ -116,5 +117,17 @@ def _quota_changes(
                 yield QuotaChange(entity=entity, key=key, old=before, new=after)
 
 
-def _limit(limit: float | None) -> str:
-    return "none" if limit is None else f"{limit:g}" if isinstance(limit, float) else str(limit)
+def _limit(quota: Quota | None) -> str:
+    if quota is None:
+        return "none"
+    value, policy = quota.value, quota.policy
+    told = [f"{value:g}" if isinstance(value, float) else str(value)]
+    if policy.mode is not KAFKAS_WAY.mode:
+        told.append(policy.mode.value)
+    if policy.observe:
+        told.append("observed")
+    if policy.burst_s is not None:
+        told.append(f"burst {policy.burst_s:g} s")
+    if policy.longest_throttle_ms != KAFKAS_WAY.longest_throttle_ms:
+        told.append(f"longest throttle {policy.longest_throttle_ms} ms")
+    return ", ".join(told)

@@ -15,8 +15,9 @@ from config.addresses import HostPort, NodeIds, parse_node_ids
 from config.keys import Reload, Section, Setting
 from config.kinds import Boolean, Choice, Duration, ListOf, Size, Text, Whole
 from config.plugin_options import PluginOptions
-from config.quotas import ConfiguredQuota, QuotaTables, merged_limits
+from config.quotas import ConfiguredQuota, QuotaTables, merged_quotas
 from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.policies import Quota
 
 INT_MAX: Final = 2**31 - 1  # Kafka's INT, which its own quota.window.* are
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
@@ -309,6 +310,31 @@ class ProducerIdQuota:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaState:
+    """Where usage is kept over a restart, so that it forgives nobody."""
+
+    file: Annotated[
+        str | None,
+        Setting(
+            "file",
+            Text("the path of a file"),
+            "The file that rates, tokens and producer ids are saved to, and taken up from at start; without it a "
+            "restart forgets all usage. One file for each proxy.",
+            Reload.RESTART,
+        ),
+    ] = None
+    interval_s: Annotated[
+        float,
+        Setting(
+            "interval",
+            Duration("1s", "1h"),
+            "How often what has changed is saved; a stop saves, too.",
+            Reload.RESTART,
+        ),
+    ] = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:
     """Which plugins run, and with what options. All that are installed do, unless disabled."""
 
@@ -373,6 +399,9 @@ class Config:
     producer_id_quota: Annotated[
         ProducerIdQuota, Section("producer.id.quota", "The windows of producer_ids_rate (KIP-936).")
     ] = field(default_factory=ProducerIdQuota)
+    quota_state: Annotated[QuotaState, Section("quota.state", "Where usage is kept over a restart.")] = field(
+        default_factory=QuotaState
+    )
     quotas: Annotated[
         tuple[ConfiguredQuota, ...],
         Setting("quotas", QuotaTables(), "Quotas that hold unless one is stored for the same entity and key."),
@@ -381,6 +410,6 @@ class Config:
         default_factory=Plugins
     )
 
-    def quota_limits(self) -> dict[QuotaEntity, dict[QuotaKey, float]]:
-        """All limits of ``quotas`` by entity."""
-        return merged_limits(self.quotas)
+    def entity_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
+        """All of ``quotas`` by entity."""
+        return merged_quotas(self.quotas)

@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from proxy.decisions import KEPT_DECISIONS
 from proxy.errors import StartupError
 from proxy.metrics_page import CONTENT_TYPE
 
@@ -44,11 +45,13 @@ class AdminServer:
         not_ready: Callable[[], Awaitable[list[str]]],
         enforcement_enabled: Callable[[], bool],
         switch_enforcement: Callable[[bool, str], None],
+        decisions: Callable[[str | None, str | None, int], dict[str, object]],
     ) -> None:
         self._metrics = metrics
         self._not_ready = not_ready
         self._enforcement_enabled = enforcement_enabled
         self._switch_enforcement = switch_enforcement
+        self._decisions = decisions
         self._asked_s = float("-inf")
         self._reasons: list[str] = []
         self._asking = trio.Lock()
@@ -58,6 +61,7 @@ class AdminServer:
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics_page),
                 Route("/enforcement", self._enforcement, methods=["GET", "PUT"]),
+                Route("/decisions", self._decisions_page),
             ]
         )
 
@@ -84,7 +88,7 @@ class AdminServer:
         return JSONResponse({"status": "ok"})
 
     async def _metrics_page(self, _request: Request) -> Response:
-        return Response(self._metrics.render(), media_type=CONTENT_TYPE)
+        return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
 
     async def _enforcement(self, request: Request) -> Response:
         if request.method == "PUT":
@@ -102,6 +106,15 @@ class AdminServer:
             client = request.client.host if request.client is not None else "unknown"
             self._switch_enforcement(wanted["enabled"], client)
         return JSONResponse({"enabled": self._enforcement_enabled()})
+
+    async def _decisions_page(self, request: Request) -> Response:
+        asked = request.query_params
+        newest = asked.get("newest", "100")
+        if unknown := asked.keys() - {"user", "client_id", "newest"}:
+            return JSONResponse({"error": f"unknown: {min(unknown)}; known: user, client_id, newest"}, status_code=400)
+        if not newest.isdecimal() or not 1 <= int(newest) <= KEPT_DECISIONS:
+            return JSONResponse({"error": f"newest is a whole number from 1 to {KEPT_DECISIONS}"}, status_code=400)
+        return JSONResponse(self._decisions(asked.get("user"), asked.get("client_id"), int(newest)))
 
 
 def bind_admin(address: Address) -> socket.socket:

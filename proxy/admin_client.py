@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 from typing import Any, Final
+from urllib.parse import urlencode
 
 TIMEOUT_S: Final = 10.0
 
@@ -21,6 +22,16 @@ def get_enforcement(admin: str) -> bool:
 def put_enforcement(admin: str, *, enabled: bool) -> bool:
     """Switch, and return what is in force then. Raises `AdminUnreachableError`."""
     return _enabled(_request(admin, "PUT", "/enforcement", json.dumps({"enabled": enabled})))
+
+
+def get_decisions(admin: str, *, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+    """What quotas decided lately, and who waits now: the page ``/decisions``. Raises `AdminUnreachableError`."""
+    asked = {"user": user, "client_id": client_id, "newest": str(newest)}
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    answer = _request(admin, "GET", f"/decisions?{query}")
+    if not isinstance(answer, dict) or not isinstance(answer.get("decisions"), list):
+        raise AdminUnreachableError(f"the admin server answered {answer!r}, not what quotas decided")
+    return answer
 
 
 def _enabled(answer: Any) -> bool:

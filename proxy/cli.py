@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +16,8 @@ from config.flags import FLAGS
 from config.json_schema import json_schema
 from config.loading import load
 from config.problems import ConfigError
-from proxy.admin_client import AdminUnreachableError, get_enforcement, put_enforcement
+from proxy.admin_client import AdminUnreachableError, get_decisions, get_enforcement, put_enforcement
+from proxy.decisions import told
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
 from proxy.preflight import problems_of, warnings_of
@@ -136,6 +138,79 @@ def enforcement(state: str, admin: str) -> None:
     except AdminUnreachableError as error:
         _fail(str(error))
     click.echo(f"enforcement is {'on' if enabled else 'off'}")
+
+
+@main.command()
+@click.option("--user", metavar="NAME", help="Only of this user.")
+@click.option("--client-id", metavar="ID", help="Only of this client id.")
+@click.option("--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
+@click.option("--json", "as_json", is_flag=True, help="As the admin server tells it.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="Its admin server.")
+def why(user: str | None, client_id: str | None, newest: int, as_json: bool, admin: str) -> None:
+    """Say who is throttled or refused by the running proxy, and why.
+
+    First who waits now, then what quotas decided lately, newest first: which quota, whose, what was observed, what is
+    allowed, and how long the wait is.
+    """
+    try:
+        answer = get_decisions(admin, user=user, client_id=client_id, newest=newest)
+    except AdminUnreachableError as error:
+        _fail(str(error))
+    if as_json:
+        click.echo(json.dumps(answer, indent=2))
+        return
+    for line in told(answer):
+        click.echo(line)
+
+
+@main.command()
+@click.argument("trace", metavar="TRACE", type=click.Path(allow_dash=True, path_type=Path))
+@click.option(
+    "--output",
+    type=click.Path(allow_dash=True, path_type=Path),
+    default="-",
+    metavar="FILE",
+    help="Write there instead of to standard output. An existing file is replaced once the whole trace was replayed.",
+)
+def replay(trace: Path, output: Path) -> None:
+    """Say what quotas would have done to traffic that was recorded.
+
+    TRACE has one JSON object a line, in time order ("-" is standard input): the windows to measure over, then changes
+    of quotas and usage, with t in milliseconds.
+
+    \b
+    {"window": {"samples": 11, "seconds": 1}, "controller_window": {"samples": 11, "seconds": 1}}
+    {"t": 0, "alter": {"entity": {"user": "alice"}, "set": {"producer_byte_rate": 1000}, "remove": []}}
+    {"t": 12, "user": "alice", "client_id": "c1", "op": "produce", "amount": 11000}
+
+    \b
+    op                   amount
+    produce, fetch       bytes
+    request              milliseconds of thread time
+    controller_mutation  partitions; needs "strict": true or false as well
+    producer_id          the id
+
+    Each usage line comes out with "throttle_time_ms" and "accepted" added, by the code that the proxy enforces quotas
+    with; a summary goes to standard error. Nobody waits in a replay: times are taken as they are. A bad line ends it
+    with its number, exit status 1 and no output. Everything else is in docs/replay.md.
+
+    \b
+    Example: headrace replay trace.jsonl --output decided.jsonl
+    """
+    from proxy.replay import TraceError
+    from proxy.replay_files import replay_file
+
+    started_s = perf_counter()
+    try:
+        summary = replay_file(trace, output)
+    except TraceError as error:
+        _fail(str(error))
+    except BrokenPipeError:  # as with `headrace replay trace.jsonl | head`; click ends without a word
+        raise
+    except OSError as error:
+        _fail(f"cannot replay {trace}: {error.strerror}" + (f": {error.filename}" if error.filename else ""))
+    for line in summary.text(perf_counter() - started_s):
+        click.echo(line, err=True)
 
 
 def _fail(message: str) -> Any:

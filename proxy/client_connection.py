@@ -14,6 +14,7 @@ import trio
 
 from proxy.errors import ConnectionFault, UpstreamFault
 from proxy.in_flight import Exchange, InFlight
+from proxy.judging import give_up
 from proxy.muting import Mute
 from proxy.reply_plans import TOKEN_PLAN
 from proxy.reply_relay import ReplyRelay
@@ -25,6 +26,7 @@ from proxy.wire.errors import PeerFault
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from proxy.authentication import Authentication
     from proxy.house import House
     from proxy.wire.heads import RequestHead
     from quota_callbacks.requests import Connection
@@ -47,6 +49,7 @@ class ClientConnection:
         "_scope",
         "_upstream_lost",
         "authenticates",
+        "authentication",
         "can_splice",
         "client",
         "collected_head",
@@ -88,6 +91,8 @@ class ClientConnection:
         self.draining = False
         self.authenticates = False
         """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
+        self.authentication: Authentication | None = None
+        """Who the client is; made at its first SaslHandshake."""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self)
@@ -143,15 +148,6 @@ class ClientConnection:
             else:
                 return
 
-    def throttled(self, exchange: Exchange, now_s: float) -> None:
-        """A callback throttled ``exchange``: mute the channel from now on."""
-        self.mute.extend(now_s, exchange.throttle_ms)
-        exchange.throttled_s = now_s
-        counters = self.house.counters
-        quota = exchange.reason.quota if exchange.reason is not None else "unnamed"
-        counters.throttled[quota] = counters.throttled.get(quota, 0) + 1
-        counters.throttled_ms += exchange.throttle_ms
-
     def throttle_to_tell(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
         """The throttle time of a reply that goes out now: what remains of the mute, the broker's own included."""
         if broker_ms > 0:
@@ -162,12 +158,17 @@ class ClientConnection:
             self.mute.extend(now_s, broker_ms)
         return max(broker_ms, self.mute.remaining_ms(now_s))
 
+    @property
+    def throttle_left_ms(self) -> int:
+        """What remains of the mute now, for a reply of the proxy's own."""
+        return self.mute.remaining_ms(self.house.clock())
+
     async def flush_local_replies(self) -> None:
         """Send the proxy's own answers whose turn it is, unless the reply relay is writing and will do it itself."""
         while not self.replying and (first := self.in_flight.first) is not None and first.local_reply is not None:
             self.replying = True
             exchange = self.in_flight.pop()
-            await self.client.send([first.local_reply])
+            await self.client.send([first.local_reply()])
             self.end_reply()
             self.completed(exchange)
         self.end_if_drained()
@@ -222,6 +223,11 @@ class ClientConnection:
         self._reason = "idle"
         self._scope.cancel()
 
+    def release(self) -> None:
+        """End its mute; that it was silent for so long does not make it idle."""
+        self.mute.release()
+        self.last_active_s = self.house.clock()
+
     def begin_drain(self) -> None:
         """Read no further request; close when every reply is out."""
         self.draining = True
@@ -232,6 +238,16 @@ class ClientConnection:
         busy = self.replying or self.requesting or self._requests.mid_request
         if self.draining and not busy and not len(self.in_flight):
             self._scope.cancel()
+
+    def waiting(self, now_s: float) -> dict[str, object]:
+        """Who is muted here, and for how long yet, for operators."""
+        return {
+            "peer": str(self.info.peer),
+            "user": self.info.user,
+            "client_id": self.current.client_id if self.current is not None else "",
+            "quota": self.mute.quota or "the broker's own",
+            "remaining_ms": self.mute.remaining_ms(now_s),
+        }
 
     def is_idle(self, now_s: float) -> bool:
         """Whether it is over ``limits.idle_timeout``: nothing in flight, not muted, and no byte for that long."""
@@ -333,8 +349,11 @@ class ClientConnection:
         if self.upstream is not None:
             self._count_bytes(self.upstream, upstream=True)
             self.upstream.close()
-        for exchange in self.in_flight.give_up():
+        lost = self.in_flight.give_up()
+        held = self._requests.held
+        for exchange in lost if held is None else [*lost, held]:
             exchange.error = self._reason or "connection closed"
+            give_up(self, exchange)
             self.completed(exchange)
         self.house.hooks.connection_closed(self.info, self._reason)
 

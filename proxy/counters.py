@@ -21,6 +21,8 @@ class Counters:
         "connections_refused",
         "errors",
         "hints_hidden",
+        "lookups",
+        "observed",
         "refused",
         "requests",
         "throttled",
@@ -48,6 +50,10 @@ class Counters:
         """Requests that a quota throttled, by quota key."""
         self.throttled_ms = 0
         """Sum of their throttle times."""
+        self.observed: dict[str, int] = {}
+        """Requests that a quota in shadow mode would have throttled or refused, by quota key."""
+        self.lookups = 0
+        """Requests of the proxy's own on clients' connections, to know what a mutation costs."""
         self.refused = 0
         self.hints_hidden = 0
         """Fetch replies whose leader hint was made inert."""

@@ -7,18 +7,20 @@ calls a plugin. Whatever a plugin raises stops here, is logged with the plugin's
 from __future__ import annotations
 
 import inspect
+import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from proxy.errors import StartupError
+from proxy.judgements import Judgement, check_verdict
 from proxy.repeated_lines import RepeatedLines
-from proxy.wire.apis import API_NAMES, ApiKey
+from proxy.wire.apis import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Detail
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
-from quota_callbacks.verdicts import Reason, Refuse, Throttle
+from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -27,17 +29,15 @@ if TYPE_CHECKING:
 
     from quota_callbacks.client_quotas import ClientQuotas
     from quota_callbacks.hookspecs import Metric
+    from quota_callbacks.identities import AuthenticationObserver
+    from quota_callbacks.policies import Quota
     from quota_callbacks.requests import ClusterMetadata, Connection, Request
     from quota_callbacks.verdicts import Verdict
 
 log = structlog.get_logger("headrace.plugins")
 
 UNKNOWN_SERVER_ERROR: Final = -1
-INT16_MIN: Final = -(2**15)
-INT16_MAX: Final = 2**15 - 1
 INT32_MAX: Final = 2**31 - 1
-BY_TOPIC: Final = frozenset({ApiKey.CREATE_TOPICS.value, ApiKey.DELETE_TOPICS.value, ApiKey.CREATE_PARTITIONS.value})
-
 Call = tuple[str, "Callable[..., Any]"]
 Calls = tuple[Call, ...]
 
@@ -55,38 +55,56 @@ class HookCalls:
         self._received: dict[int, Calls] = {}
         self._replied: dict[int, Calls] = {}
         self._completed: dict[int, Calls] = {}
+        self._batches: Calls = ()
+        self._abandoned: dict[int, Calls] = {}
+        self._request_times: Calls = ()
         self.bodies: frozenset[int] = frozenset()
         """API keys whose requests are collected and decoded because a plugin asked for the body."""
+        self.mutations: frozenset[int] = frozenset()
+        """API keys whose requests are collected because a plugin asked what they would change."""
         self._opened: Calls = ()
         self._closed: Calls = ()
         self._reset: Calls = ()
+        self._tags: Calls = ()
+        self._limits: Calls = ()
         self._enforced: frozenset[QuotaKey] = frozenset()
         self._repeated = RepeatedLines()
         self.quotas: ClientQuotas | None = None
 
     # --- start and reload ---
 
-    def configure(self, quotas: ClientQuotas, options: Mapping[str, Mapping[str, Any]]) -> None:
-        """Hand every plugin its options; raises `StartupError` that names the plugin and what it said."""
+    def configure(
+        self, quotas: ClientQuotas, options: Mapping[str, Mapping[str, Any]], context: PluginContext | None = None
+    ) -> None:
+        """Hand every plugin its options; raises `StartupError` that names the plugin and what it said.
+
+        ``context`` is what plugins are given besides, for all the same.
+        """
         self.quotas = quotas
+        shared = context or PluginContext(options={}, quotas=quotas)
+        shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
         for name, call in self._calls("configure", ("context",)):
             try:
-                call(PluginContext(options=options.get(name, {}), quotas=quotas))
+                call(replace(shared, options=options.get(name, {})))
             except Exception as error:
                 raise StartupError(f"plugin {name!r}: {error or type(error).__name__}") from error
 
     def flatten(self) -> None:
         """Make the flat lists. After `configure`, since interests may follow from options."""
         interests = self._interests()
-        self.bodies = frozenset(
-            key for wanted in interests.values() if wanted for key, detail in wanted.items() if detail is Detail.BODY
-        )
+        self.bodies = _wanting(Detail.BODY, interests)
+        self.mutations = _wanting(Detail.MUTATIONS, interests)
         self._received = self._by_api("request_received", ("request", "now_ms"), interests)
         self._replied = self._by_api("response_received", ("request", "now_ms"), interests)
         self._completed = self._by_api("request_completed", ("request",), interests)
+        self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
+        self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
+        self._request_times = self._calls("request_time_ms", ("request",))
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
+        self._tags = self._calls("quota_metric_tags", ("key", "user", "client_id"))
+        self._limits = self._calls("quota_limit", ("key", "tags"))
         self._enforced = frozenset(key for name in self._calls("enforced_quotas", ()) for key in _enforced_by(name))
 
     def enforced_quotas(self) -> frozenset[QuotaKey]:
@@ -107,42 +125,66 @@ class HookCalls:
         """Whom to tell that a request of this API is over."""
         return self._completed.get(api_key, ())
 
-    def request_received(self, calls: Calls, request: Request, now_ms: int) -> Refuse | None:
-        """Ask ``calls``; the longest throttle and its reason are left in ``request``. Returns a refusal, if there is
-        one."""
+    def request_received(self, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
+        """Ask ``calls``; ``None`` when nobody objects."""
         if self._reset:
             self._poll_resets()
-        refusal = self._ask("request_received", calls, request, now_ms)
+        judgement = self._ask("request_received", calls, request, now_ms)
         cap = request.fetch_max_bytes
         if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT32_MAX):
             self._failed("request_received", "a plugin", ValueError(f"fetch_max_bytes is {cap!r}, not an INT32 from 0"))
             request.fetch_max_bytes = None
-        return refusal
+        return judgement
 
-    def response_received(self, calls: Calls, request: Request, now_ms: int) -> None:
-        """Ask ``calls`` about the reply; the longest throttle and its reason are left in ``request``."""
-        refusal = self._ask("response_received", calls, request, now_ms)
-        if refusal is not None and not self.fail_closed:
-            self._failed("response_received", "a plugin", ValueError("a reply cannot be refused"))
+    def response_received(self, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
+        """Ask ``calls`` about the reply."""
+        judgement = self._ask("response_received", calls, request, now_ms)
+        if judgement is not None and judgement.refusal is not None:
+            judgement.refusal = None
+            if not self.fail_closed:
+                self._failed("response_received", "a plugin", ValueError("a reply cannot be refused"))
+        return judgement
 
-    def _ask(self, hook: str, calls: Calls, request: Request, now_ms: int) -> Refuse | None:
-        refusal: Refuse | None = None
+    def batches_received(self, request: Request, now_ms: int) -> Judgement | None:
+        """Ask about the batches of a Produce."""
+        return self._ask("batches_received", self._batches, request, now_ms)
+
+    def request_abandoned(self, request: Request, now_ms: int) -> None:
+        """Tell whoever was asked about ``request`` that it will have no reply."""
+        for name, call in self._abandoned.get(request.api_key, ()):
+            self._tell("request_abandoned", name, call, request, now_ms)
+
+    def request_time_ms(self, request: Request) -> float | None:
+        """The first estimate of the broker's handler time; one that is no finite number from 0 is the plugin's
+        error."""
+        for name, call in self._request_times:
+            try:
+                estimate = call(request)
+                if estimate is not None:
+                    if not 0 <= estimate < math.inf:
+                        raise ValueError(f"request_time_ms answered {estimate!r}; it is a finite number from 0")  # noqa: TRY301
+                    return float(estimate)
+            except Exception as error:  # noqa: BLE001 -- a stranger's code
+                self._failed("request_time_ms", name, error)
+        return None
+
+    def _ask(self, hook: str, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
+        judgement: Judgement | None = None
         for name, call in calls:
             try:
                 verdict: Verdict | None = call(request, now_ms)
                 if verdict is None:
                     continue
                 check_verdict(verdict, request)
-                if verdict.throttle_ms > request.throttle_ms:
-                    request.throttle_ms = min(verdict.throttle_ms, MAX_THROTTLE_MS)
-                    request.reason = verdict.reason
-                if isinstance(verdict, Refuse):
-                    refusal = verdict if refusal is None else _both(refusal, verdict)
             except Exception as error:  # noqa: BLE001 -- a stranger's code
                 self._failed(hook, name, error)
-                if self.fail_closed:
-                    refusal = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
-        return refusal
+                if not self.fail_closed:
+                    continue
+                verdict = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
+            if judgement is None:
+                judgement = Judgement()
+            judgement.add(verdict)
+        return judgement
 
     def request_completed(self, request: Request) -> None:
         """Tell whoever listens that ``request`` is over."""
@@ -159,28 +201,49 @@ class HookCalls:
         for name, call in self._closed:
             self._tell("connection_closed", name, call, connection, reason)
 
+    # --- identity ---
+
+    def authentication_started(
+        self, connection: Connection, mechanism: str
+    ) -> tuple[str, AuthenticationObserver] | None:
+        """The first observer, and the name of its plugin; one that raises is passed over."""
+        for name, call in self._calls("authentication_started", ("connection", "mechanism")):
+            observer: AuthenticationObserver | None = self._tell(
+                "authentication_started", name, call, connection, mechanism
+            )
+            if observer is not None:
+                return name, observer
+        return None
+
+    def observer_failed(self, name: str, error: Exception) -> None:
+        """An observer of that plugin raised."""
+        self._failed("authentication_started", name, error)
+
     # --- KIP-257 ---
 
     def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
         """The first answer, custom callbacks first; a plugin that raises is passed over."""
-        names = ("key", "user", "client_id")
-        tags: Mapping[str, str] | None = self._first("quota_metric_tags", names, key, user, client_id)
-        return tags
+        for name, call in self._tags:
+            tags: Mapping[str, str] | None = self._tell("quota_metric_tags", name, call, key, user, client_id)
+            if tags is not None:
+                return tags
+        return None
 
     def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
         """The first answer; a limit that is not above 0 counts as the plugin's error (it would divide by zero)."""
+        for name, call in self._limits:
+            limit: float | None = self._tell("quota_limit", name, call, key, tags)
+            if limit is None:
+                continue
+            if isinstance(limit, int | float) and limit > 0:
+                return limit
+            self._failed("quota_limit", name, ValueError(f"quota_limit answered {limit!r}; a limit must be above 0"))
+        return None
 
-        def check(limit: float) -> None:
-            if not limit > 0:
-                raise ValueError(f"quota_limit answered {limit!r}; a limit must be above 0")
-
-        limit: float | None = self._first("quota_limit", ("key", "tags"), key, tags, check=check)
-        return limit
-
-    def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float) -> None:
+    def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
         """Tell every callback; the caller then calls ``ClientQuotas.quotas_changed``."""
-        for name, call in self._calls("update_quota", ("key", "entity", "value")):
-            self._tell("update_quota", name, call, key, entity, value)
+        for name, call in self._calls("update_quota", ("key", "entity", "value", "policy")):
+            self._tell("update_quota", name, call, key, entity, quota.value, quota.policy)
 
     def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
         """Tell every callback; the caller then calls ``ClientQuotas.quotas_changed``."""
@@ -195,6 +258,14 @@ class HookCalls:
         ]
         if any(answers) and self.quotas is not None:
             self.quotas.quotas_changed()
+
+    async def prepare_metrics(self) -> None:
+        """Let every plugin make its metrics ready."""
+        for name, call in self._calls("prepare_metrics", ()):
+            try:
+                await call()
+            except Exception as error:  # noqa: BLE001 -- a stranger's code
+                self._failed("prepare_metrics", name, error)
 
     def collect_metrics(self) -> Iterator[Metric]:
         """Every plugin's metrics as they are now."""
@@ -220,20 +291,6 @@ class HookCalls:
         except Exception as error:  # noqa: BLE001 -- a stranger's code
             self._failed(hook, name, error)
             return None
-
-    def _first(
-        self, hook: str, names: tuple[str, ...], *arguments: object, check: Callable[[Any], None] | None = None
-    ) -> Any:
-        for name, call in self._calls(hook, names):
-            try:
-                answer = call(*arguments)
-                if answer is not None:
-                    if check is not None:
-                        check(answer)
-                    return answer
-            except Exception as error:  # noqa: BLE001 -- a stranger's code
-                self._failed(hook, name, error)
-        return None
 
     def _failed(self, hook: str, name: str, error: Exception) -> None:
         self.errors += 1
@@ -281,28 +338,8 @@ def _enforced_by(each: Call) -> frozenset[QuotaKey]:
         raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error
 
 
-def check_verdict(verdict: object, request: Request) -> None:
-    """Raise what a plugin did wrong, before it can reach the wire."""
-    if not isinstance(verdict, Throttle | Refuse):
-        raise TypeError(f"a verdict is a Throttle, a Refuse or None, not {verdict!r}")
-    if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
-        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it is a whole number of milliseconds, 0 or more")
-    if verdict.reason is not None and not isinstance(verdict.reason, Reason):
-        raise TypeError(f"reason is {verdict.reason!r}; it is a Reason or None")
-    if isinstance(verdict, Refuse):
-        _check_refusal(verdict, request)
-
-
-def _check_refusal(refusal: Refuse, request: Request) -> None:
-    for code in (refusal.error_code, *(refusal.topics or {}).values()):
-        if type(code) is not int or not INT16_MIN <= code <= INT16_MAX or code == 0:
-            raise ValueError(f"an error code is {code!r}; it is one of Kafka's, an INT16 that is not 0")
-    if refusal.topics is not None and (request.api_key not in BY_TOPIC or request.body is None):
-        name = API_NAMES.get(request.api_key, str(request.api_key))
-        raise ValueError(
-            f"topics of {name} cannot be refused one by one: that is for CreateTopics, DeleteTopics and"
-            " CreatePartitions, with Detail.BODY asked for"
-        )
+def _wanting(detail: Detail, interests: dict[str, dict[int, Detail] | None]) -> frozenset[int]:
+    return frozenset(key for wanted in interests.values() if wanted for key, each in wanted.items() if each is detail)
 
 
 _ALL_KEYS: Final = range(256)
@@ -316,17 +353,3 @@ def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...], wante
         return function
     picks = [passed.index(name) for name in names]
     return lambda *arguments: function(**{name: arguments[pick] for name, pick in zip(names, picks, strict=True)})
-
-
-def _both(first: Refuse, second: Refuse) -> Refuse:
-    """Two refusals of one request: whole wins over some topics; topics add up."""
-    if first.topics is None or second.topics is None:
-        return first if first.topics is None else second
-    longer = first if first.throttle_ms >= second.throttle_ms else second
-    return Refuse(
-        error_code=longer.error_code,
-        message=longer.message,
-        throttle_ms=longer.throttle_ms,
-        topics={**second.topics, **first.topics},
-        reason=longer.reason,
-    )

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from proxy.decisions import Decisions
+from proxy.mutation_lookup import CreatedTopics
 from proxy.sockets import READ_BUFFER_BYTES, Pipes
+from proxy.thread_time import Spells
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,10 +40,13 @@ class House:
         "buffer",
         "clock",
         "counters",
+        "created_topics",
+        "decisions",
         "enforcement",
         "hooks",
         "limits",
         "pipes",
+        "spells",
         "topology",
         "upstream",
         "view",
@@ -62,6 +68,9 @@ class House:
         self.hooks = hooks
         self.enforcement = enforcement
         self.counters = counters
+        self.decisions = Decisions(counters)
+        self.created_topics = CreatedTopics()
+        self.spells = Spells()
         self.pipes = Pipes()
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of every connection. Used between a read and the write after it, never across a wait."""

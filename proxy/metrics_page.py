@@ -1,5 +1,5 @@
 """The Prometheus page: reads the counters when it is asked for, so that counting costs nothing on the path of a
-byte."""
+byte. It is written in a thread that pauses, so that a long page costs the loop little (`proxy.yielding`)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from prometheus_client import CollectorRegistry, PlatformCollector, ProcessColle
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from proxy.wire.apis import API_NAMES
+from proxy.yielding import PacedList, collector_off
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
     from proxy.client_connection import ClientConnection
     from proxy.house import House
+    from quota_callbacks.hookspecs import Metric as Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -28,21 +30,36 @@ class MetricsPage:
     def __init__(self, house: House, connections: Collection[ClientConnection]) -> None:
         self._house = house
         self._connections = connections
+        self._one_at_a_time = trio.Lock()
+        self._ours: list[Metric] = []
+        self._plugins: list[Series] = []
         self._registry = CollectorRegistry()
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
 
-    def render(self) -> bytes:
-        """The page as it is now."""
-        return generate_latest(self._registry)
+    async def render(self) -> bytes:
+        """The page as it is now: read on the loop, written in a thread, since it may be a megabyte."""
+        async with self._one_at_a_time:
+            with collector_off():
+                hooks = self._house.hooks
+                await hooks.prepare_metrics()
+                self._plugins = list(hooks.collect_metrics())
+                self._ours = [
+                    *self._connection_metrics(),
+                    *self._byte_metrics(),
+                    *self._quota_metrics(),
+                    _labelled("plugin_errors", "Errors that plugins raised, by plugin.", "plugin", hooks.failures),
+                ]
+                try:
+                    return await trio.to_thread.run_sync(generate_latest, self._registry)
+                finally:
+                    self._ours, self._plugins = [], []
 
     def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client for each page."""
-        yield from self._connection_metrics()
-        yield from self._byte_metrics()
-        yield from self._quota_metrics()
-        yield from self._plugin_metrics()
+        """Called by prometheus_client for each page, in the thread."""
+        yield from self._ours
+        yield from _families(self._plugins)
 
     def _connection_metrics(self) -> Iterator[Metric]:
         counters, now_s = self._house.counters, trio.current_time()
@@ -89,22 +106,26 @@ class MetricsPage:
         yield _labelled("throttled_requests", "Requests that a quota throttled, by quota.", "quota", counters.throttled)
         yield _counter("throttle_time_seconds", "Sum of all throttle times.", counters.throttled_ms / 1000)
         yield _counter("refused_requests", "Requests that a quota refused.", counters.refused)
+        text = "Requests that a quota in shadow mode would have throttled or refused, by quota."
+        yield _labelled("observed_requests", text, "quota", counters.observed)
+        yield _counter("lookups", "Requests of the proxy's own, to know what a mutation costs.", counters.lookups)
         yield _gauge("enforcement_enabled", "1 while quotas are enforced.", int(self._house.enforcement.enabled))
         yield _gauge("brokers", "Brokers that the proxy knows.", len(topology.metadata.brokers))
         yield _gauge("brokers_out_of_range", "Brokers whose id is outside listen.node_ids.", len(topology.out_of_range))
 
-    def _plugin_metrics(self) -> Iterator[Metric]:
-        hooks = self._house.hooks
-        yield _labelled("plugin_errors", "Errors that plugins raised, by plugin.", "plugin", hooks.failures)
-        families: dict[str, Metric] = {}
-        for sample in hooks.collect_metrics():
-            metric = families.get(sample.name)
-            if metric is None:
-                family = CounterMetricFamily if sample.total else GaugeMetricFamily
-                metric = families[sample.name] = family(f"headrace_{sample.name}", sample.help)
-            suffix = "_total" if sample.total else ""
-            metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
-        yield from families.values()
+
+def _families(series: Iterable[Series]) -> Iterator[Metric]:
+    """What plugins told, by name, in lists that leave the interpreter to the loop now and then."""
+    families: dict[str, Metric] = {}
+    for sample in PacedList(series):
+        metric = families.get(sample.name)
+        if metric is None:
+            family = CounterMetricFamily if sample.total else GaugeMetricFamily
+            metric = families[sample.name] = family(f"headrace_{sample.name}", sample.help)
+            metric.samples = PacedList()
+        suffix = "_total" if sample.total else ""
+        metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
+    yield from families.values()
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

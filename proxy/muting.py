@@ -23,16 +23,22 @@ _EXACT_MS: Final = 0.0005
 class Mute:
     """Until when a client is not read."""
 
-    __slots__ = ("until_s",)
+    __slots__ = ("quota", "until_s")
 
     def __init__(self) -> None:
         self.until_s = -math.inf
+        self.quota: str | None = None
+        """The quota that it lasts for; ``None`` for the broker's own throttle."""
 
-    def extend(self, now_s: float, throttle_ms: int) -> None:
+    def extend(self, now_s: float, throttle_ms: int, quota: str | None = None) -> None:
         """Mute for ``throttle_ms`` from now, unless it lasts longer already."""
-        until_s = now_s + throttle_ms / 1000
+        self.extend_to(now_s + throttle_ms / 1000, quota)
+
+    def extend_to(self, until_s: float, quota: str | None = None) -> None:
+        """Mute until then, unless it lasts longer already."""
         if until_s > self.until_s:
             self.until_s = until_s
+            self.quota = quota
 
     def release(self) -> None:
         """End it now; whoever sits it out notices within `HANG_UP_CHECK_S`."""

@@ -6,7 +6,7 @@ Called by ``headrace check-config`` and by the server at start.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from proxy.errors import StartupError
 from proxy.hook_calls import HookCalls
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
     from config.schema import Config
     from quota_callbacks.entities import QuotaEntity
+    from quota_callbacks.policies import Quota
+
+_NAMES_USERS: Final = "sasl_identity"
+"""The plugin that finds out who a client is, unless ``plugins.load`` brings another."""
 
 
 def problems_of(config: Config) -> list[str]:
@@ -36,7 +40,7 @@ def problems_of(config: Config) -> list[str]:
         )
         hooks.configure(quotas, config.plugins.options)
         hooks.flatten()
-        check_enforced(config.quota_limits(), hooks.enforced_quotas())
+        check_enforced(config.entity_quotas(), hooks.enforced_quotas())
     except StartupError as error:
         return [str(error)]
     finally:
@@ -44,7 +48,7 @@ def problems_of(config: Config) -> list[str]:
     return []
 
 
-def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, float]], enforced: frozenset[QuotaKey]) -> None:
+def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]], enforced: frozenset[QuotaKey]) -> None:
     """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
     for entity, quotas in limits.items():
         for key in quotas:
@@ -57,13 +61,18 @@ def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, float]], enfor
 
 
 def warnings_of(config: Config) -> Iterator[str]:
-    """What is allowed and will not do what it seems to: this release does not identify users."""
-    for entity in config.quota_limits():
+    """What is allowed and will not do what it seems to: users are named, and nobody finds out who is one."""
+    if _NAMES_USERS not in config.plugins.disabled or config.plugins.load:
+        return
+    for entity in config.entity_quotas():
         if isinstance(entity.user, str) and entity.user != ANONYMOUS:
             yield (
-                f"quotas: {entity} holds nobody: this release does not identify users, every connection is {ANONYMOUS};"
-                " use a client-id"
+                f"quotas: {entity} holds nobody: without the plugin {_NAMES_USERS} every connection is {ANONYMOUS};"
+                " take it out of plugins.disabled, or use a client-id"
             )
     for user in config.enforcement.exempt_users:
         if user != ANONYMOUS:
-            yield (f"enforcement.exempt_users: {user} exempts nobody: everybody is {ANONYMOUS}; use exempt_client_ids")
+            yield (
+                f"enforcement.exempt_users: {user} exempts nobody: without the plugin {_NAMES_USERS} everybody is"
+                f" {ANONYMOUS}; take it out of plugins.disabled, or use exempt_client_ids"
+            )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from proxy.decisions import Kind
 from proxy.errors import ClientFault
+from proxy.judging import give_up
 from proxy.wire.api_versions import unsupported_version_reply
 from proxy.wire.apis import API_NAMES, APIS, ApiKey
 from proxy.wire.errors import RefusalImpossible, UnknownMessage
+from proxy.wire.heads import LENGTH_BYTES
 from proxy.wire.mutations import TopicRefusal, merge_response, read_mutation, split_request
 from proxy.wire.refusals import refuse_whole, response_frame
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from proxy.client_connection import ClientConnection
     from proxy.in_flight import Exchange
     from quota_callbacks.verdicts import Refuse
@@ -28,14 +33,29 @@ def answer_unsupported_version(connection: ClientConnection, exchange: Exchange)
     api = APIS[exchange.api_key]
     if exchange.api_key != ApiKey.API_VERSIONS:
         raise ClientFault(f"{api.name} version {exchange.api_version} was not offered; at most {api.max_version} was")
-    answer(connection, exchange, unsupported_version_reply(exchange.correlation_id))
+    reply = unsupported_version_reply(exchange.correlation_id)
+    answer(connection, exchange, lambda: reply)
 
 
-def answer(connection: ClientConnection, exchange: Exchange, reply: bytes) -> None:
-    """Put the proxy's own reply, a whole frame, in its turn among the replies in flight."""
+def answer(connection: ClientConnection, exchange: Exchange, make_reply: Callable[[], bytes]) -> None:
+    """Put the proxy's own reply in its turn among the replies in flight; it is made when that has come, so that it
+    tells the throttle time that remains then."""
+
+    def reply() -> bytes:
+        frame = make_reply()
+        exchange.response_bytes = len(frame) - LENGTH_BYTES
+        return frame
+
     exchange.local_reply = reply
-    exchange.response_bytes = len(reply) - 4
     connection.in_flight.add(exchange)
+
+
+def note_refusal(connection: ClientConnection, exchange: Exchange, refusal: Refuse) -> None:
+    """``exchange``, or some topics of it, is refused: keep and tell why."""
+    exchange.refused_code = refusal.error_code
+    exchange.reason = refusal.reason or exchange.reason
+    now_s = connection.house.clock()
+    connection.house.decisions.decided(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
 
 
 def refuse(
@@ -47,24 +67,26 @@ def refuse(
     ``head`` is the frame up to the body. Raises `ClientFault` where the protocol has no reply that could say so: the
     connection is closed then, which is all that is left.
     """
-    now_s = connection.house.clock()
-    exchange.refused_code = refusal.error_code
-    exchange.reason = refusal.reason or exchange.reason
-    connection.house.counters.refused += 1
+    note_refusal(connection, exchange, refusal)
     if refusal.topics is not None:
         return _refuse_topics(connection, exchange, refusal, head, body)
+    give_up(connection, exchange)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
-    try:
-        reply = refuse_whole(
+
+    def reply() -> bytes:
+        return refuse_whole(
             exchange.api_key,
             exchange.api_version,
             exchange.correlation_id,
             body,
             error_code=refusal.error_code,
             error_message=refusal.message,
-            throttle_time_ms=connection.mute.remaining_ms(now_s),
+            throttle_time_ms=connection.throttle_left_ms,
         )
+
+    try:
+        reply()  # whether it can be said, before the client waits for its turn
     except (RefusalImpossible, UnknownMessage) as error:
         raise ClientFault(f"refused with error {refusal.error_code}, and {error}") from error
     answer(connection, exchange, reply)
@@ -89,8 +111,13 @@ def _refuse_topics(
         return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        reply = merge(None, connection.mute.remaining_ms(connection.house.clock()))
-        answer(connection, exchange, response_frame(api_key, version, exchange.correlation_id, reply))
+        give_up(connection, exchange)
+        number = exchange.correlation_id
+        answer(
+            connection,
+            exchange,
+            lambda: response_frame(api_key, version, number, merge(None, connection.throttle_left_ms)),
+        )
         return None
     exchange.edit_body = merge
     frame = head[4:] + admitted

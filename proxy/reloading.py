@@ -43,7 +43,7 @@ class Reloader:
     def set_quotas(self) -> None:
         """Put the configured quotas into force; `StartupError` for one that no callback enforces."""
         hooks = self._server.house.hooks
-        limits = self.config.quota_limits()
+        limits = self.config.entity_quotas()
         check_enforced(limits, hooks.enforced_quotas())
         for warning in warnings_of(self.config):
             log.warning("configuration", warning=warning)
@@ -60,7 +60,7 @@ class Reloader:
             return False
         try:
             new = await trio.to_thread.run_sync(self._load)
-            check_enforced(new.quota_limits(), self._server.house.hooks.enforced_quotas())
+            check_enforced(new.entity_quotas(), self._server.house.hooks.enforced_quotas())
         except ConfigError as error:
             for problem in error.problems:
                 log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400

@@ -10,15 +10,17 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from proxy.errors import UpstreamFault
+from proxy.judging import judge_reply
 from proxy.reply_edits import edit_reply
 from proxy.reply_plans import ReplyKind
 from proxy.request_relay import READS_A_WAKE_UP, SPLICE_FROM_BYTES
 from proxy.sockets import READ_BYTES, PlainChannel
-from proxy.wire.apis import API_NAMES
+from proxy.wire.apis import API_NAMES, ApiKey
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.fetch_walk import FetchWalk
 from proxy.wire.frames import FrameScanner
 from proxy.wire.heads import LENGTH_BYTES, frame_size, read_response_head, response_body_at
+from proxy.wire.mutations import read_topic_errors
 
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection
@@ -73,8 +75,7 @@ class ReplyRelay:
                     break
                 if end == 0:
                     return
-                self._scan(end)
-                await self._send()
+                await self._take(end)
                 if end < READ_BYTES:
                     break
 
@@ -88,6 +89,17 @@ class ReplyRelay:
             return count
         self._connection.last_active_s = self._house.clock()
         return kept + count
+
+    async def _take(self, end: int) -> None:
+        """Scan what was read and send it; measure the thread time of it where somebody wants to know."""
+        info = self._connection.info
+        spell = self._house.spells.begin() if info.measure_thread_time else None
+        self._scan(end)
+        if spell is not None:
+            spell.done()
+        await self._send()
+        if spell is not None:
+            info.thread_ns += spell.own_ns()
 
     # --- synchronous part ---
 
@@ -141,7 +153,10 @@ class ReplyRelay:
             if size is None:
                 return False
             self._current = exchange
-            self._scanner.skip(size)
+            if exchange.watch_reply is None:
+                self._scanner.skip(size)
+            else:
+                self._collect(at, size)
             return True
         head = read_response_head(buffer, at, end, limit)
         if head is None:
@@ -158,7 +173,12 @@ class ReplyRelay:
 
     def _begin_body(self, exchange: Exchange, at: int, end: int, size: int, body_at: int) -> bool:
         plan, scanner = exchange.plan, self._scanner
-        collect = plan.kind is ReplyKind.COLLECT or exchange.edit_body is not None
+        collect = (
+            plan.kind is ReplyKind.COLLECT
+            or exchange.edit_body is not None
+            or exchange.watch_reply is not None
+            or exchange.mutations is not None
+        )
         throttle_at = plan.throttle_at
         if throttle_at is not None and not collect:
             if body_at + throttle_at + 4 > size + LENGTH_BYTES:
@@ -169,14 +189,14 @@ class ReplyRelay:
         exchange.reply_s = now_s
         exchange.response_bytes = size
         exchange.response_header_bytes = body_at - LENGTH_BYTES
-        self._ask(exchange, now_s)
+        authentication = self._connection.authentication
+        if authentication is not None and exchange.connection.authenticating:
+            authentication.answered(exchange.api_key)
+        if exchange.mutations is None:  # of those, what the broker refused is to be known first
+            judge_reply(self._connection, exchange, now_s)
         self._current = exchange
         if collect:
-            self._forward_to(at)
-            frame = scanner.collect(size)
-            self._sent_to = scanner.position
-            if frame is not None:
-                self._edited(frame)
+            self._collect(at, size)
             return True
         if throttle_at is not None:
             self._set_throttle(exchange, at + body_at + throttle_at, now_s)
@@ -187,17 +207,12 @@ class ReplyRelay:
             scanner.skip(size)
         return True
 
-    def _ask(self, exchange: Exchange, now_s: float) -> None:
-        if not exchange.enforced or not self._house.enforcement.enabled:
-            return
-        hooks = self._house.hooks
-        calls = hooks.wants_response(exchange.api_key)
-        if not calls:
-            return
-        before_ms = exchange.throttle_ms
-        hooks.response_received(calls, exchange, int(now_s * 1000))
-        if exchange.throttle_ms > before_ms:
-            self._connection.throttled(exchange, now_s)
+    def _collect(self, at: int, size: int) -> None:
+        self._forward_to(at)
+        frame = self._scanner.collect(size)
+        self._sent_to = self._scanner.position
+        if frame is not None:
+            self._edited(frame)
 
     def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
         buffer = self._house.view
@@ -210,7 +225,23 @@ class ReplyRelay:
         exchange = self._current
         if exchange is None:
             raise AssertionError("a reply was collected for no request")
-        self._parts.append(edit_reply(self._connection, exchange, frame))
+        body = memoryview(frame)[LENGTH_BYTES + exchange.response_header_bytes :]
+        if exchange.answer_to_proxy is not None:
+            exchange.answer_to_proxy(bytes(body))
+            return
+        if exchange.mutations is not None:
+            self._judge_mutation(exchange, body)
+        watch, exchange.watch_reply = exchange.watch_reply, None
+        if watch is None:
+            self._parts.append(edit_reply(self._connection, exchange, frame))
+        else:
+            watch(body)
+            self._parts.append(frame)
+
+    def _judge_mutation(self, exchange: Exchange, body: memoryview) -> None:
+        if exchange.api_key != ApiKey.METADATA:
+            exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
+        judge_reply(self._connection, exchange, self._house.clock())
 
     def _finish(self) -> None:
         """A reply has passed whole: the next is the turn of the next request, or of the proxy's own answers."""
@@ -222,7 +253,7 @@ class ReplyRelay:
         self._done.append(in_flight.pop())
         while (first := in_flight.first) is not None and first.local_reply is not None:
             self._forward_to(self._scanner.position)
-            self._parts.append(first.local_reply)
+            self._parts.append(first.local_reply())
             self._done.append(in_flight.pop())
 
     # --- asynchronous part ---

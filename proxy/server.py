@@ -8,6 +8,8 @@ connections outlive the listeners.
 from __future__ import annotations
 
 import signal
+from collections import Counter
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -16,6 +18,7 @@ import trio
 from config.schema import OnError
 from proxy.admin import AdminServer, bind_admin
 from proxy.client_connection import ClientConnection
+from proxy.collector import Collector
 from proxy.counters import Counters
 from proxy.enforcement import Enforcement
 from proxy.errors import ClientFault, StartupError
@@ -29,14 +32,16 @@ from proxy.repeated_lines import RepeatedLines
 from proxy.sockets import PlainChannel
 from proxy.topology import Topology
 from proxy.upstream import Upstream
+from proxy.usage_file import UsageFile
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.entities import QuotaKey
+from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Address, Connection
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
     import pluggy
 
@@ -72,7 +77,9 @@ class Server:
         quotas = ClientQuotas(
             windows=_windows(config), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
         )
-        hooks.configure(quotas, config.plugins.options)
+        self.connections: set[ClientConnection] = set()
+        self._token: trio.lowlevel.TrioToken | None = None
+        hooks.configure(quotas, config.plugins.options, self._context(quotas))
         hooks.flatten()
         topology = Topology(
             advertised_host=config.listen.advertised.host,
@@ -95,7 +102,6 @@ class Server:
             ),
             counters=Counters(),
         )
-        self.connections: set[ClientConnection] = set()
         self._reloader = Reloader(config, self, load)
         self._reloader.set_quotas()
         topology.on_change(self._brokers_changed)
@@ -108,12 +114,15 @@ class Server:
         self._stopped = trio.Event()
         self._all_gone: trio.Event | None = None
         self.draining = False
+        self._usage: UsageFile | None = None
+        self._collector = Collector()
         self.admin_address: Address | None = None
 
     async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until `stop` or a signal. ``on_ready`` is called once every port is open."""
         config = self._config
         self.house.clock = trio.lowlevel.current_clock().current_time
+        self._token = trio.lowlevel.current_trio_token()
         self._listeners = open_listeners(
             config.listen.address.host,
             config.listen.address.port,
@@ -123,6 +132,7 @@ class Server:
         try:
             async with trio.open_nursery() as outer:
                 self._open_admin(outer)
+                await self._open_usage(outer)
                 outer.start_soon(self._sweep)
                 outer.start_soon(self.house.upstream.refresh)
                 await self._serve(on_ready)
@@ -130,6 +140,8 @@ class Server:
                 outer.cancel_scope.deadline = trio.current_time() + 1.0
                 outer.cancel_scope.cancel()
         finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
+                await self._close_usage()
             close_listeners(self._listeners)
             self.house.pipes.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
@@ -156,7 +168,7 @@ class Server:
         self.house.enforcement.switch(enabled=enabled, by=by)
         if not enabled:
             for connection in self.connections:
-                connection.mute.release()
+                connection.release()
 
     async def not_ready(self) -> list[str]:
         """Why the proxy should get no traffic; empty when it should."""
@@ -168,6 +180,31 @@ class Server:
             return ["no bootstrap server answers"]
         return []
 
+    # --- what plugins are given ---
+
+    def _context(self, quotas: ClientQuotas) -> PluginContext:
+        return PluginContext(
+            options={},
+            quotas=quotas,
+            now_ms=lambda: int(self.house.clock() * 1000),
+            muted=self._muted,
+            run_on_loop=self._run_on_loop,
+        )
+
+    def _muted(self) -> Counter[str]:
+        """Connections that are not read now, by the quota that it is for; not those that the broker throttles."""
+        now_s = self.house.clock()
+        mutes = [connection.mute for connection in self.connections]
+        return Counter(mute.quota for mute in mutes if mute.quota is not None and mute.until_s > now_s)
+
+    def _run_on_loop(self, function: Callable[[], Awaitable[None]]) -> None:
+        if self._token is None:
+            raise RuntimeError("the event loop does not run yet")
+        with suppress(trio.Cancelled):  # the loop's end, which is no scope of this thread's
+            trio.from_thread.run(function, trio_token=self._token)
+            return
+        raise RuntimeError("the event loop is ending")
+
     # --- serving ---
 
     async def _serve(self, on_ready: Callable[[Server], None]) -> None:
@@ -176,6 +213,7 @@ class Server:
             async with trio.open_nursery() as accepting:
                 for listener in self._listeners:
                     accepting.start_soon(accept_loop, listener, self._accepted)
+                self._collector.start()
                 on_ready(self)
                 await self._stop.wait()
                 close_listeners(self._listeners)
@@ -262,9 +300,44 @@ class Server:
             not_ready=self.not_ready,
             enforcement_enabled=lambda: self.house.enforcement.enabled,
             switch_enforcement=self.switch_enforcement,
+            decisions=self._decisions,
         )
 
         nursery.start_soon(admin.serve, sock.detach(), self._stopped.wait)
+
+    def _decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, object]:
+        """What quotas decided lately, and who waits now."""
+        now_s = self.house.clock()
+        waiting = [connection.waiting(now_s) for connection in self.connections if connection.mute.until_s > now_s]
+        return {
+            "waiting": [
+                each for each in waiting if user in (None, each["user"]) and client_id in (None, each["client_id"])
+            ],
+            "decisions": self.house.decisions.page(now_s, user=user, client_id=client_id, newest=newest),
+        }
+
+    async def _open_usage(self, nursery: trio.Nursery) -> None:
+        """Take up what was used before a restart, before anybody is served, and save it from now on."""
+        state, quotas = self._config.quota_state, self.house.hooks.quotas
+        if state.file is None or quotas is None:
+            return
+        self._usage = await UsageFile.open(state.file, quotas, self._now_ms())
+        nursery.start_soon(self._save_usage, self._usage, quotas, state.interval_s)
+
+    async def _save_usage(self, usage: UsageFile, quotas: ClientQuotas, interval_s: float) -> None:
+        while True:
+            await trio.sleep(interval_s)
+            await usage.save(quotas, self._now_ms())
+
+    async def _close_usage(self) -> None:
+        usage, quotas = self._usage, self.house.hooks.quotas
+        if usage is None or quotas is None:
+            return
+        await usage.save(quotas, self._now_ms(), last=True)
+        await usage.close()
+
+    def _now_ms(self) -> int:
+        return int(self.house.clock() * 1000)
 
     async def _sweep(self) -> None:
         """Close idle connections and drop idle buckets."""
@@ -277,6 +350,7 @@ class Server:
                 connection.end_waiting()
             if self.house.hooks.quotas is not None:
                 self.house.hooks.quotas.expire(int(now_s * 1000))
+                self._collector.look(len(self.house.hooks.quotas))
 
     def _brokers_changed(self, changed: frozenset[int]) -> None:
         """Tell the callbacks, and move connections away from where their broker no longer is."""

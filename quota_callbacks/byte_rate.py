@@ -4,18 +4,23 @@ Produce is charged when the request's head is read: header and body, without the
 ShareFetch are charged when the reply's head is: 4 bytes and the body (``KafkaApis.handleFetchRequest``,
 ``FetchResponse.sizeOf``). Live, the bytes of a throttled Fetch stay recorded: the broker un-records because it
 answers empty, and the proxy hands on what was fetched.
+
+Paced, a request is held until its place comes. A Fetch reserves what its connection fetched last (or what is usual
+with the entity), and the difference is settled when the reply comes.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from quota_callbacks.buckets import RateBucket
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from quota_callbacks.requests import Interest, Request
+from quota_callbacks.reservations import give_back_reservation, note_reservation, take_reservation
 
 if TYPE_CHECKING:
-    from quota_callbacks.client_quotas import ClientQuotas, RateBucket
+    from quota_callbacks.client_quotas import ClientQuotas
     from quota_callbacks.verdicts import Throttle
 
 PRODUCE: Final = 0
@@ -23,6 +28,7 @@ FETCH: Final = 1
 SHARE_FETCH: Final = 78
 
 INT32_MAX: Final = 2**31 - 1
+PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 
 
 class ByteRate:
@@ -31,7 +37,7 @@ class ByteRate:
     headrace_hooks = HOOK_VERSION
 
     def __init__(self) -> None:
-        self._quotas: ClientQuotas | None = None
+        self._quotas: ClientQuotas
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
@@ -41,7 +47,7 @@ class ByteRate:
     @hookimpl
     def enforced_quotas(self) -> frozenset[QuotaKey]:
         """Both byte rates."""
-        return frozenset({QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE})
+        return frozenset({PRODUCED, FETCHED})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
@@ -53,34 +59,50 @@ class ByteRate:
         """Charge a Produce; cap a Fetch at what its bucket holds in a window
         (``ClientQuotaManager.maxValueInQuotaWindow``)."""
         if request.api_key == PRODUCE:
-            bucket = self._bucket(request, QuotaKey.PRODUCER_BYTE_RATE)
-            return None if bucket is None else bucket.charge(request.request_bytes, now_ms)
-        bucket = self._bucket(request, QuotaKey.CONSUMER_BYTE_RATE)
-        if bucket is not None and bucket.limit is not None and self._quotas is not None:
-            window = self._quotas.window(QuotaKey.CONSUMER_BYTE_RATE)
-            request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
-        return None
+            bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
+            if bucket is None:
+                return None
+            if bucket.paced:
+                return self._hold_produce(request, bucket, now_ms)
+            return bucket.charge(request.request_bytes, now_ms)
+        bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
+        if bucket is None or bucket.limit is None:
+            return None
+        window = bucket.window
+        request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
+        return self._hold_fetch(request, bucket, now_ms) if bucket.paced else None
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge the bytes of a Fetch."""
         if request.api_key == PRODUCE:
             return None
-        bucket = self._bucket(request, QuotaKey.CONSUMER_BYTE_RATE)
-        if bucket is None:
+        fetched = 4 + request.response_bytes - request.response_header_bytes
+        reservation = take_reservation(request, FETCHED, RateBucket)
+        if reservation is not None:
+            held, reserved = reservation
+            held.settle(fetched, reserved, now_ms)
+            request.connection.cache[FETCH] = fetched
             return None
-        return bucket.charge(4 + request.response_bytes - request.response_header_bytes, now_ms)
+        bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
+        return None if bucket is None else bucket.charge(fetched, now_ms)
 
-    def _bucket(self, request: Request, key: QuotaKey) -> RateBucket | None:
-        quotas = self._quotas
-        if quotas is None:
-            return None
-        cache = request.connection.cache
-        generation, user, client_id, bucket = cache.get(key, (-1, "", "", None))
-        if generation == quotas.generation and client_id == request.client_id and user == request.connection.user:
-            resolved: RateBucket | None = bucket
-            return resolved
-        user, client_id = request.connection.user, request.client_id
-        resolved = quotas.bucket(key, user, client_id)
-        cache[key] = (quotas.generation, user, client_id, resolved)
-        return resolved
+    @hookimpl
+    def request_abandoned(self, request: Request, now_ms: int) -> None:
+        """Give back the place of a request that was not forwarded, or of a Fetch whose reply did not come."""
+        key = PRODUCED if request.api_key == PRODUCE else FETCHED
+        if request.api_key == PRODUCE and request.forwarded_s is not None:
+            return
+        give_back_reservation(request, key, RateBucket, now_ms)
+
+    def _hold_produce(self, request: Request, bucket: RateBucket, now_ms: int) -> Throttle | None:
+        verdict = bucket.reserve(request.request_bytes, now_ms)
+        bucket.record(request.request_bytes, now_ms)
+        note_reservation(request, PRODUCED, bucket, request.request_bytes)
+        return verdict
+
+    def _hold_fetch(self, request: Request, bucket: RateBucket, now_ms: int) -> Throttle | None:
+        expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
+        verdict = bucket.reserve(expected, now_ms)
+        note_reservation(request, FETCHED, bucket, expected)
+        return verdict

@@ -7,69 +7,33 @@ survive every change of quotas, as Kafka's sensors do; they expire after an hour
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping
-from typing import Final, Self
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from quota_callbacks.buckets import BUCKET_KINDS, NEVER_USED, QuotaBucket
 from quota_callbacks.entities import QuotaKey
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, SampledRate, Window
-from quota_callbacks.verdicts import Reason, Throttle
+from quota_callbacks.policies import KAFKAS_WAY, Limit
+from quota_callbacks.sampled_rate import SampledRate, Window
+from quota_callbacks.throttle_times import METRICS_WINDOW
+
+if TYPE_CHECKING:
+    from quota_callbacks.requests import Request
 
 MAX_BUCKETS: Final = 200_000
-"""Client ids are the clients' to choose, and each can have a bucket, of about 1 KiB. Beyond this the bucket that was
-resolved first is dropped, with its history."""
+"""Client ids are the clients' to choose, and each can have a bucket, of about 1 KiB. Beyond this the idlest of the
+first ones is dropped, with its history."""
+
+EVICTED_OF: Final = 64
+"""How many are compared to find the one to drop."""
 
 IDLE_EXPIRY_MS: Final = 3_600_000
 """``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
 
-NEVER_USED: Final = -(2**63)
-
 MetricTags = Callable[[QuotaKey, str, str], "Mapping[str, str] | None"]
-QuotaLimit = Callable[[QuotaKey, "Mapping[str, str]"], "Limit | float | None"]
-
-
-class Limit(float):
-    """A limit that knows the entity whose quota it is, for explanations."""
-
-    __slots__ = ("entity",)
-    entity: str
-
-    def __new__(cls, value: float, entity: str) -> Self:
-        """Make a limit of ``value`` that comes from ``entity``."""
-        limit = super().__new__(cls, value)
-        limit.entity = entity
-        return limit
-
-
-class RateBucket:
-    """Usage against one limit: Kafka's rate with its bound."""
-
-    __slots__ = ("_rate", "entity", "key", "last_used_ms", "limit", "tags")
-
-    def __init__(self, key: QuotaKey, tags: Mapping[str, str], window: Window) -> None:
-        self.key = key
-        self.tags = tags
-        self._rate = SampledRate(window)
-        self.limit: float | None = None
-        self.entity = ""
-        self.last_used_ms = NEVER_USED
-
-    def charge(self, amount: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> Throttle | None:
-        """Record ``amount`` and say how long its sender has to wait, if at all."""
-        rate = self._rate
-        rate.record(amount, now_ms)
-        self.last_used_ms = now_ms
-        limit = self.limit
-        if limit is None:
-            return None
-        throttle_ms = rate.throttle_ms(limit, now_ms, longest_ms=longest_ms)
-        if throttle_ms == 0:
-            return None
-        reason = Reason(quota=self.key.value, entity=self.entity, observed=rate.rate(now_ms), limit=limit)
-        return Throttle(throttle_ms=throttle_ms, reason=reason)
-
-    def rate(self, now_ms: int) -> float:
-        """Units a second over the window."""
-        return self._rate.rate(now_ms)
+QuotaLimit = Callable[[QuotaKey, "Mapping[str, str]"], "float | None"]
+BucketName = tuple[QuotaKey, tuple[tuple[str, str], ...]]
+BucketT = TypeVar("BucketT", bound=QuotaBucket)
 
 
 class ClientQuotas:
@@ -79,39 +43,84 @@ class ClientQuotas:
     until then.
     """
 
-    def __init__(self, *, windows: Mapping[QuotaKey, Window], metric_tags: MetricTags, quota_limit: QuotaLimit) -> None:
+    def __init__(
+        self,
+        *,
+        windows: Mapping[QuotaKey, Window],
+        metric_tags: MetricTags,
+        quota_limit: QuotaLimit,
+        max_buckets: int = MAX_BUCKETS,
+    ) -> None:
         self._windows = windows
         self._metric_tags = metric_tags
         self._quota_limit = quota_limit
-        self._buckets: dict[tuple[QuotaKey, tuple[tuple[str, str], ...]], RateBucket] = {}
+        self._max_buckets = max_buckets
+        self._buckets: dict[BucketName, QuotaBucket] = {}
         self.generation = 0
         self.evicted = 0
         """Buckets that were dropped for `MAX_BUCKETS`."""
+        self.exempt_request_time = SampledRate(METRICS_WINDOW)
+        """Thread time, in percent of one thread, that no quota counts (Kafka's ``exempt-request-time``); never
+        expires."""
 
     def window(self, key: QuotaKey) -> Window:
         """The window that ``key`` is measured over."""
         return self._windows[key]
 
-    def bucket(self, key: QuotaKey, user: str, client_id: str) -> RateBucket | None:
-        """The bucket to charge; ``None`` when the key has no quota at all, so that nothing is recorded."""
+    def bucket_for(self, request: Request, key: QuotaKey, kind: type[BucketT]) -> BucketT | None:
+        """The bucket that ``request`` is charged to; ``None`` when the key has no quota at all, so that nothing is
+        recorded.
+
+        What was resolved is kept with the connection until quotas, its user or its client id change. ``kind`` is the
+        one that the key is measured by (`BUCKET_KINDS`).
+        """
+        connection = request.connection
+        generation, user, client_id, bucket = connection.cache.get(key, _NOT_RESOLVED)
+        if generation == self.generation and client_id == request.client_id and user == connection.user:
+            resolved: BucketT | None = bucket
+            if resolved is None or not resolved.dropped:
+                return resolved
+        user, client_id = connection.user, request.client_id
+        found = self.bucket(key, user, client_id)
+        if found is not None and not isinstance(found, kind):
+            raise TypeError(f"{key} is measured by a {type(found).__name__}, not by a {kind.__name__}")
+        connection.cache[key] = (self.generation, user, client_id, found)
+        return found
+
+    def bucket(self, key: QuotaKey, user: str, client_id: str) -> QuotaBucket | None:
+        """The bucket to charge, by whom it is for; ``None`` when the key has no quota at all."""
         tags = self._metric_tags(key, user, client_id)
         if tags is None:
             return None
-        name = (key, tuple(tags.items()))
+        return self._named((key, tuple(tags.items())))
+
+    def _named(self, name: BucketName) -> QuotaBucket:
         bucket = self._buckets.get(name)
         if bucket is None:
-            if len(self._buckets) >= MAX_BUCKETS:
-                del self._buckets[next(iter(self._buckets))]
-                self.evicted += 1
-            bucket = self._buckets[name] = RateBucket(key, dict(tags), self._windows[key])
+            if len(self._buckets) >= self._max_buckets:
+                self._evict()
+            key, tags = name
+            bucket = self._buckets[name] = BUCKET_KINDS[key](key, tags, self._windows[key])
+        if bucket.limit_of != self.generation:
             self._set_limit(bucket)
         return bucket
 
+    def _evict(self) -> None:
+        """Drop the idlest of the oldest ones."""
+        oldest = itertools.islice(self._buckets.items(), EVICTED_OF)
+        name, bucket = min(oldest, key=lambda item: item[1].last_used_ms)
+        del self._buckets[name]
+        bucket.dropped = True
+        self.evicted += 1
+
+    def restore(self, key: QuotaKey, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
+        """Take up what a bucket held before a restart (`QuotaBucket.state`, its ages as they are by now)."""
+        self._named((key, tuple(tags.items()))).restore(state, now_ms)
+
     def quotas_changed(self) -> None:
-        """Ask the callbacks for every bucket's limit anew; debts and histories stay."""
+        """Limits may have changed: each bucket's is asked for anew when it is next looked at; debts and histories
+        stay."""
         self.generation += 1
-        for bucket in self._buckets.values():
-            self._set_limit(bucket)
 
     def expire(self, now_ms: int) -> int:
         """Drop buckets unused for `IDLE_EXPIRY_MS`; return how many."""
@@ -119,21 +128,34 @@ class ClientQuotas:
         for name, bucket in self._buckets.items():
             if bucket.last_used_ms == NEVER_USED:
                 bucket.last_used_ms = now_ms
-            elif now_ms - bucket.last_used_ms >= IDLE_EXPIRY_MS:
+            elif now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000):
                 idle.append(name)
         for name in idle:
-            del self._buckets[name]
-        if idle:
-            self.generation += 1
+            self._buckets.pop(name).dropped = True
         return len(idle)
 
-    def __iter__(self) -> Iterator[RateBucket]:
-        return iter(self._buckets.values())
+    def __iter__(self) -> Iterator[QuotaBucket]:
+        """All buckets, with their limits as they are now. Raises `RuntimeError` when one is made meanwhile."""
+        for bucket in self._buckets.values():
+            if bucket.limit_of != self.generation:
+                self._set_limit(bucket)
+            yield bucket
 
-    def _set_limit(self, bucket: RateBucket) -> None:
-        limit = self._quota_limit(bucket.key, bucket.tags)
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+    def _set_limit(self, bucket: QuotaBucket) -> None:
+        bucket.limit_of = self.generation
+        tags = bucket.tags
+        limit = self._quota_limit(bucket.key, tags)
         bucket.limit = None if limit is None else float(limit)
-        bucket.entity = limit.entity if isinstance(limit, Limit) else _describe(bucket.tags)
+        if isinstance(limit, Limit):
+            bucket.entity, bucket.policy = limit.entity, limit.policy
+        else:
+            bucket.entity, bucket.policy = _describe(tags), KAFKAS_WAY
+
+
+_NOT_RESOLVED: Final = (-1, "", "", None)
 
 
 def _describe(tags: Mapping[str, str]) -> str:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quota_callbacks.client_quotas import Limit
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
-from quota_callbacks.precedence import QuotaLevels, Tags
+from quota_callbacks.policies import KAFKAS_WAY, Limit, QuotaPolicy
+from quota_callbacks.precedence import QuotaLevels, Tags, named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +25,7 @@ class DefaultQuotaCallback:
 
     def __init__(self) -> None:
         self._levels = {key: QuotaLevels() for key in QuotaKey}
+        self._policies: dict[tuple[QuotaKey, QuotaEntity], QuotaPolicy] = {}
 
     @hookimpl(trylast=True)
     def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
@@ -36,16 +37,21 @@ class DefaultQuotaCallback:
     def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
         """The limit by the shape of the bucket."""
         found = self._levels[key].limit(Tags(tags.get("user", ""), tags.get("client-id", "")))
-        return None if found is None else Limit(found[0], str(found[1]))
+        if found is None:
+            return None
+        value, entity = found
+        return Limit(value, entity, self._policies.get((key, entity), KAFKAS_WAY))
 
     @hookimpl
-    def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float) -> bool:
+    def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
         """Keep the quota."""
         self._levels[key].update(entity, value)
+        self._policies[key, named(entity)] = policy
         return True
 
     @hookimpl
     def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> bool:
         """Forget the quota."""
         self._levels[key].remove(entity)
+        self._policies.pop((key, named(entity)), None)
         return True

@@ -31,12 +31,14 @@ from typing import TYPE_CHECKING, Any, Final
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Awaitable, Callable, Iterable, Mapping
 
     from quota_callbacks.client_quotas import ClientQuotas
     from quota_callbacks.entities import QuotaEntity, QuotaKey
+    from quota_callbacks.identities import AuthenticationObserver
+    from quota_callbacks.policies import QuotaPolicy
     from quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
-    from quota_callbacks.verdicts import Verdict
+    from quota_callbacks.verdicts import Throttle, Verdict
 
 HOOK_VERSION: Final = 1
 """The version of this surface. It changes when a plugin that worked would no longer."""
@@ -47,6 +49,10 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
+def _no_loop(_function: Callable[[], Awaitable[None]]) -> None:
+    raise RuntimeError("no event loop runs")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
     """What a plugin is given when it is configured."""
@@ -55,6 +61,16 @@ class PluginContext:
     """The table ``[plugins.options.<name>]`` of the configuration; empty when there is none."""
     quotas: ClientQuotas
     """The buckets, resolved by the ``quota_metric_tags`` and ``quota_limit`` of whoever is registered."""
+    request_time_ms: Callable[[Request], float | None] = lambda _request: None
+    """Asks the cost model (`request_time_ms`) of whoever is registered."""
+    now_ms: Callable[[], int] = lambda: 0
+    """The clock of every ``now_ms``, to be asked on the loop."""
+    muted: Callable[[], Mapping[str, int]] = dict
+    """Connections that are muted or held now, by the quota that it is for, as verdicts name it; to be asked on the
+    loop."""
+    run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop
+    """From a thread of the plugin's: run an async function on the loop, and wait for its end. `RuntimeError` when the
+    loop does not run (yet, or any more)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,10 +99,19 @@ def configure(context: PluginContext) -> None:
 
 
 @hookspec
+async def prepare_metrics() -> None:
+    """The Prometheus page is about to be read: make ready what takes too long for `collect_metrics`.
+
+    Awaited each time, one page at a time; the page waits for it, and nobody else. May hand work to a thread, and gives
+    way to the loop at least every few milliseconds.
+    """
+
+
+@hookspec
 def collect_metrics() -> Iterable[Metric]:
     """Name your metrics as they are now, for the Prometheus page.
 
-    Called each time the page is read. Keep the number of series bounded.
+    Called each time the page is read, after `prepare_metrics`. Keep the number of series bounded.
     """
 
 
@@ -117,16 +142,17 @@ def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
     """Say the limit of the bucket named by ``tags`` (``quotaLimit``), in the key's unit; ``None`` is unlimited.
 
     Called when a bucket is made and after quotas changed. Must be above 0; another value is the plugin's error. The
-    first answer that is not ``None`` wins.
+    first answer that is not ``None`` wins. A `Limit` also says whose quota it is and how it is enforced; a plain
+    number is enforced Kafka's way.
     """
 
 
 @hookspec
-def update_quota(key: QuotaKey, entity: QuotaEntity, value: float) -> bool:
+def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
     """A quota was set, by the configuration or by AlterClientQuotas (``updateQuota``).
 
     Called for each before the first listener opens, then on every change; limits are asked for anew afterwards. Return
-    whether any limit of yours changed.
+    whether any limit of yours changed. ``policy`` is how it is to be enforced, which Kafka does not know.
     """
 
 
@@ -183,12 +209,55 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
 
 
 @hookspec
+def batches_received(request: Request, now_ms: int) -> Throttle | None:
+    """All record batches of a Produce were seen on their way to the broker; they stand in ``request.batches``.
+
+    Called where `request_received` has set ``request.read_batches``, once a request, before its reply. The batches
+    have been forwarded by then: a throttle mutes the client's channel. Implemented by plugins that want Produce.
+    """
+
+
+@hookspec
+def request_abandoned(request: Request, now_ms: int) -> None:
+    """A request that `request_received` was asked about will have no reply of the broker's that could be judged.
+
+    Its connection was closed, it was refused as a whole, or enforcement was switched off in between.
+    ``request.forwarded_s`` is ``None`` when it never reached the broker. Give back what was taken for it. Not called
+    for a Produce without acks, which has no reply anyway, once it was forwarded.
+    """
+
+
+@hookspec(firstresult=True)
+def request_time_ms(request: Request) -> float | None:
+    """Estimate the broker's handler time for ``request``, whose reply has come, in milliseconds of one thread.
+
+    The cost model of ``request_percentage``: called for each reply of a sender that this quota holds. ``None``: let
+    the next one say. The first answer wins, custom models before the built-in one (`quota_callbacks.request_costs`).
+    """
+
+
+@hookspec
 def response_received(request: Request, now_ms: int) -> Verdict | None:
     """The head of the reply to ``request`` was read and nothing of it has been sent to the client yet.
 
     Called once for each reply, under the conditions of `request_received`. The bytes go out at once whatever the
     verdict (KIP-219): a throttle mutes the client's channel and is put into the reply's ``throttle_time_ms``; a
     refusal here is the plugin's error.
+    """
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+@hookspec(firstresult=True)
+def authentication_started(connection: Connection, mechanism: str) -> AuthenticationObserver | None:
+    """A client begins to authenticate, by ``mechanism``: at its SaslHandshake, and again when it re-authenticates
+    (KIP-368).
+
+    Nothing has been forwarded yet, and the broker may still refuse. ``mechanism`` is as the client spells it. Answer an
+    observer that is shown what passes; its `principal` becomes ``connection.user``. ``None``: not my mechanism. The
+    first answer that is not ``None`` wins, custom plugins before the built-in one. Without an observer, or when one
+    raises, the user stays who it was. Changes nothing.
     """
 
 

@@ -115,6 +115,12 @@ class QuotaLevels:
         self.levels = sum(each for each, count in self._counts.items() if count)
 
 
+def named(entity: QuotaEntity) -> QuotaEntity:
+    """``entity`` as `QuotaLevels.limit` names it: the user percent-encoded."""
+    user, client_id = _pair(entity)
+    return QuotaEntity(user=user, client_id=client_id)
+
+
 def _pair(entity: QuotaEntity) -> _Pair:
     user = entity.user
     return (sanitize(user) if isinstance(user, str) else user, entity.client_id)

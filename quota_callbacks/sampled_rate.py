@@ -34,28 +34,25 @@ class SampledRate:
     record is ``samples`` windows old.
     """
 
-    __slots__ = ("_lasts", "_sample_ms", "_samples", "_starts", "_sums", "_total")
+    __slots__ = ("_sample_ms", "_samples", "_total", "_window")
 
     def __init__(self, window: Window) -> None:
-        self._samples = window.samples
+        self._window = window
         self._sample_ms = window.seconds * 1000
-        self._starts: list[int] = []
-        self._lasts: list[int] = []
-        self._sums: list[float] = []
+        self._samples: list[float] = []
+        """Start, last record (ms) and sum of each sample, oldest first, all in one list: an idle entity has one."""
         self._total = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
         """Add ``value`` at ``now_ms``; negative un-records what was recorded at the same time."""
-        starts = self._starts
-        if not starts or now_ms - starts[-1] >= self._sample_ms:
+        samples = self._samples
+        if not samples or now_ms - samples[-3] >= self._sample_ms:
             self._drop_obsolete(now_ms)
-            starts.append(now_ms)
-            self._lasts.append(now_ms)
-            self._sums.append(value)
-            self._total = math.fsum(self._sums)
+            samples += (now_ms, now_ms, value)
+            self._total = math.fsum(samples[2::3])
             return
-        self._lasts[-1] = now_ms
-        self._sums[-1] += value
+        samples[-2] = now_ms
+        samples[-1] += value
         self._total += value
 
     def rate(self, now_ms: int) -> float:
@@ -66,13 +63,15 @@ class SampledRate:
     def window_ms(self, now_ms: int) -> int:
         """Milliseconds that the rate is taken over: never less than ``samples`` - 1 full samples
         (``Rate.windowSize``)."""
-        lasts = self._lasts
-        if lasts and now_ms - lasts[0] >= self._samples * self._sample_ms:
-            self._drop_obsolete(now_ms)
-            self._total = math.fsum(self._sums)
-        starts = self._starts
-        elapsed_ms = now_ms - starts[0] if starts else 0
-        missing = self._samples - 1 - elapsed_ms // self._sample_ms
+        samples, count = self._samples, self._window.samples
+        elapsed_ms = 0
+        if samples:
+            if now_ms - samples[1] >= count * self._sample_ms:
+                self._drop_obsolete(now_ms)
+                self._total = math.fsum(samples[2::3])
+            if samples:
+                elapsed_ms = now_ms - int(samples[0])
+        missing = count - 1 - elapsed_ms // self._sample_ms
         if missing > 0:
             elapsed_ms += missing * self._sample_ms
         return max(elapsed_ms, 1)
@@ -89,12 +88,26 @@ class SampledRate:
         throttle = (rate - bound) / bound * window_ms
         return longest_ms if throttle >= longest_ms else math.floor(throttle + 0.5)
 
+    def state(self, now_ms: int) -> list[list[float]] | None:
+        """What `restore` takes: every sample's age, the age of its last record (both ms), and its sum; ``None``
+        without samples."""
+        samples = self._samples
+        if not samples or now_ms - samples[-2] >= self._window.samples * self._sample_ms:
+            return None
+        return [[now_ms - samples[at], now_ms - samples[at + 1], samples[at + 2]] for at in range(0, len(samples), 3)]
+
+    def restore(self, state: list[list[float]] | None, now_ms: int) -> None:
+        """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""
+        for start_age_ms, last_age_ms, total in state or ():
+            self._samples += (now_ms - int(start_age_ms), now_ms - int(last_age_ms), float(total))
+        self._total = math.fsum(self._samples[2::3])
+
     def _drop_obsolete(self, now_ms: int) -> None:
-        oldest_ms = now_ms - self._samples * self._sample_ms
-        alive = 0
-        for last in self._lasts:
+        oldest_ms = now_ms - self._window.samples * self._sample_ms
+        obsolete = 0
+        for last in self._samples[1::3]:
             if last > oldest_ms:
                 break
-            alive += 1
-        if alive:
-            del self._starts[:alive], self._lasts[:alive], self._sums[:alive]
+            obsolete += 3
+        if obsolete:
+            del self._samples[:obsolete]

@@ -25,9 +25,10 @@ class Reason:
     entity: str
     """The entity whose quota it is, as tools print it: ``user=alice, client-id=<default>``."""
     observed: float
-    """What was measured, in the quota's own unit (bytes a second, percent, tokens)."""
+    """What was measured, in the quota's own unit (bytes a second, percent); of a token bucket, the tokens that are
+    left, below 0 when it is overdrawn."""
     limit: float
-    """What is allowed, in the same unit."""
+    """What is allowed: bytes a second, percent; of a token bucket, the quota that it is refilled by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,11 @@ class Throttle:
 
     throttle_ms: int
     reason: Reason | None = None
+    hold: bool = False
+    """Paced enforcement: hold the request itself for ``throttle_ms`` and forward it then. Only from
+    `request_received`."""
+    observe: bool = False
+    """Shadow mode: tell about it, and throttle nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +59,8 @@ class Refuse:
     topics: Mapping[str | bytes, int] | None = None
     """Topic to error code."""
     reason: Reason | None = None
+    observe: bool = False
+    """Shadow mode: tell about it, and refuse nobody."""
 
 
 Verdict: TypeAlias = Throttle | Refuse

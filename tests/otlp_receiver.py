@@ -1,4 +1,5 @@
-"""A receiver of OTLP traces over HTTP, for tests: a real server on a port of its own, and what came as plain values.
+"""A receiver of OTLP traces and metrics over HTTP, for tests: a real server on a port of its own, and what came
+as plain values.
 
 It can be told to answer with an error, or to hang. Made by the fixture `otlp_receiver` of tests/plugins/conftest.py, or
 by hand: ``with OtlpReceiver() as receiver: ...``.
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
@@ -63,13 +65,26 @@ class ReceivedSpan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReceivedPoint:
+    """One point of a gauge as it came over the wire."""
+
+    name: str
+    unit: str
+    value: float
+    attributes: dict[str, Any]
+    resource: dict[str, Any]
+    scope: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
     """One POST."""
 
     path: str
     headers: dict[str, str]
     """By lower-case name."""
-    spans: tuple[ReceivedSpan, ...]
+    spans: tuple[ReceivedSpan, ...] = ()
+    points: tuple[ReceivedPoint, ...] = ()
 
 
 @dataclass(slots=True)
@@ -166,6 +181,11 @@ class OtlpReceiver:
         (trace,) = self.wait_for_traces(1)
         return trace
 
+    def wait_for_points(self, wanted: Callable[[ReceivedPoint], bool]) -> list[ReceivedPoint]:
+        """At least one such point; fails when none comes in time."""
+        self._wait(lambda: any(map(wanted, self._points())), "a point of a metric")
+        return [point for point in self._points() if wanted(point)]
+
     def wait_until_hanging(self) -> None:
         """Until an export is being kept waiting."""
         self._wait(lambda: self._hanging > 0, "an export that hangs")
@@ -175,6 +195,10 @@ class OtlpReceiver:
         for span in self.spans:
             traces.setdefault(span.trace_id, ReceivedTrace()).spans.append(span)
         return traces
+
+    def _points(self) -> list[ReceivedPoint]:
+        with self._changed:
+            return [point for export in self.exports for point in export.points]
 
     def _wait(self, ready: Callable[[], bool], what: str) -> None:
         with self._changed:
@@ -191,10 +215,13 @@ class OtlpReceiver:
         self._keep_waiting()
         if self._answers:
             return self._answers.popleft()
-        message = ExportTraceServiceRequest()
-        message.ParseFromString(_DECODERS[headers.get("content-encoding", "identity")](body))
+        content = _DECODERS[headers.get("content-encoding", "identity")](body)
+        if path.endswith("/v1/metrics"):
+            export = Export(path=path, headers=headers, points=tuple(_points(content)))
+        else:
+            export = Export(path=path, headers=headers, spans=tuple(_spans(content)))
         with self._changed:
-            self.exports.append(Export(path=path, headers=headers, spans=tuple(_spans(message))))
+            self.exports.append(export)
             self._changed.notify_all()
         return 200, {}
 
@@ -234,7 +261,24 @@ class _Handler(BaseHTTPRequestHandler):
         """Nothing on standard error."""
 
 
-def _spans(message: ExportTraceServiceRequest) -> Iterable[ReceivedSpan]:
+def _points(content: bytes) -> Iterable[ReceivedPoint]:
+    for resource_metrics in ExportMetricsServiceRequest.FromString(content).resource_metrics:
+        resource = _attributes(resource_metrics.resource.attributes)
+        for scope_metrics in resource_metrics.scope_metrics:
+            for metric in scope_metrics.metrics:
+                for point in metric.gauge.data_points:
+                    yield ReceivedPoint(
+                        name=metric.name,
+                        unit=metric.unit,
+                        value=point.as_double if point.HasField("as_double") else point.as_int,
+                        attributes=_attributes(point.attributes),
+                        resource=resource,
+                        scope=scope_metrics.scope.name,
+                    )
+
+
+def _spans(content: bytes) -> Iterable[ReceivedSpan]:
+    message = ExportTraceServiceRequest.FromString(content)
     for resource_spans in message.resource_spans:
         resource = _attributes(resource_spans.resource.attributes)
         for scope_spans in resource_spans.scope_spans:

@@ -8,10 +8,8 @@ what it cannot export in that share is dropped at the queue and counted.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -19,6 +17,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
+from plugins.otel_sdk import LastWords
 from plugins.tracing.records import MOST_SPANS, TraceRecord
 from plugins.tracing.spans import SpanBuilder
 
@@ -83,7 +82,7 @@ class ExportThread:
         self._batch_spans = options.batch_spans
         self._delay_s = options.delay_ms / 1000
         self._exporter = make_exporter()
-        self._words = _LastWords()
+        self._words = LastWords(SDK_LOGGER)
         self._losses = _LossReport()
         self._in_hand = 0
         self._closing = False
@@ -177,37 +176,6 @@ class PacedSpans(list[ReadableSpan]):
         for span in super().__iter__():
             yield span
             self._pause()
-
-
-class _LastWords(logging.Handler):
-    """What the SDK's exporter logged last: its return value does not say why an export failed.
-
-    Its lines are not let through to standard error, where there would be several for every export that fails.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self._words: deque[str] = deque(maxlen=2)
-        """Two, since the line that names the cause is followed by one that says no more than that it was given up."""
-        self._logger = logging.getLogger(SDK_LOGGER)
-
-    @property
-    def text(self) -> str | None:
-        return " ".join(self._words) or None
-
-    def note(self, text: str) -> None:
-        self._words.append(text)
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.note(record.getMessage())
-
-    def listen(self) -> None:
-        self._logger.addHandler(self)
-        self._logger.propagate = False
-
-    def stop(self) -> None:
-        self._logger.removeHandler(self)
-        self._logger.propagate = not self._logger.handlers
 
 
 class _LossReport:

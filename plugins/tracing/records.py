@@ -44,6 +44,8 @@ class TraceRecord(NamedTuple):
     acks: int | None
     throttle_ms: int
     throttled_s: float | None
+    hold_ms: int
+    observed_ms: int
     broker_throttle_ms: int
     reason: Reason | None
     refused_code: int
@@ -82,6 +84,8 @@ def record_of(request: Request, trace_id: int) -> TraceRecord:
         request.acks,
         request.throttle_ms,
         request.throttled_s,
+        request.hold_ms,
+        request.observed_ms,
         request.broker_throttle_ms,
         None if reason is None else _bounded(reason),
         request.refused_code,

@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import ipaddress
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Final
 
 from opentelemetry.context import Context
-from opentelemetry.sdk.resources import SERVICE_NAME, SERVICE_VERSION, Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 
+from plugins.otel_sdk import own_resource, own_version
 from plugins.tracing import attributes as names
 from proxy.wire.apis import API_NAMES, ApiKey
 
@@ -91,10 +90,10 @@ class SpanBuilder:
         self._ids = _ChosenTraceId()
         self._ended = _Ended()
         provider = TracerProvider(
-            sampler=ALWAYS_ON, resource=_resource(), id_generator=self._ids, shutdown_on_exit=False
+            sampler=ALWAYS_ON, resource=own_resource(), id_generator=self._ids, shutdown_on_exit=False
         )
         provider.add_span_processor(self._ended)
-        self._tracer = provider.get_tracer(SCOPE, _version(), schema_url=names.SCHEMA_URL)
+        self._tracer = provider.get_tracer(SCOPE, own_version(), schema_url=names.SCHEMA_URL)
 
     def spans(self, record: TraceRecord) -> list[ReadableSpan]:
         """The spans of one trace, children first."""
@@ -170,7 +169,6 @@ def _wall_ns(record: TraceRecord, at_s: float) -> int:
 
 
 def _request_attributes(record: TraceRecord) -> Attributes:
-    verdict = "refuse" if record.refused_code else "throttle" if record.throttle_ms else "forward"
     own: Attributes = {
         names.CLIENT_ADDRESS: record.peer.host,
         names.CLIENT_PORT: record.peer.port,
@@ -181,7 +179,7 @@ def _request_attributes(record: TraceRecord) -> Attributes:
         names.CONNECTION_ID: record.connection_id,
         names.REQUEST_BYTES: record.request_bytes,
         names.RESPONSE_BYTES: record.response_bytes,
-        names.VERDICT: verdict,
+        names.VERDICT: _verdict(record),
     }
     if record.node_id is not None:
         own[names.NODE_ID] = record.node_id
@@ -194,10 +192,20 @@ def _request_attributes(record: TraceRecord) -> Attributes:
     return own | _quota_attributes(record)
 
 
+def _verdict(record: TraceRecord) -> str:
+    if record.refused_code:
+        return "refuse"
+    if record.throttle_ms:
+        return "hold" if record.hold_ms else "throttle"
+    return "observe" if record.observed_ms else "forward"
+
+
 def _quota_attributes(record: TraceRecord) -> Attributes:
     own: Attributes = {}
     if record.throttle_ms:
         own[names.THROTTLE_MS] = record.throttle_ms
+    if record.observed_ms:
+        own[names.OBSERVED_MS] = record.observed_ms
     if record.reason is not None:
         own[names.QUOTA_KEY] = record.reason.quota
         own[names.QUOTA_ENTITY] = _text(record.reason.entity)
@@ -238,20 +246,3 @@ def _is_ip(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _resource() -> Resource:
-    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, over our own name."""
-    resource = Resource.create()
-    if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
-        resource = resource.merge(Resource({SERVICE_NAME: "headrace"}))
-    if SERVICE_VERSION not in resource.attributes:
-        resource = resource.merge(Resource({SERVICE_VERSION: _version()}))
-    return resource
-
-
-def _version() -> str:
-    try:
-        return version("headrace")
-    except PackageNotFoundError:
-        return ""

@@ -3,13 +3,16 @@
     frames            one direction of a connection, split into frames that pass or are collected
     heads             the header of a request or reply, and the few body fields that a quota needs
     headerless_tokens the SASL tokens that follow SaslHandshake v0
+    body_walk         walking a body past what lies between its heads; its two kinds:
     fetch_walk        a Fetch reply walked past its records, its leader hints made inert
+    produce_walk      a Produce request walked from batch to batch: topics, sizes, producer ids
     produce_tail      the end of a Produce reply found by hand: throttle time and leader hints
 
     apis              the table of APIs: versions, headers, throttle time, what must be known or rewritten
     api_versions      the broker's list of APIs, cut to what the proxy can stand between
     endpoints         the proxy's addresses in the place of the brokers', and what a reply told of them
     refusals          the reply that refuses a request whole; refusal_templates is its data
+    topic_lookups     what the proxy asks a broker to know what a mutation costs
     mutations         topic mutations read, split into admitted and refused, and their answers merged
 
     walker            any message of any version to plain values and back: `decode`, `encode`

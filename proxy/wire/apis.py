@@ -8,7 +8,6 @@ not be one of them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from struct import Struct
 from typing import Final
 
 from proxy.wire.api_rows import ROWS, ApiKey
@@ -22,11 +21,8 @@ __all__ = [
     "must_rewrite",
     "request_header_version",
     "response_header_version",
-    "set_throttle_time",
     "throttle_offset",
 ]
-
-_INT32: Final = Struct(">i")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,18 +165,3 @@ def throttle_offset(api_key: int, version: int) -> int | None:
     if found is None or version < found[0] or version > APIS[api_key].max_version:
         return None
     return found[1]
-
-
-def set_throttle_time(
-    buffer: bytearray | memoryview, api_key: int, version: int, offset_of_body: int, throttle_time_ms: int
-) -> bool:
-    """Write throttle_time_ms into the response whose body begins at ``offset_of_body`` of a writable buffer.
-
-    Returns whether it was done: not where the field has no fixed place (see `throttle_offset`), nor where the buffer
-    ends before it. ``throttle_time_ms`` must fit an INT32.
-    """
-    offset = throttle_offset(api_key, version)
-    if offset is None or offset_of_body + offset + 4 > len(buffer):
-        return False
-    _INT32.pack_into(buffer, offset_of_body + offset, throttle_time_ms)
-    return True

@@ -31,6 +31,10 @@ _REPLY = Struct(">ii")
 
 _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id: header v0
 _SHORTEST_REPLY: Final = 4  # correlation id
+_QUICK_NEEDS: Final = {0: 5, 1: 17}
+"""Bytes behind the client id that `_quick_head` reads: tagged fields (1), and Produce's transactional id (up to 2) and
+acks (2), or Fetch's replica_id, max_wait_ms, min_bytes and max_bytes (4 each)."""
+_QUICK_BYTES: Final = 15
 
 
 class RequestHead:
@@ -89,9 +93,14 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
     if api_version < 0:
         raise MalformedFrame(f"{API_NAMES[api_key]} version {api_version} is negative")
     frame_end = position + LENGTH_BYTES + size
-    cursor = _Cursor(buffer, position + 12, min(end, frame_end))
+    header_version = request_header_version(api_key, api_version)
+    limit = min(end, frame_end)
+    if header_version and limit - position >= _QUICK_BYTES:
+        quick = _quick_head(buffer, position, limit, size, api_key, api_version, correlation_id)
+        if quick is not None:
+            return quick
+    cursor = _Cursor(buffer, position + 12, limit)
     try:
-        header_version = request_header_version(api_key, api_version)
         client_id = cursor.string() if header_version >= 1 else ""
         if header_version >= 2:
             cursor.skip_tagged_fields()
@@ -108,6 +117,49 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
             ) from None
         return None
     return head
+
+
+def _quick_head(
+    buffer: Buffer, position: int, limit: int, size: int, api_key: int, api_version: int, correlation_id: int
+) -> RequestHead | None:
+    """The same for what nearly every request is: nothing unusual before its body, and all of it here.
+
+    ``None`` where that is not so; then the cursor says what is the matter.
+    """
+    length: int = _INT16.unpack_from(buffer, position + 12)[0]
+    body_at = position + 14 + max(length, 0)
+    if length < -1 or body_at + _QUICK_NEEDS.get(api_key, 1) > limit:
+        return None
+    if request_header_version(api_key, api_version) == 2:
+        if buffer[body_at]:  # tagged fields
+            return None
+        body_at += 1
+    try:
+        client_id = str(buffer[position + 14 : position + 14 + length], "utf-8") if length > 0 else ""
+    except UnicodeDecodeError:
+        return None
+    head = RequestHead(size, api_key, api_version, correlation_id, client_id, body_at - position)
+    if api_key == 0:
+        head.acks = _quick_acks(buffer, body_at, api_version)
+        if head.acks is None:
+            return None
+    elif api_key == 1:
+        if api_version >= 3:
+            head.fetch_limits_at = body_at + (4 if api_version >= 15 else 8) - position
+    elif api_key in _SKIMS:
+        return None
+    return head
+
+
+def _quick_acks(buffer: Buffer, at: int, api_version: int) -> int | None:
+    """A Produce's acks; ``None`` behind a transactional id."""
+    if api_version >= 9:
+        return None if buffer[at] > 1 else int(_INT16.unpack_from(buffer, at + 1)[0])
+    if api_version >= 3:
+        if _INT16.unpack_from(buffer, at)[0] > 0:
+            return None
+        at += 2
+    return int(_INT16.unpack_from(buffer, at)[0])
 
 
 def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> tuple[int, int] | None:
@@ -136,6 +188,15 @@ def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key
             raise MalformedFrame(f"{API_NAMES[api_key]} v{api_version}: the reply's header is too long") from None
         return None
     return cursor.at - position
+
+
+def request_frame(api_key: int, version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
+    """A whole request of the proxy's own, length and header included; not for ControlledShutdown v0."""
+    name = client_id.encode()
+    header = _FIXED.pack(0, api_key, version, correlation_id)[4:] + _INT16.pack(len(name)) + name
+    if request_header_version(api_key, version) >= 2:
+        header += b"\x00"
+    return _LENGTH.pack(len(header) + len(body)) + header + body
 
 
 def _bad_size(size: int, shortest: int, longest: int) -> MalformedFrame:

@@ -170,6 +170,19 @@ def merge_response(
     return edit(name, version, encode(name, version, {}) if body is None else body, edits)
 
 
+def read_topic_errors(api_key: int, version: int, body: Buffer) -> dict[TopicKey, int]:
+    """The error code of every topic in the broker's answer, by name and, where it has one, by id. Raises as
+    `read_mutation` does."""
+    response = decode(f"{API_NAMES[api_key]}Response", version, body)
+    errors: dict[TopicKey, int] = {}
+    for row in response[_arrays(api_key).response]:
+        if row["name"] is not None:
+            errors[row["name"]] = row["error_code"]
+        if row.get("topic_id", NO_ID) != NO_ID:
+            errors[row["topic_id"]] = row["error_code"]
+    return errors
+
+
 def _by_key(rows: Sequence[Row]) -> dict[TopicKey, list[int]]:
     """Where a broker's rows stand, by name and, if there is one, by id: the request may have used either."""
     answers: dict[TopicKey, list[int]] = {}

@@ -14,6 +14,8 @@ import pytest
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import FRONTS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
+from tests.clients.quota_client import Behind, quota_front
+from tests.clients.quota_mutations import QUICK, SLOW, creating_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -71,6 +73,33 @@ def watch(request: pytest.FixtureRequest) -> Iterator[PeerWatch | None]:
     ]
     assert not broken, "; ".join(broken)
     assert not faults, "the proxy logged:\n" + "\n".join(faults)
+
+
+@pytest.fixture(scope="session")
+def creating() -> Iterator[KafkaCluster]:
+    """One broker that creates topics by itself, for the tests of ``controller_mutation_rate``."""
+    with creating_cluster() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def behind(creating: KafkaCluster) -> Behind:
+    """That broker itself."""
+    return Behind(creating)
+
+
+@pytest.fixture(scope="session")
+def quick43(creating: KafkaCluster) -> Iterator[Front]:
+    """That broker behind a proxy whose quota is paid off soon."""
+    with quota_front(creating, QUICK) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def slow(creating: KafkaCluster) -> Iterator[Front]:
+    """The same behind one whose quota is not paid off while a test lasts."""
+    with quota_front(creating, SLOW) as running:
+        yield running
 
 
 def _ready(front: Front) -> Front:

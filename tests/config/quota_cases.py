@@ -15,6 +15,8 @@ ENTITY: Final = 'expected a user, a client-id or both, such as { user = "alice",
 NAME: Final = 'expected a name, or "<default>" for the default entity'
 KEYS: Final = ", ".join(key.value for key in QuotaKey)
 
+POLICY_KEYS: Final = "enforcement, observe, burst, longest_throttle"
+
 PRODUCE, FETCH, REQUEST, MUTATION, PRODUCER_IDS = QuotaKey
 
 GOOD_ENTITIES: Final = (
@@ -100,6 +102,25 @@ BAD_QUOTAS: Final = (
         ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
     ),
     BadQuota("request_percentage = 1", 1, f"quotas[0]: no entity; {ENTITY}"),
+    BadQuota(
+        'entity = { user = "alice" }\nobserve = true', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"
+    ),
+    BadQuota(
+        'entity = { user = "alice" }\nproducer_byte_rate = 1\nburst = "1s"',
+        4,
+        'quotas[0].burst = "1s": only with enforcement = "paced"; Kafka\'s way has the burst of its window',
+        schema_sees=False,
+    ),
+    BadQuota(
+        'entity = { user = "alice" }\nproducer_byte_rate = 1\nenforcement = "pace"',
+        4,
+        'quotas[0].enforcement = "pace": expected "kafka" or "paced"; did you mean "paced"?',
+    ),
+    BadQuota(
+        'entity = { user = "alice" }\nproducer_byte_rate = 1\nobserve = 1',
+        4,
+        "quotas[0].observe = 1: expected true or false",
+    ),
     BadQuota('entity = { user = "alice" }', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"),
     BadQuota(
         'entity = { user = "alice" }\nproducer_byterate = 1',
@@ -109,7 +130,7 @@ BAD_QUOTAS: Final = (
     BadQuota(
         'entity = { user = "alice" }\nconnection_creation_rate = 1\nrequest_percentage = 1',
         3,
-        f"quotas[0].connection_creation_rate: unknown key; known here: entity, {KEYS}",
+        f"quotas[0].connection_creation_rate: unknown key; known here: entity, {KEYS}, {POLICY_KEYS}",
     ),
     BadQuota(_PAIR, 3, _USERS.format("user=alice, client-id=a")),
     BadQuota(_CLIENT, 3, _USERS.format("client-id=<default>")),

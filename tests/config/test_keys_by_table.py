@@ -67,6 +67,8 @@ def test_the_defaults() -> None:
         "producer.id.quota.window.num": "11",
         "producer.id.quota.window.size.seconds": "3600",
         "producer.id.quota.cache.cleanup.scheduler.interval.ms": "10",
+        "quota.state.file": "None",
+        "quota.state.interval": "5.0",
         "quotas": "()",
         "plugins.disabled": "()",
         "plugins.load": "()",

@@ -8,6 +8,7 @@ from config import ConfiguredQuota, ConfigValueError, loads
 from config.keys import leaves
 from config.kinds import UnfitError
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey, check_quota_value
+from quota_callbacks.policies import Quota
 from tests.config.documents import MINIMAL, leaf
 from tests.config.quota_cases import ALICE, BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota
 
@@ -42,19 +43,22 @@ def test_quotas_that_are_refused(case: BadQuota) -> None:
 
 
 def test_the_keys_are_those_of_the_callbacks() -> None:
-    assert [leaf.key for leaf in leaves(ConfiguredQuota)] == ["entity", *(key.value for key in QuotaKey)]
+    policy = ["enforcement", "observe", "burst", "longest_throttle"]
+    assert [leaf.key for leaf in leaves(ConfiguredQuota)] == ["entity", *(key.value for key in QuotaKey), *policy]
     assert QuotaKey.PRODUCER_BYTE_RATE.value in ConfiguredQuota.__slots__
 
 
 def test_an_entity_may_be_a_table_of_its_own() -> None:
     config = loads(MINIMAL + '[[quotas]]\nproducer_byte_rate = 1\n[quotas.entity]\nuser = "<default>"\n')
-    assert config.quota_limits() == {QuotaEntity(user=DEFAULT): {QuotaKey.PRODUCER_BYTE_RATE: 1}}
+    assert config.entity_quotas() == {QuotaEntity(user=DEFAULT): {QuotaKey.PRODUCER_BYTE_RATE: Quota(value=1)}}
 
 
 def test_one_entity_in_several_tables_with_different_keys_is_merged() -> None:
     alice = '[[quotas]]\nentity = { user = "alice" }\n'
     config = loads(f"{MINIMAL}{alice}producer_byte_rate = 1\n{alice}request_percentage = 2\n")
-    assert config.quota_limits() == {ALICE: {QuotaKey.PRODUCER_BYTE_RATE: 1, QuotaKey.REQUEST_PERCENTAGE: 2.0}}
+    assert config.entity_quotas() == {
+        ALICE: {QuotaKey.PRODUCER_BYTE_RATE: Quota(value=1), QuotaKey.REQUEST_PERCENTAGE: Quota(value=2.0)}
+    }
 
 
 def test_the_same_entity_and_key_twice_is_refused_with_both_lines() -> None:

@@ -8,6 +8,7 @@ import pytest
 from config import Config, QuotaChange, SettingChange, diff, loads
 from config.keys import leaves, value_of
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from tests.config.cases import GOOD
 from tests.config.documents import MINIMAL, leaf, with_key
 
@@ -16,6 +17,7 @@ NEEDS_RESTART = (
     *("admin.listen", "log.format", "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("producer.id.quota.cache.cleanup.scheduler.interval.ms", "plugins.disabled", "plugins.load", "plugins.options"),
+    *("quota.state.file", "quota.state.interval"),
 )
 AT_ONCE = (
     *(
@@ -102,10 +104,16 @@ def test_quotas_by_entity_and_key() -> None:
     assert changes.settings == ()
     assert changes.effective == new
     assert changes.at_once == changes.quotas
+    one, _more, half = Quota(value=1), Quota(value=2097152), Quota(value=12.5)
     assert changes.quotas == (
-        QuotaChange(entity=QuotaEntity(user="alice"), key=QuotaKey.PRODUCER_BYTE_RATE, old=1, new=2097152),
-        QuotaChange(entity=QuotaEntity(user="bob"), key=QuotaKey.PRODUCER_BYTE_RATE, old=1, new=None),
-        QuotaChange(entity=QuotaEntity(client_id=DEFAULT), key=QuotaKey.REQUEST_PERCENTAGE, old=None, new=12.5),
+        QuotaChange(
+            entity=QuotaEntity(user="alice"),
+            key=QuotaKey.PRODUCER_BYTE_RATE,
+            old=Quota(value=1),
+            new=Quota(value=2097152),
+        ),
+        QuotaChange(entity=QuotaEntity(user="bob"), key=QuotaKey.PRODUCER_BYTE_RATE, old=one, new=None),
+        QuotaChange(entity=QuotaEntity(client_id=DEFAULT), key=QuotaKey.REQUEST_PERCENTAGE, old=None, new=half),
     )
     assert [str(change) for change in changes.quotas] == [
         "quota producer_byte_rate of user=alice: 1 -> 2097152",
@@ -139,3 +147,17 @@ def test_a_change_that_waits_is_told_again_until_the_restart() -> None:
     new = dataclasses.replace(BEFORE, listen=dataclasses.replace(BEFORE.listen, backlog=7))
     first = diff(BEFORE, new)
     assert [change.key for change in diff(first.effective, new).needs_restart] == ["listen.backlog"]
+
+
+def test_how_a_quota_is_enforced_is_a_change_like_its_value() -> None:
+    old = quotas('entity = { user = "alice" }\nproducer_byte_rate = 1')
+    new = quotas(
+        'entity = { user = "alice" }\nproducer_byte_rate = 1\nenforcement = "paced"\nobserve = true\nburst = "2s"\n'
+        'longest_throttle = "1m"'
+    )
+    changes = diff(old, new)
+    policy = QuotaPolicy(mode=EnforcementMode.PACED, observe=True, burst_s=2.0, longest_throttle_ms=60_000)
+    assert [change.new for change in changes.quotas] == [Quota(value=1, policy=policy)]
+    assert str(changes) == (
+        "quota producer_byte_rate of user=alice: 1 -> 1, paced, observed, burst 2 s, longest throttle 60000 ms"
+    )

@@ -18,7 +18,7 @@ SAMPLE = sample_text()
 UNCOMMENTED = re.sub(r"(?m)^#(?! |$)", "", SAMPLE)
 """The sample with every key in force."""
 
-EXAMPLES = {"listen.advertised_port", "admin.listen", "quotas", "plugins.options"}
+EXAMPLES = {"listen.advertised_port", "admin.listen", "quota.state.file", "quotas", "plugins.options"}
 """Keys whose default is to be absent: what stands there is an example."""
 
 

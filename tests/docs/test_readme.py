@@ -36,7 +36,7 @@ def command(word: str) -> list[str]:
 
 
 def test_there_is_a_test_for_each_block() -> None:
-    assert sorted({each[1] for each in commands()}) == ["check-config", "enforcement", "run"]
+    assert sorted({each[1] for each in commands()}) == ["check-config", "enforcement", "run", "why"]
     assert (len(blocks("python")), len(blocks("toml"))) == (1, 1)
 
 
@@ -49,6 +49,9 @@ def test_a_first_use_in_front_of_a_cluster(kafka: KafkaCluster) -> None:
         code = blocks("python")[0].replace("localhost:9192", proxy.bootstrap_servers)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
+        why = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("why")]
+        told = subprocess.run([BIN / "headrace", *why], capture_output=True, text=True, timeout=60, check=True)
+        assert told.stdout == "nobody was throttled or refused\n"
         switch = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("enforcement")]
         said = subprocess.run([BIN / "headrace", *switch], capture_output=True, text=True, timeout=60, check=True)
         assert said.stdout == "enforcement is off\n"
@@ -72,8 +75,8 @@ def test_the_file_is_one_that_check_config_likes(tmp_path: Path) -> None:
 
 
 def test_the_file_holds_the_greedy_client() -> None:
-    limits = loads(blocks("toml")[0]).quota_limits()
-    assert {str(entity): dict(values) for entity, values in limits.items()} == {
+    limits = loads(blocks("toml")[0]).entity_quotas()
+    assert {str(entity): {key: quota.value for key, quota in quotas.items()} for entity, quotas in limits.items()} == {
         "client-id=greedy": {"producer_byte_rate": 2 * 2**20},
         "client-id=<default>": {"consumer_byte_rate": 20 * 2**20},
     }

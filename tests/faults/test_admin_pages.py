@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import http.client
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -120,3 +124,30 @@ def test_what_the_admin_server_does_not_understand_changes_nothing(
     finally:
         connection.close()
     assert series(proxy, "headrace_enforcement_enabled") == 1
+
+
+def test_why_somebody_is_throttled(proxy: ProxyProcess, topic: str) -> None:
+    """``headrace why``, beside the throttled client, and the page under it."""
+    with RawClient(proxy.port, client_id="muted") as client:
+        body = messages.produce_body(topic, messages.batch(bytes(20_000)))
+        client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)
+        said = _why(proxy)
+        assert said[0].startswith(f"waiting now: user ANONYMOUS, client id muted at {client.name}, ")
+        assert "Produce" in said[1]
+        assert "producer_byte_rate of client-id=muted, observed 20" in said[1]
+        assert said[1].endswith("allowed 100")
+        assert _why(proxy, "--client-id", "other") == ["nobody was throttled or refused"]
+        page = json.loads("\n".join(_why(proxy, "--json", "--user", "ANONYMOUS", "--newest", "1")))
+        assert [each["kind"] for each in page["decisions"]] == ["throttled"]
+
+
+@pytest.mark.parametrize("query", ["newest=0", "newest=many", "newest=1001", "name=x"])
+def test_a_question_that_makes_no_sense_is_told(proxy: ProxyProcess, query: str) -> None:
+    status, body = proxy.get(f"/decisions?{query}")
+    assert status == 400
+    assert "newest" in json.loads(body)["error"]
+
+
+def _why(proxy: ProxyProcess, *arguments: str) -> list[str]:
+    command = [Path(sys.executable).parent / "headrace", "why", "--admin", proxy.admin, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()

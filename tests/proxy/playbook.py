@@ -23,8 +23,12 @@ from proxy.wire.apis import APIS, request_header_version, response_header_versio
 from proxy.wire.walker import decode, encode
 from quota_callbacks.byte_rate import ByteRate
 from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.controller_mutation import ControllerMutation
 from quota_callbacks.default_quotas import DefaultQuotaCallback
 from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.policies import Quota
+from quota_callbacks.producer_ids import ProducerIds
+from quota_callbacks.request_percentage import RequestPercentage
 from quota_callbacks.requests import Address, Connection
 from quota_callbacks.sampled_rate import Window
 
@@ -188,7 +192,8 @@ class Book:
 async def open_book(
     *,
     plugins: Mapping[str, Any] | None = None,
-    quotas: Iterable[tuple[QuotaKey, QuotaEntity, float]] = (),
+    quotas: Iterable[tuple[QuotaKey, QuotaEntity, float | Quota]] = (),
+    windows: Mapping[QuotaKey, Window] | None = None,
     limits: Limits | None = None,
     enforcement: Enforcement | None = None,
     fail_closed: bool = False,
@@ -197,16 +202,25 @@ async def open_book(
     """A connection of the proxy with the built-in callbacks and ``plugins``; ended with the block."""
     manager = new_plugin_manager()
     default = DefaultQuotaCallback()
-    for name, plugin in {"default_quotas": default, "byte_rate": ByteRate(), **(plugins or {})}.items():
+    built_in = {
+        "default_quotas": default,
+        "byte_rate": ByteRate(),
+        "request_percentage": RequestPercentage(),
+        "controller_mutation": ControllerMutation(),
+        "producer_ids": ProducerIds(),
+    }
+    for name, plugin in {**built_in, **(plugins or {})}.items():
         register(manager, name, plugin)
     hooks = HookCalls(manager, fail_closed=fail_closed)
     client_quotas = ClientQuotas(
-        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+        windows={**dict.fromkeys(QuotaKey, Window()), **(windows or {})},
+        metric_tags=hooks.quota_metric_tags,
+        quota_limit=hooks.quota_limit,
     )
     hooks.configure(client_quotas, {})
     hooks.flatten()
     for key, entity, value in quotas:
-        hooks.update_quota(key, entity, value)
+        hooks.update_quota(key, entity, value if isinstance(value, Quota) else Quota(value=value))
     client_quotas.quotas_changed()
     upstream = StubUpstream()
     usual = Limits(

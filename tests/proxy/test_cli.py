@@ -79,7 +79,7 @@ def test_an_admin_port_that_is_taken_is_named() -> None:
     ("config", "message"),
     [
         (
-            "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5",
+            "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']",
             "producer_ids_rate of user=a would be enforced by nobody",
         ),
         ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),
@@ -129,7 +129,10 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
     ("config", "message"),
     [
         (
-            "[[quotas]]\nentity = { client-id = 'a' }\nrequest_percentage = 5",
+            (
+                "[[quotas]]\nentity = { client-id = 'a' }\nrequest_percentage = 5\n"
+                "[plugins]\ndisabled = ['request_percentage']"
+            ),
             "request_percentage of client-id=a would be enf",
         ),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
@@ -150,10 +153,15 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     file = tmp_path / "alice.toml"
     listen = "[listen]\naddress = '127.0.0.1:9192'\nadvertised_host = 'localhost'\n"
     quota = "[[quotas]]\nentity = { user = 'alice' }\nproducer_byte_rate = 5\n"
-    file.write_text(f"[upstream]\nbootstrap_servers = ['kafka:9092']\n{listen}{quota}", encoding="utf-8")
+    disabled = "[plugins]\ndisabled = ['sasl_identity']\n"
+    upstream = "[upstream]\nbootstrap_servers = ['kafka:9092']\n"
+    file.write_text(f"{upstream}{listen}{quota}", encoding="utf-8")
+    result = headrace("check-config", file)
+    assert (result.returncode, result.stderr) == (0, "")
+    file.write_text(f"{upstream}{listen}{disabled}{quota}", encoding="utf-8")
     result = headrace("check-config", file)
     assert result.returncode == 0
-    assert result.stderr.startswith("warning: quotas: user=alice holds nobody: this release does not identify users")
+    assert result.stderr.startswith("warning: quotas: user=alice holds nobody: without the plugin sasl_identity")
 
 
 def test_config_schema_is_json() -> None:

@@ -15,6 +15,7 @@ from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.default_quotas import DefaultQuotaCallback
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
+from quota_callbacks.policies import Quota
 from quota_callbacks.requests import Address, ClusterMetadata, Connection
 from quota_callbacks.sampled_rate import Window
 
@@ -60,7 +61,8 @@ def test_a_built_in_can_be_disabled() -> None:
 
 
 def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
-    with pytest.raises(StartupError, match=r"plugins.disabled names 'byterate'.*installed: byte_rate, default_quotas"):
+    said = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
+    with pytest.raises(StartupError, match=said):
         load_plugins(new_plugin_manager(), disabled=("byterate",), load=())
 
 
@@ -215,7 +217,7 @@ class Teams(Plugin):
 
 def test_a_custom_callback_replaces_the_choice_of_tags_and_the_limit() -> None:
     hooks = hooks_of(Teams())
-    hooks.update_quota(KEY, QuotaEntity(user="solo"), 7)
+    hooks.update_quota(KEY, QuotaEntity(user="solo"), Quota(value=7))
     assert hooks.quotas is not None
     hooks.quotas.quotas_changed()
     ann, bob = hooks.quotas.bucket(KEY, "blue-ann", "c"), hooks.quotas.bucket(KEY, "blue-bob", "d")
@@ -243,7 +245,7 @@ def test_tags_of_a_plugin_that_raises_are_passed_over() -> None:
             raise RuntimeError
 
     hooks = hooks_of(Broken())
-    hooks.update_quota(KEY, QuotaEntity(user="u"), 7)
+    hooks.update_quota(KEY, QuotaEntity(user="u"), Quota(value=7))
     assert hooks.quota_metric_tags(KEY, "u", "c") == {"user": "u", "client-id": ""}
 
 
@@ -263,7 +265,7 @@ def test_update_and_remove_quota_reach_every_callback() -> None:
 
     hooks = hooks_of(Listening())
     alice = QuotaEntity(user="alice")
-    hooks.update_quota(KEY, alice, 5)
+    hooks.update_quota(KEY, alice, Quota(value=5))
     hooks.remove_quota(KEY, alice)
     assert seen == [("update", KEY, alice, 5), ("remove", KEY, alice)]
     assert hooks.quota_metric_tags(KEY, "alice", "c") is None

@@ -5,30 +5,23 @@ from __future__ import annotations
 import pytest
 
 from quota_callbacks.byte_rate import FETCH, INT32_MAX, PRODUCE, SHARE_FETCH, ByteRate
-from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.default_quotas import DefaultQuotaCallback
-from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Address, Connection, Request
 from quota_callbacks.sampled_rate import Window
+from tests.quota_callbacks.our_quotas import OurQuotas
 
 
 class Rig:
-    def __init__(self, key: QuotaKey, limit: float) -> None:
-        self.quota = DefaultQuotaCallback()
-        self.quotas = ClientQuotas(
-            windows=dict.fromkeys(QuotaKey, Window()),
-            metric_tags=self.quota.quota_metric_tags,
-            quota_limit=self.quota.quota_limit,
-        )
+    def __init__(self, key: QuotaKey, limit: float, window: Window | None = None) -> None:
+        self.ours = OurQuotas(window)
         self.callback = ByteRate()
-        self.callback.configure(PluginContext(options={}, quotas=self.quotas))
+        self.callback.configure(PluginContext(options={}, quotas=self.ours.quotas))
         self.connection = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1))
         self.set(key, limit)
 
     def set(self, key: QuotaKey, limit: float, client_id: str = "c") -> None:
-        self.quota.update_quota(key, QuotaEntity(client_id=client_id), limit)
-        self.quotas.quotas_changed()
+        self.ours.set(key, None, client_id, limit)
 
     def request(self, api_key: int, size: int, client_id: str = "c") -> Request:
         return Request(self.connection, api_key, 12, 1, client_id, size, 0.0)
@@ -65,6 +58,14 @@ def test_a_fetch_may_ask_for_a_window_less_one_sample(limit: int, cap: int) -> N
     assert request.fetch_max_bytes == cap
 
 
+def test_max_value_in_quota_window() -> None:
+    """``ClientQuotaManagerTest.testMaxValueInQuotaWindow``: 10 a second over 4 x 1 s is 30."""
+    rig = Rig(QuotaKey.CONSUMER_BYTE_RATE, 10, Window(samples=4, seconds=1))
+    request = rig.request(FETCH, 100)
+    rig.callback.request_received(request, 0)
+    assert request.fetch_max_bytes == 30
+
+
 def test_a_client_without_a_quota_is_neither_throttled_nor_capped() -> None:
     rig = Rig(QuotaKey.CONSUMER_BYTE_RATE, 10)
     request = rig.request(FETCH, 100, client_id="another")
@@ -83,8 +84,7 @@ def test_a_connection_follows_changed_quotas_and_client_ids() -> None:
     assert throttle.throttle_ms == 10_000
     assert rig.callback.request_received(rig.request(PRODUCE, 20_000, client_id="d"), 0) is None
     rig.connection.user = "alice"
-    rig.quota.update_quota(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(user="alice"), 1)
-    rig.quotas.quotas_changed()
+    rig.ours.set(QuotaKey.PRODUCER_BYTE_RATE, "alice", None, 1)
     assert rig.callback.request_received(rig.request(PRODUCE, 20_000, client_id="d"), 0) is not None
 
 

@@ -3,39 +3,32 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from quota_callbacks.client_quotas import IDLE_EXPIRY_MS, ClientQuotas
-from quota_callbacks.default_quotas import DefaultQuotaCallback
+from quota_callbacks.buckets import RateBucket
+from quota_callbacks.client_quotas import IDLE_EXPIRY_MS
 from quota_callbacks.entities import DEFAULT, EntityName, QuotaEntity, QuotaKey, check_quota_value
 from quota_callbacks.precedence import Level, QuotaLevels, Tags, sanitize
-from quota_callbacks.sampled_rate import Window
+from tests.quota_callbacks.kafka_quotas import java
+from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
 KEY = QuotaKey.PRODUCER_BYTE_RATE
 
 
-class Cluster:
-    """Kafka's own callback and the buckets over it."""
+class Cluster(OurQuotas):
+    """Quotas of one key."""
 
-    def __init__(self) -> None:
-        self.callback = DefaultQuotaCallback()
-        self.quotas = ClientQuotas(
-            windows=dict.fromkeys(QuotaKey, Window()),
-            metric_tags=self.callback.quota_metric_tags,
-            quota_limit=self.callback.quota_limit,
-        )
-
-    def set(self, user: EntityName | None, client_id: EntityName | None, value: float | None) -> None:
-        entity = QuotaEntity(user=user, client_id=client_id)
-        if value is None:
-            self.callback.remove_quota(KEY, entity)
-        else:
-            self.callback.update_quota(KEY, entity, value)
-        self.quotas.quotas_changed()
+    def of(self, user: EntityName | None, client_id: EntityName | None, value: float | None) -> None:
+        self.set(KEY, user, client_id, value)
 
     def charge(self, user: str, client_id: str, amount: float, now_ms: int = 0) -> int:
+        return self.use(Op.PRODUCE, user, client_id, amount, now_ms).throttle_ms
+
+    def bucket(self, user: str, client_id: str) -> RateBucket | None:
         bucket = self.quotas.bucket(KEY, user, client_id)
-        throttle = bucket.charge(amount, now_ms) if bucket is not None else None
-        return 0 if throttle is None else throttle.throttle_ms
+        assert bucket is None or isinstance(bucket, RateBucket)
+        return bucket
 
 
 @pytest.fixture
@@ -57,7 +50,7 @@ def test_quota_config_precedence(cluster: Cluster) -> None:
         ("C", None, 10_000),
         (None, "c1", 9000),
     ]:
-        cluster.set(user, client_id, value)
+        cluster.of(user, client_id, value)
     charge = cluster.charge
     assert charge("A", "c1", 49_500) == 0
     assert charge("A", "c2", 49_500) == 2375
@@ -68,13 +61,13 @@ def test_quota_config_precedence(cluster: Cluster) -> None:
     assert charge("D", "c1", 38_500) == 2833
     assert [charge("D", "c2", 27_500), charge("E", "c1", 27_500)] == [0, 0]
 
-    cluster.set(DEFAULT, DEFAULT, None)
+    cluster.of(DEFAULT, DEFAULT, None)
     assert charge("D", "c1", 0) == 0
     assert charge("E", "c4", 16_500) == 6500
     assert charge("F", "c4", 8800) == 0
     assert charge("F", "c5", 8800) == 7600
 
-    cluster.set(DEFAULT, None, None)
+    cluster.of(DEFAULT, None, None)
     assert [charge("F", "c4", 0), charge("F", "c5", 0)] == [0, 0]
     assert charge("F", "c5", 27_500) == 3750
     assert charge("G", "c5", 0) == 3750, "a client's quota is shared across users"
@@ -82,12 +75,15 @@ def test_quota_config_precedence(cluster: Cluster) -> None:
 
 def test_quota_parsing(cluster: Cluster) -> None:
     """``testQuotaParsing``: a quota that changes keeps the history."""
-    cluster.set("u", "c", 2000)
+    cluster.of("u", "c", 2000)
     assert cluster.charge("u", "c", 27_500) == 3750
-    cluster.set("u", "c", 3000)
+    cluster.of("u", "c", 3000)
     assert cluster.charge("u", "c", 0) == 0
-    cluster.set("u", "c", 500)
+    cluster.of("u", "c", 500)
     assert cluster.charge("u", "c", 0) == 45_000
+    cluster.of("u", "c", None)
+    cluster.of(DEFAULT, DEFAULT, 4000)
+    assert cluster.charge("u", "c", 11_000) == 0
 
 
 def test_enabled_levels() -> None:
@@ -121,24 +117,43 @@ def test_enabled_levels() -> None:
 
 
 def test_nothing_is_recorded_while_a_key_has_no_quota(cluster: Cluster) -> None:
-    assert cluster.quotas.bucket(KEY, "u", "c") is None
-    cluster.set("other", None, 10)
-    assert cluster.quotas.bucket(KEY, "u", "c") is not None, "recorded, though unlimited"
+    assert cluster.bucket("u", "c") is None
+    cluster.of("other", None, 10)
+    assert cluster.bucket("u", "c") is not None, "recorded, though unlimited"
     assert cluster.charge("u", "c", 10**9) == 0
 
 
 def test_history_of_an_unmatched_user_counts_once_it_has_a_quota(cluster: Cluster) -> None:
-    cluster.set("other", None, 10)
+    cluster.of("other", None, 10)
     cluster.charge("u", "c", 20_000)
-    cluster.set("u", None, 1000)
+    cluster.of("u", None, 1000)
     assert cluster.charge("u", "c", 0) == 10_000
 
 
+def test_history_of_an_unmatched_user_does_not_count_if_only_a_client_level_existed(cluster: Cluster) -> None:
+    """Surprise 4: it went to the client's bucket; with no quota at all it went nowhere."""
+    assert cluster.charge("u", "c", 20_000) == 0
+    cluster.of(None, "c", 10**6)
+    assert cluster.charge("u", "c", 20_000) == 0
+    cluster.of("u", None, 1000)
+    assert cluster.charge("u", "c", 0) == 0
+    cluster.of("u", None, None)
+    cluster.of(None, "c", 1000)
+    assert cluster.charge("v", "c", 0) == 10_000
+
+
+def test_an_unrelated_level_can_restart_a_counter(cluster: Cluster) -> None:
+    cluster.of(None, DEFAULT, 1000)
+    assert cluster.charge("u", "c", 20_000) == 10_000
+    cluster.of("u", None, 10**6)
+    assert cluster.charge("u", "c", 0) == 0, "now in the user's bucket"
+
+
 def test_an_empty_client_id_escapes_pair_quotas_and_the_client_default(cluster: Cluster) -> None:
-    cluster.set(None, DEFAULT, 10)
+    cluster.of(None, DEFAULT, 10)
     assert cluster.charge("u", "", 10**6) == 0
     assert cluster.charge("u", "x", 10**6) > 0
-    cluster.set("u", DEFAULT, 10)
+    cluster.of("u", DEFAULT, 10)
     assert cluster.charge("u", "", 10**6) == 0
 
 
@@ -147,7 +162,7 @@ NAMES = ["a b", "*", "%2A", "\u00e9", "e\u0301", "<default>", "A", "a"]  # NFC a
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_match_exactly(cluster: Cluster, name: str) -> None:
-    cluster.set(name, None, 10)
+    cluster.of(name, None, 10)
     for other in NAMES:
         assert (cluster.charge(other, "c", 10**6, 0) > 0) is (other == name), other
 
@@ -157,6 +172,12 @@ def test_names_match_exactly(cluster: Cluster, name: str) -> None:
 )
 def test_users_are_percent_encoded_as_kafka_does(raw: str, tag: str) -> None:
     assert sanitize(raw) == tag
+
+
+@settings(deadline=None)
+@given(user=st.text(st.characters(codec="utf-8")))
+def test_kafkas_sanitizer_agrees(user: str) -> None:
+    assert sanitize(user) == java("org.apache.kafka.common.utils.Sanitizer").sanitize(user)
 
 
 def test_a_user_with_the_default_pair_gives_each_client_a_bucket_of_its_own() -> None:
@@ -169,8 +190,8 @@ def test_a_user_with_the_default_pair_gives_each_client_a_bucket_of_its_own() ->
 
 
 def test_a_throttle_says_which_entity_bound(cluster: Cluster) -> None:
-    cluster.set("u", DEFAULT, 1000)
-    bucket = cluster.quotas.bucket(KEY, "u", "c9")
+    cluster.of("u", DEFAULT, 1000)
+    bucket = cluster.bucket("u", "c9")
     assert bucket is not None
     throttle = bucket.charge(20_000, 0)
     assert throttle is not None
@@ -180,13 +201,13 @@ def test_a_throttle_says_which_entity_bound(cluster: Cluster) -> None:
 
 
 def test_idle_buckets_expire_and_what_was_resolved_before_is_stale(cluster: Cluster) -> None:
-    cluster.set("u", None, 1000)
+    cluster.of("u", None, 1000)
     cluster.charge("u", "c", 1, now_ms=5)
-    generation = cluster.quotas.generation
-    assert cluster.quotas.expire(IDLE_EXPIRY_MS + 4) == 0
-    assert cluster.quotas.expire(IDLE_EXPIRY_MS + 5) == 1
+    (bucket,) = cluster.quotas
+    assert cluster.quotas.expire(IDLE_EXPIRY_MS + 5) == 0
+    assert cluster.quotas.expire(IDLE_EXPIRY_MS + 6) == 1
     assert list(cluster.quotas) == []
-    assert cluster.quotas.generation > generation
+    assert bucket.dropped, "whoever has resolved it has to ask again"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,140 @@
+"""The peers that the benchmark starts by itself: HAProxy in TCP mode, and Kroxylicious."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+from benchmarks.bench.cores import ProcessMeter
+from benchmarks.bench.errors import BenchError, WayUnavailableError
+from benchmarks.bench.kroxylicious_launcher import READY_LINE
+from benchmarks.bench.programs import Program
+from benchmarks.bench.ways import KROXYLICIOUS, Front, serving
+from testbed.artifacts import resolve
+from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
+from testbed.java import find_java
+from testbed.kept import make_directory
+from testbed.ports import HOST, reserve_ports
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from benchmarks.bench.broker import BenchBroker
+    from benchmarks.bench.cores import Cores
+
+HAPROXY_PLACES: Final = "/usr/sbin:/usr/local/sbin"
+"""Beside the PATH, which has no sbin for many users."""
+SPARE_DESCRIPTORS: Final = 500
+"""What HAProxy needs beside two for each connection."""
+PIPES: Final = 100
+"""For splicing; of two descriptors each, taken from the spare ones. Its default is one for every fourth connection."""
+KROXYLICIOUS_JARS: Final = ("io.kroxylicious:kroxylicious-runtime:0.12.0", "org.slf4j:slf4j-simple:2.0.17")
+KROXYLICIOUS_START_S: Final = 60.0
+
+
+class Haproxy:
+    """HAProxy with one thread, which copies bytes and reads nothing; `splice` lets it leave them in the kernel."""
+
+    is_jvm = False
+
+    def __init__(self, name: str, cores: Cores, *, splice: bool = False) -> None:
+        """Raises WayUnavailableError when it is not installed."""
+        program = shutil.which("haproxy") or shutil.which("haproxy", path=HAPROXY_PLACES)
+        if program is None:
+            raise WayUnavailableError("haproxy is not installed (on Debian: apt-get install haproxy)")
+        self.name = name
+        self._cores = cores
+        self._program = program
+        self._splice = splice
+        self._first = reserve_ports()
+        self._started = False
+
+    @property
+    def relay_address(self) -> tuple[str, int]:
+        """Of the first one that is started; reserved until this process ends."""
+        return HOST, self._first.first
+
+    def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
+        """One process; a second one is no good for Kafka's clients, whom the broker sends to the first."""
+        port = stack.enter_context(reserve_ports()).first if self._started else self._first.first
+        self._started = True
+        directory = make_directory("headrace-haproxy-")
+        stack.callback(directory.remove)
+        file = directory.path / "haproxy.cfg"
+        file.write_text(haproxy_config(port, broker.behind(self.name), splice=self._splice), encoding="ascii")
+        program = Program(self.name, [*self._cores.proxy_prefix(), self._program, "-db", "-f", str(file)])
+        stack.callback(program.close)
+        try:
+            return serving(self.name, (HOST, port), ProcessMeter(program.pid), broker)
+        except BenchError as error:
+            raise WayUnavailableError(f"{error}; it said: {program.output[-1000:]}") from error
+
+
+def haproxy_config(port: int, broker_port: int, *, splice: bool) -> str:
+    """As Debian's, in TCP mode; connections are limited by the descriptors that a process may have."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return f"""\
+global
+    maxconn {(descriptors - SPARE_DESCRIPTORS) // 2}
+    maxpipes {PIPES}
+    nbthread 1
+defaults
+    mode tcp
+    timeout connect 5s
+    timeout client 1h
+    timeout server 1h
+{"    option splice-auto" if splice else ""}
+listen kafka
+    bind {HOST}:{port}
+    server broker {HOST}:{broker_port}
+"""
+
+
+class Kroxylicious:
+    """Kroxylicious without filters, in a JVM whose options are its own choice for one core."""
+
+    name, is_jvm, relay_address = KROXYLICIOUS, True, None
+
+    def __init__(self, cores: Cores) -> None:
+        """Raises WayUnavailableError when its jars, a JVM or JPype cannot be had. Downloads 30 MB once."""
+        self._cores = cores
+        try:
+            import_module("jpype")  # for the launcher
+            self._jars = [str(jar) for jar in resolve(*KROXYLICIOUS_JARS)]
+            self._library = str(find_java().jvm_library)
+        except (ImportError, ArtifactsUnavailableError, JavaNotFoundError) as error:
+            raise WayUnavailableError(str(error)) from error
+
+    def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
+        """One process."""
+        port = stack.enter_context(reserve_ports(2)).first
+        directory = make_directory("headrace-kroxylicious-")
+        stack.callback(directory.remove)
+        file = directory.path / "config.yaml"
+        file.write_text(kroxylicious_config(port, broker.bootstrap_servers), encoding="ascii")
+        launcher = (sys.executable, "-m", "benchmarks.bench.kroxylicious_launcher")
+        command = [*self._cores.proxy_prefix(), *launcher, str(file), self._library, *self._jars]
+        program = Program(self.name, command)
+        stack.callback(program.close)
+        program.wait_for_output(READY_LINE, KROXYLICIOUS_START_S)
+        return serving(self.name, (HOST, port), ProcessMeter(program.pid), broker)
+
+
+def kroxylicious_config(port: int, bootstrap_servers: str) -> str:
+    """Bootstrap at `port`, broker 0 at the next."""
+    return f"""\
+virtualClusters:
+  - name: bench
+    targetCluster:
+      bootstrapServers: {bootstrap_servers}
+    gateways:
+      - name: default
+        portIdentifiesNode:
+          bootstrapAddress: {HOST}:{port}
+          advertisedBrokerAddressPattern: {HOST}
+          nodeStartPort: {port + 1}
+          nodeIdRanges: [{{name: all, start: 0, end: 0}}]
+"""

@@ -1,0 +1,158 @@
+"""What a run says, as JSON with every sample, and as Markdown. Pure, but for `write`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+from benchmarks.bench.figures import (
+    CONNECTION_BYTES,
+    CONNECTIONS,
+    CPU_S,
+    LATENCIES,
+    RATE,
+    RESIDENT_BYTES,
+    Results,
+    Spread,
+)
+from benchmarks.bench.plot import draw
+from benchmarks.bench.targets import Judgement, judge
+from benchmarks.bench.ways import DIRECT, HAPROXY, KROXYLICIOUS
+from benchmarks.bench.works import IDLE, LATENCY, WORKS, Work
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+JSON_FILE, MARKDOWN_FILE, PLOT_FILE = "bench.json", "bench.md", "bench.svg"
+NOTHING: Final = "-"
+HOW_TO_READ: Final = """\
+Medians over the rounds of this one run, with quartiles in brackets. A ratio is median over median, its quartiles those
+of single rounds; what is added to a latency is the median of what each round added. Figures of different runs do not
+compare.
+"""
+
+
+def write(directory: Path, results: Results, about: Mapping[str, Any]) -> str:
+    """Write the three files, and return the Markdown. `about`: how the run was made, by name."""
+    directory.mkdir(parents=True, exist_ok=True)
+    text = markdown(results, about)
+    (directory / MARKDOWN_FILE).write_text(text, encoding="utf-8")
+    (directory / JSON_FILE).write_text(as_json(results, about), encoding="utf-8")
+    draw(results, directory / PLOT_FILE)
+    return text
+
+
+def as_json(results: Results, about: Mapping[str, Any]) -> str:
+    """Every sample, so that other questions can be asked of it, and the targets."""
+    judgements = [{**asdict(each), "verdict": each.verdict.name.lower()} for each in judge(results)]
+    samples = [asdict(sample) for sample in results.samples]
+    return json.dumps({"about": about, "targets": judgements, "samples": samples}, indent=1) + "\n"
+
+
+def markdown(results: Results, about: Mapping[str, Any]) -> str:
+    """The targets, then a table for each work."""
+    by_name = {work.name: work for work in WORKS}
+    parts = ["# Benchmark", HOW_TO_READ, "\n".join(f"- {name}: {_in_words(value)}" for name, value in about.items())]
+    parts.append("## Targets\n\n" + targets_table(judge(results)))
+    parts += [f"## {by_name[name].title}\n\n{work_table(results, by_name[name])}" for name in results.works()]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {each}" for name, each in value.items()) or NOTHING
+    return str(value)
+
+
+def targets_table(judgements: Sequence[Judgement]) -> str:
+    """A row for each target."""
+    rows = [
+        [
+            each.what,
+            each.target,
+            with_quartiles(each.measured, each.unit) + (f", against {each.against}" if each.against else ""),
+            each.verdict.value,
+        ]
+        for each in judgements
+    ]
+    return table(["Headrace, all four quotas on", "target", "measured", ""], rows)
+
+
+def work_table(results: Results, work: Work) -> str:
+    """A row for each way."""
+    if work.name == IDLE:
+        return _idle_table(results)
+    if work.name == LATENCY:
+        return _latency_table(results)
+    rows = [
+        [
+            way,
+            number(results.value(work.name, way, RATE)),
+            with_quartiles(results.ratio(work.name, RATE, way, DIRECT)),
+            number(results.cpu_per_unit(work.name, way)),
+            with_quartiles(results.ratio(work.name, CPU_S, way, HAPROXY)),
+            with_quartiles(results.ratio(work.name, CPU_S, way, KROXYLICIOUS)),
+            number(_mebibytes(results.value(work.name, way, RESIDENT_BYTES))),
+        ]
+        for way in results.ways(work.name)
+    ]
+    cpu = f"CPU s/{work.unit}"
+    header = ["way", work.rate_unit, "x direct", cpu, "CPU x haproxy", "CPU x kroxylicious", "resident MiB"]
+    return table(header, rows)
+
+
+def _latency_table(results: Results) -> str:
+    rows = []
+    for way in results.ways(LATENCY):
+        absolute = [number(results.value(LATENCY, way, figure)) for figure in LATENCIES]
+        added = [with_quartiles(results.difference(LATENCY, figure, way, DIRECT)) for figure in LATENCIES]
+        rows.append(
+            [way, *absolute, *(added if way != DIRECT else [NOTHING] * 3), number(results.cpu_per_unit(LATENCY, way))]
+        )
+    header = ["way", "p50 ms", "p99 ms", "p99.9 ms", "p50 added", "p99 added", "p99.9 added", "CPU s/1,000 requests"]
+    return table(header, rows)
+
+
+def _idle_table(results: Results) -> str:
+    rows = []
+    for way in results.ways(IDLE):
+        count, each = results.value(IDLE, way, CONNECTIONS), results.value(IDLE, way, CONNECTION_BYTES)
+        resident = _mebibytes(results.value(IDLE, way, RESIDENT_BYTES))
+        if each is not None and count is not None:
+            kibibytes = Spread(middle=each.middle / 1024, low=each.low / 1024, high=each.high / 1024)
+            rows.append([way, f"{count.middle:,.0f}", with_quartiles(kibibytes), number(resident)])
+    return table(["way", "connections", "KiB each", "resident MiB"], rows)
+
+
+def _mebibytes(value: Spread | None) -> Spread | None:
+    return value and Spread(middle=value.middle / 2**20, low=value.low / 2**20, high=value.high / 2**20)
+
+
+def number(value: Spread | None) -> str:
+    """The median alone, to three digits."""
+    return NOTHING if value is None else digits(value.middle)
+
+
+def with_quartiles(value: Spread | None, unit: str = "") -> str:
+    """The median and its quartiles, which are left out where all are one."""
+    if value is None:
+        return NOTHING
+    behind = f" {unit}" if unit else ""
+    if value.low == value.middle == value.high:
+        return digits(value.middle) + behind
+    return f"{digits(value.middle)}{behind} ({digits(value.low)} to {digits(value.high)})"
+
+
+def digits(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.3g}" if abs(value) >= 0.001 else f"{value:.1g}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Of Markdown."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)

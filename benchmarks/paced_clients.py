@@ -1,0 +1,232 @@
+"""Raw clients for `benchmarks.paced`: many connections of one client id, one request in flight each, that ignore
+throttle times; and what was charged for them, in `Acks`.
+
+They speak the protocol by hand, so that no client library decides when to send. A connection sends as soon as the reply
+to its last request was read. What an answer counts is what quotas charge: of a Produce its header and body, without the
+length before them; of a Fetch the reply's body and 4 bytes (`quota_callbacks.byte_rate`); of CreateTopics partitions.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import struct
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+import trio
+
+from tests.faults import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CREATE_TOPICS: Final = 19
+PRODUCE_VERSION: Final = 7
+CREATE_TOPICS_VERSION: Final = 3
+"""The last before strict quotas (KIP-599): everything is forwarded, and a raw client need not read error 89."""
+
+FETCHED_BATCH_BYTES: Final = 8192
+"""So that a fetch of a multiple ends with a whole batch."""
+LENGTH_BYTES: Final = 4
+RECEIVE_BYTES: Final = 1 << 20
+
+
+class Work(Protocol):
+    """One kind of request."""
+
+    def frame(self, client_id: str, correlation_id: int) -> bytes:
+        """The whole frame of the next request."""
+
+    def charged(self, reply: bytes) -> float:
+        """What a quota counts for it. Raises ``AssertionError`` when the broker refused it. ``reply`` has no length."""
+
+
+class Produce:
+    """Produce v7, acks=1, to a topic of one partition; ``size`` is header and body."""
+
+    def __init__(self, topic: str, size: int, client_id: str) -> None:
+        self._size = size
+        self._body = messages.produce_body(topic, messages.batch(b""), acks=1)
+        room = size + LENGTH_BYTES - len(self.frame(client_id, 0))
+        # The value has a little less than that: the lengths before it take more bytes when it is long.
+        for count in range(room, 0, -1):
+            self._body = messages.produce_body(topic, messages.batch(bytes(count)), acks=1)
+            if len(self.frame(client_id, 0)) == size + LENGTH_BYTES:
+                return
+        raise ValueError(f"no Produce is {size} bytes long")
+
+    def frame(self, client_id: str, correlation_id: int) -> bytes:
+        """The same records every time."""
+        return messages.request(messages.PRODUCE, PRODUCE_VERSION, correlation_id, self._body, client_id)
+
+    def charged(self, reply: bytes) -> float:
+        """The bytes of the request."""
+        (name_length,) = struct.unpack_from(">h", reply, 8)
+        (error_code,) = struct.unpack_from(">h", reply, 10 + name_length + 8)
+        assert error_code == 0, f"Produce was answered with error {error_code}"
+        return self._size
+
+
+class Fetch:
+    """Fetch v11 of ``size`` bytes of a topic of one partition from ``offset`` on, again and again."""
+
+    def __init__(self, topic: str, size: int, *, offset: int) -> None:
+        self._body = messages.fetch_body(topic, offset, max_bytes=size)
+
+    def frame(self, client_id: str, correlation_id: int) -> bytes:
+        """The same every time."""
+        return messages.request(messages.FETCH, messages.FETCH_VERSION, correlation_id, self._body, client_id)
+
+    def charged(self, reply: bytes) -> float:
+        """The bytes of the reply; an answer without records, which a broker gives over the quota, is forgotten."""
+        (error_code,) = struct.unpack_from(">h", reply, 8)
+        if error_code == 0 and len(reply) < FETCHED_BATCH_BYTES:
+            return 0
+        error_code = error_code or messages.read_fetch_reply(reply[4:])[1]
+        assert error_code == 0, f"Fetch was answered with error {error_code}"
+        return len(reply)
+
+
+class CreateTopics:
+    """CreateTopics v3 of one topic of one partition, whose name never repeats."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
+
+    def frame(self, client_id: str, correlation_id: int) -> bytes:
+        """One more topic."""
+        body = create_topic_body(f"{client_id}-{next(self._numbers)}")
+        return messages.request(CREATE_TOPICS, CREATE_TOPICS_VERSION, correlation_id, body, client_id)
+
+    def charged(self, reply: bytes) -> float:
+        """One partition."""
+        error_code = created_error(reply[4:])
+        assert error_code == 0, f"CreateTopics was answered with error {error_code}"
+        return 1
+
+
+def create_topic_body(name: str) -> bytes:
+    """CreateTopics v3 of one topic of one partition."""
+    topic = messages.string(name) + struct.pack(">ihii", 1, 1, 0, 0)
+    return struct.pack(">i", 1) + topic + struct.pack(">ib", 30_000, 0)
+
+
+def created_error(reply: bytes) -> int:
+    """The error code of the only topic in the reply's body."""
+    (name_length,) = struct.unpack_from(">h", reply, 8)
+    (error_code,) = struct.unpack_from(">h", reply, 10 + name_length)
+    return int(error_code)
+
+
+@dataclass(slots=True, kw_only=True)
+class Acks:
+    """What came back, in order of time: when, for which connection, how much was charged."""
+
+    times_s: list[float] = field(default_factory=list)
+    amounts: list[float] = field(default_factory=list)
+    connections: list[int] = field(default_factory=list)
+    first_sent_s: float = 0.0
+    longest_s: float = 0.0
+    """The longest that a reply took: what a client's time-out has to allow for."""
+
+    def add(self, connection: int, amount: float, sent_s: float, now_s: float) -> None:
+        """One more."""
+        self.times_s.append(now_s)
+        self.amounts.append(amount)
+        self.connections.append(connection)
+        self.longest_s = max(self.longest_s, now_s - sent_s)
+
+    def amount(self, from_s: float, to_s: float) -> float:
+        """What came after ``from_s`` and not after ``to_s``."""
+        return sum(self.amounts[bisect_right(self.times_s, from_s) : bisect_right(self.times_s, to_s)])
+
+    def since_first_sent(self, duration_s: float) -> tuple[float, float]:
+        """How much came within ``duration_s`` of the first request, and until when: seconds to the last ack of it."""
+        count = bisect_right(self.times_s, self.first_sent_s + duration_s)
+        return sum(self.amounts[:count]), self.times_s[count - 1] - self.first_sent_s
+
+    def mean_rate(self, settle_s: float, window_s: float, cycle_s: float, step_s: float = 0.1) -> float:
+        """Per second: the mean over all windows that begin within ``cycle_s``, after ``settle_s``."""
+        totals = [0.0, *itertools.accumulate(self.amounts)]
+        begin_s = self.first_sent_s + settle_s
+        starts = [begin_s + number * step_s for number in range(max(round(cycle_s / step_s), 1))]
+        within = [
+            totals[bisect_left(self.times_s, start + window_s)] - totals[bisect_left(self.times_s, start)]
+            for start in starts
+        ]
+        return sum(within) / len(within) / window_s
+
+    def shares(self, connections: int, from_s: float, to_s: float) -> list[float]:
+        """What each of so many connections got between these seconds after the first request."""
+        shares = [0.0] * connections
+        for time_s, amount, connection in zip(self.times_s, self.amounts, self.connections, strict=True):
+            if from_s <= time_s - self.first_sent_s < to_s:
+                shares[connection] += amount
+        return shares
+
+
+def jain(shares: Sequence[float]) -> float:
+    """Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything; 0 of nothing."""
+    squares = sum(share * share for share in shares)
+    return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """So many connections of one client id."""
+
+    client_id: str
+    port: int
+    connections: int
+    work: Work
+    acks: Acks = field(default_factory=Acks)
+
+
+async def run_groups(groups: Sequence[Group], duration_s: float) -> None:
+    """Connect all, let them begin together, and end them after ``duration_s``; what came is in each group's `acks`.
+
+    Raises ``AssertionError`` when a broker refuses something, ``EOFError`` when a connection ends.
+    """
+    go = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for group in groups:
+            for number in range(group.connections):
+                await nursery.start(_run_connection, group, number, go)
+        now_s = trio.current_time()
+        for group in groups:
+            group.acks.first_sent_s = now_s
+        go.set()
+        await trio.sleep(duration_s)
+        nursery.cancel_scope.cancel()
+
+
+async def _run_connection(
+    group: Group, number: int, go: trio.Event, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    stream = await trio.open_tcp_stream("127.0.0.1", group.port)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    async with stream:
+        task_status.started()
+        await go.wait()
+        for correlation_id in itertools.count():
+            request = group.work.frame(group.client_id, correlation_id)
+            sent_s = trio.current_time()
+            await stream.send_all(request)
+            reply = await _receive_reply(stream)
+            assert struct.unpack_from(">i", reply)[0] == correlation_id
+            group.acks.add(number, group.work.charged(reply), sent_s, trio.current_time())
+
+
+async def _receive_reply(stream: trio.SocketStream) -> bytes:
+    received = bytearray()
+    size = LENGTH_BYTES
+    while len(received) < size:
+        data = await stream.receive_some(RECEIVE_BYTES)
+        if not data:
+            raise EOFError(f"the connection ended after {len(received)} bytes of a reply")
+        received += data
+        if len(received) >= LENGTH_BYTES:
+            size = LENGTH_BYTES + int(struct.unpack_from(">i", received)[0])
+    return bytes(received[LENGTH_BYTES:])

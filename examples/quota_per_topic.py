@@ -1,0 +1,71 @@
+"""A quota that Kafka does not have: bytes a second produced to a topic, whoever produces them.
+
+    [plugins]
+    load = ["examples.quota_per_topic:QuotaPerTopic"]
+
+    [plugins.options."examples.quota_per_topic:QuotaPerTopic"]
+    orders = 1048576
+
+Topics are named by name up to Produce v12; from v13 a request has their ids, and the option is the id in hexadecimal.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from quota_callbacks.requests import Interest, Request
+from quota_callbacks.sampled_rate import SampledRate, Window
+from quota_callbacks.verdicts import Reason, Throttle
+
+PRODUCE = 0
+QUOTA = "topic_byte_rate"
+
+
+class QuotaPerTopic:
+    """Reads every batch's topic as it passes, and mutes who overdraws one."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self.limits: dict[str, float] = {}
+        self.rates: dict[str, SampledRate] = {}
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Take the limits, in bytes a second."""
+        for topic, limit in context.options.items():
+            if not isinstance(limit, int | float) or not limit > 0:
+                raise ValueError(f"{topic} = {limit!r}: expected bytes a second, above 0")
+            self.limits[topic] = limit
+            self.rates[topic] = SampledRate(Window())
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        """Produce."""
+        return (Interest(api_key=PRODUCE),)
+
+    @hookimpl
+    def request_received(self, request: Request) -> None:
+        """Have its batches read."""
+        request.read_batches = True
+
+    @hookimpl
+    def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge every topic; the longest wait counts."""
+        produced: Counter[str] = Counter()
+        for topic, _, records_bytes, _ in request.batches:
+            produced[topic if isinstance(topic, str) else topic.hex()] += records_bytes
+        verdicts = [self.charge(topic, amount, now_ms) for topic, amount in produced.items() if topic in self.limits]
+        throttles = [verdict for verdict in verdicts if verdict is not None]
+        return max(throttles, key=lambda verdict: verdict.throttle_ms, default=None)
+
+    def charge(self, topic: str, amount: int, now_ms: int) -> Throttle | None:
+        """Record ``amount`` bytes; how long their producer has to wait, if at all."""
+        rate, limit = self.rates[topic], self.limits[topic]
+        rate.record(amount, now_ms)
+        throttle_ms = rate.throttle_ms(limit, now_ms)
+        if throttle_ms == 0:
+            return None
+        reason = Reason(quota=QUOTA, entity=f"topic={topic}", observed=rate.rate(now_ms), limit=limit)
+        return Throttle(throttle_ms=throttle_ms, reason=reason)

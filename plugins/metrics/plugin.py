@@ -1,0 +1,121 @@
+"""The hooks: they make the page's series when it is read, and start and stop the thread that pushes.
+
+Nothing runs on the path of a request, and nothing between two collections. The buckets are read on the loop, in slices
+of a millisecond; the SDK's part is done in a thread (measured in docs/metrics.md).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from plugins.metrics.options import MetricsOptions, read_options
+from plugins.metrics.snapshot import BucketReader
+from proxy.yielding import in_slices
+from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from plugins.metrics.instruments import Instruments
+    from plugins.metrics.push_thread import PushThread
+    from plugins.metrics.snapshot import Snapshot
+
+log = structlog.get_logger("headrace.metrics")
+
+
+class Metrics:
+    """Kafka's metrics of every quota, user and client id."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._source: SnapshotSource | None = None
+        self._instruments: Instruments | None = None
+        self._push: PushThread | None = None
+        self._series: list[Metric] = []
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Read the options; unless they say no, make the instruments and start to push."""
+        options = read_options(context.options, os.environ)
+        for warning in options.warnings:
+            log.warning(warning)
+        if options.off_because is not None:
+            log.info("metrics of entities stay off", reason=options.off_because)
+        if options.enabled:
+            self._start(context, options)
+
+    def _start(self, context: PluginContext, options: MetricsOptions) -> None:
+        from plugins.metrics.instruments import Instruments  # the SDK: only now
+
+        self._source = SnapshotSource(context, options)
+        self._instruments = Instruments(options.max_series)
+        if options.push:
+            from plugins.metrics.push_thread import PushThread
+
+            self._push = PushThread(self._source.take_from_thread, options)
+            self._push.start()
+            log.info("metrics are pushed", every_s=options.push_interval_s)
+
+    @hookimpl
+    async def prepare_metrics(self) -> None:
+        """Read the buckets, and let the instruments tell of them in a thread."""
+        if self._source is not None and self._instruments is not None:
+            snapshot = await self._source.take()
+            self._series = await trio.to_thread.run_sync(_collect, self._instruments, snapshot)
+
+    @hookimpl
+    def collect_metrics(self) -> Iterable[Metric]:
+        """What `prepare_metrics` has made, and how the pushes went."""
+        series, self._series = self._series, []
+        yield from series
+        if self._push is not None:
+            for outcome, count in {"pushed": self._push.pushed, "failed": self._push.failed}.items():
+                text = "Pushes of metrics by OTLP, and those that the receiver did not take."
+                yield Metric(name="metrics_pushes", help=text, value=count, total=True, labels={"outcome": outcome})
+
+    @hookimpl
+    def close(self) -> None:
+        """Push once more, within a few seconds."""
+        if self._push is not None:
+            self._push.close()
+
+
+class SnapshotSource:
+    """Snapshots for whoever asks, one at a time."""
+
+    def __init__(self, context: PluginContext, options: MetricsOptions) -> None:
+        self._run_on_loop = context.run_on_loop
+        self._lock = trio.Lock()
+        self._reader = BucketReader(
+            context.quotas,
+            now_ms=context.now_ms,
+            muted=context.muted,
+            max_series=options.max_series,
+            idle_ms=options.idle_s * 1000,
+        )
+
+    async def take(self) -> Snapshot:
+        """On the loop; gives way to others every millisecond."""
+        async with self._lock:
+            return await in_slices(self._reader.steps())
+
+    def take_from_thread(self) -> Snapshot:
+        """From another thread; raises `RuntimeError` when the loop does not run."""
+        taken: list[Snapshot] = []
+
+        async def take() -> None:
+            taken.append(await self.take())
+
+        self._run_on_loop(take)
+        return taken[0]
+
+
+def _collect(instruments: Instruments, snapshot: Snapshot) -> list[Metric]:
+    from plugins.metrics.page import series_of
+
+    return series_of(instruments.collect(snapshot))

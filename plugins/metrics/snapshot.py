@@ -1,0 +1,181 @@
+"""Reads the buckets: those used of late, as many as there may be series of, and the rest as one.
+
+Runs on the loop, since a bucket tidies its samples when it is read, and in small steps (`proxy.yielding.in_slices`). An
+entity that has series of its own keeps them until it is idle, so that no graph flickers between an entity and
+``other``; room that is left goes to those used last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from plugins.metrics.names import (
+    ENTITIES,
+    EXEMPT_REQUEST_TIME,
+    LIMIT,
+    MEASURES,
+    OTHER,
+    QUEUE_SIZE,
+    SERIES_OF,
+    THROTTLE_TIME,
+    TOKENS,
+    Labels,
+    labels_of,
+    others,
+)
+from quota_callbacks.entities import QuotaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+
+    from quota_callbacks.buckets import QuotaBucket
+    from quota_callbacks.client_quotas import ClientQuotas
+
+OWN, IDLE = "own", "idle"
+STATES: Final = (OWN, OTHER, IDLE)
+"""Of an entity."""
+
+STEP: Final = 32
+"""Buckets between two chances for others to run: some 0.1 ms."""
+
+MOST_QUEUES: Final = 100
+"""Names in a verdict's reason are a plugin's to choose; those with the most muted connections are told."""
+
+_TOGETHER: Final = {measure.kafka: measure.together for measure in MEASURES}
+
+Point = tuple[Labels, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What was read. Points share their labels: leave them as they are."""
+
+    points: Mapping[str, Collection[Point]]
+    """By `Measure.kafka`; finite values only."""
+    admitted: int
+    """How many entities have been given series since the start; one that comes back counts again."""
+
+
+class BucketReader:
+    """Remembers who has series of its own. One `steps` at a time; others may use the buckets meanwhile."""
+
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        *,
+        now_ms: Callable[[], int],
+        muted: Callable[[], Mapping[str, int]],
+        max_series: int,
+        idle_ms: int,
+    ) -> None:
+        self._quotas = quotas
+        self._now_ms = now_ms
+        self._muted = muted
+        self._max_series = max_series
+        self._idle_ms = idle_ms
+        self._own: dict[QuotaBucket, Labels] = {}
+        self._admitted = 0
+
+    def steps(self) -> Generator[None, None, Snapshot]:
+        """Read all; yields where others may run."""
+        counts: Counter[tuple[QuotaKey, str]] = Counter()
+        rest = yield from self._choose(counts)
+        points: dict[str, list[Point]] = {measure.kafka: [] for measure in MEASURES}
+        yield from self._read_own(points)
+        yield from self._read_others(rest, points)
+        for key in {key for key, _ in counts}:
+            points[ENTITIES] += [({"quota": key.value, "state": state}, counts[key, state]) for state in STATES]
+        points[QUEUE_SIZE] += self._queues()
+        exempt = self._quotas.exempt_request_time.rate(self._now_ms())
+        points[EXEMPT_REQUEST_TIME].append(({"quota": QuotaKey.REQUEST_PERCENTAGE.value}, exempt))
+        return Snapshot(points=points, admitted=self._admitted)
+
+    def _choose(self, counts: Counter[tuple[QuotaKey, str]]) -> Generator[None, None, list[QuotaBucket]]:
+        """Settle whose series are its own, and count; return who else was in use."""
+        kept: dict[QuotaBucket, Labels] = {}
+        by_age: dict[int, list[QuotaBucket]] = {}
+        now_ms = self._now_ms()
+        for at, bucket in enumerate(list(self._quotas)):
+            if at % STEP == 0:
+                yield
+            age_ms = now_ms - bucket.last_used_ms
+            labels = self._own.get(bucket)
+            if age_ms > self._idle_ms and (labels is None or not _throttled(bucket, now_ms)):
+                counts[bucket.key, IDLE] += 1
+            elif labels is not None:
+                kept[bucket] = labels
+            else:
+                by_age.setdefault(age_ms // 1000, []).append(bucket)
+        self._own = kept
+        rest = yield from self._admit(bucket for age in sorted(by_age) for bucket in by_age[age])
+        counts.update((bucket.key, OWN) for bucket in self._own)
+        for at, bucket in enumerate(rest):
+            if at % STEP == 0:
+                yield
+            counts[bucket.key, OTHER] += 1
+        return rest
+
+    def _admit(self, newcomers: Iterable[QuotaBucket]) -> Generator[None, None, list[QuotaBucket]]:
+        """Give series to ``newcomers``, in order, while there is room; return those without."""
+        room = self._max_series - sum(len(SERIES_OF[bucket.key]) for bucket in self._own)
+        rest = []
+        for at, bucket in enumerate(newcomers):
+            if at % STEP == 0:
+                yield
+            if room < (series := len(SERIES_OF[bucket.key])):
+                rest.append(bucket)
+                continue
+            labels = labels_of(bucket)
+            if labels == others(bucket.key):  # somebody is really called so
+                rest.append(bucket)
+                continue
+            room -= series
+            self._own[bucket] = labels
+            self._admitted += 1
+        return rest
+
+    def _read_own(self, points: dict[str, list[Point]]) -> Generator[None, None, None]:
+        now_ms = self._now_ms()
+        for at, (bucket, labels) in enumerate(self._own.items()):
+            if at % STEP == 0:
+                yield
+                now_ms = self._now_ms()
+            for name, value in _measures(bucket, now_ms):
+                points[name].append((labels, value))
+            if bucket.limit is not None:
+                points[LIMIT].append((labels, bucket.limit))
+
+    def _read_others(self, rest: list[QuotaBucket], points: dict[str, list[Point]]) -> Generator[None, None, None]:
+        together: dict[QuotaKey, dict[str, float]] = {key: {} for key in QuotaKey}
+        now_ms = self._now_ms()
+        for at, bucket in enumerate(rest):
+            if at % STEP == 0:
+                yield
+                now_ms = self._now_ms()
+            values = together[bucket.key]
+            for name, value in _measures(bucket, now_ms):
+                join = _TOGETHER[name]
+                values[name] = join(values[name], value) if join is not None and name in values else value
+        for key, values in together.items():
+            for name, value in values.items():
+                points[name].append((others(key), value))
+
+    def _queues(self) -> list[Point]:
+        muted = Counter(dict.fromkeys(map(str, QuotaKey), 0))
+        muted.update(dict(Counter(self._muted()).most_common(MOST_QUEUES)))
+        return [({"quota": quota}, count) for quota, count in muted.items()]
+
+
+def _measures(bucket: QuotaBucket, now_ms: int) -> Iterator[tuple[str, float]]:
+    """What there is to tell: neither NaN, nor the tokens of a bucket that has no end."""
+    for name, value in bucket.measures(now_ms):
+        if math.isfinite(value) and (name != TOKENS or bucket.limit is not None):
+            yield name, value
+
+
+def _throttled(bucket: QuotaBucket, now_ms: int) -> bool:
+    """Whether somebody was told to wait of late: what is refused is no use of a bucket, and yet not idle."""
+    return any(name == THROTTLE_TIME and math.isfinite(value) for name, value in bucket.measures(now_ms))

@@ -1,0 +1,79 @@
+"""From a client's SASL message to the name in it, as Kafka's brokers read it. Pure.
+
+``None`` is always: no name can be seen. What a broker would refuse may get any answer, since nobody is adopted whom the
+broker has not accepted. Passwords and tokens are never part of an answer.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+from typing import Final
+
+from quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+
+MAX_JWT_CHARACTERS: Final = 64 * 1024
+"""Of a token that is looked into. Decoding takes the loop half a millisecond then; HTTP servers refuse headers of more
+than 8 to 16 KiB, so tokens are shorter."""
+
+_TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105 -- ``ScramLoginModule.TOKEN_AUTH_CONFIG``
+_BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+_SEPARATOR: Final = "\x01"
+
+
+def plain_name(message: bytes) -> str | None:
+    """The authentication id of RFC 4616: ``[authzid] NUL authcid NUL passwd``.
+
+    Source: ``PlainSaslServer``, which takes no authorization id that differs from it.
+    """
+    parts = message.split(b"\0")
+    return _name(parts[1].decode("utf-8", "replace")) if len(parts) == 3 else None
+
+
+def scram_name(message: bytes) -> str | None:
+    """The user of RFC 5802's client-first-message: ``gs2-header [m=...,] n=name,r=nonce[,extensions]``.
+
+    None for a delegation token (KIP-48): the name is the token's id then, and only the broker knows its owner.
+    Source: ``ScramMessages.ClientFirstMessage``, ``ScramFormatter.username``, ``ScramExtensions``.
+    """
+    try:
+        parts = message.decode("utf-8").split(",")
+    except UnicodeDecodeError:
+        return None
+    at = 3 if len(parts) > 2 and parts[2].startswith("m=") else 2
+    if len(parts) < at + 2 or not parts[at].startswith("n=") or not parts[at + 1].startswith("r="):
+        return None
+    extensions = dict(part.partition("=")[::2] for part in parts[at + 2 :])
+    if extensions.get(_TOKEN_AUTHENTICATION, "").lower() == "true":
+        return None
+    name = parts[at][2:].replace("=2C", ",")
+    return None if "=" in name.replace("=3D", "") else _name(name.replace("=3D", "="))
+
+
+def oauth_name(message: bytes, claim: str) -> str | None:
+    """The claim ``claim`` of the JWT in RFC 7628's client message: ``gs2-header %x01 key=value%x01 ... %x01``.
+
+    The token is not verified. None for one that is no signed or unsecured JWT, for instance an opaque one, and for a
+    claim that is no text. Source: ``OAuthBearerClientInitialResponse``, where the last of equal keys counts, too.
+    """
+    if len(message) > MAX_JWT_CHARACTERS:
+        return None
+    text = message.decode("utf-8", "replace")
+    pairs = dict(pair.partition("=")[::2] for pair in text.split(_SEPARATOR)[1:])
+    bearer = _BEARER.fullmatch(pairs.get("auth", ""))
+    parts = bearer[1].split(".") if bearer is not None else []
+    if len(parts) != 3:
+        return None
+    try:
+        padded = parts[1] + "=" * (-len(parts[1]) % 4)
+        payload = json.loads(base64.b64decode(padded.encode(), altchars=b"-_", validate=True))
+    except (binascii.Error, ValueError, RecursionError):
+        return None
+    name = payload.get(claim) if isinstance(payload, dict) else None
+    return _name(name) if isinstance(name, str) else None
+
+
+def _name(name: str) -> str | None:
+    return name if 0 < len(name) <= MAX_PRINCIPAL_CHARACTERS else None

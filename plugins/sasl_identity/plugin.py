@@ -1,0 +1,40 @@
+"""The hooks: which observer reads along with which mechanism."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
+from plugins.sasl_identity.options import IdentityOptions, read_options
+from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+
+if TYPE_CHECKING:
+    from quota_callbacks.identities import AuthenticationObserver
+
+
+class SaslIdentity:
+    """Names users by the SASL exchanges that pass. Asked last, so that any other plugin may name them its own way."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._options = IdentityOptions()
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Read the options."""
+        self._options = read_options(context.options)
+
+    @hookimpl(trylast=True)
+    def authentication_started(self, mechanism: str) -> AuthenticationObserver:
+        """The observer of ``mechanism``; one that is not known gets the one that sees nothing."""
+        fallback = self._options.fallback_user
+        match mechanism:
+            case "PLAIN":
+                return PlainIdentity(fallback)
+            case "SCRAM-SHA-256" | "SCRAM-SHA-512":
+                return ScramIdentity(fallback)
+            case "OAUTHBEARER":
+                return OAuthIdentity(fallback, self._options.oauth_principal_claim)
+            case _:
+                return UnseenIdentity(fallback, ends_empty=mechanism == "GSSAPI")

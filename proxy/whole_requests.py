@@ -1,0 +1,304 @@
+"""Requests that are read whole before they are handed on: refused ones, authentications, those whose body a plugin
+asked for, and mutations, whose cost may have to be asked of the broker first.
+
+One per connection, used by its request relay, which collects the frames. What can be decided at once is decided in
+`collected`; what has to wait (a broker's answer, a paced request's turn) stays `pending`, and the relay reads nothing
+more until `settle` is done.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from proxy.authentication import LARGEST_TOKEN_BYTES, Authentication
+from proxy.errors import UpstreamFault
+from proxy.in_flight import Exchange
+from proxy.judging import end_hold, give_up, judge_batches, judge_reply, judge_request
+from proxy.mutation_lookup import look_up_auto_creation, look_up_mutations
+from proxy.refusing import answer, answer_unsupported_version, note_refusal, refuse
+from proxy.reply_edits import edit_reply
+from proxy.reply_plans import TOKEN_PLAN, ReplyKind, ReplyPlan
+from proxy.wire.apis import APIS, ApiKey, response_header_version
+from proxy.wire.errors import PeerFault
+from proxy.wire.headerless_tokens import handshake_mechanism
+from proxy.wire.heads import LENGTH_BYTES, request_frame
+from proxy.wire.produce_walk import ProduceWalk
+from proxy.wire.refusals import response_frame
+from proxy.wire.walker import decode
+from quota_callbacks.buckets import MutationBucket
+from quota_callbacks.controller_mutation import STRICT_FROM
+from quota_callbacks.entities import QuotaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from proxy.client_connection import ClientConnection
+    from proxy.wire.heads import RequestHead
+    from quota_callbacks.verdicts import Refuse
+
+    Forward = Callable[[Exchange, bytes, float], None]
+
+_AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+
+class Pending:
+    """A request that cannot be handed on yet."""
+
+    __slots__ = ("exchange", "frame", "head", "judged")
+
+    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, judged: bool) -> None:
+        self.exchange = exchange
+        self.head = head
+        self.frame = frame
+        self.judged = judged
+        """Whether the callbacks were asked: then it only waits for its turn."""
+
+
+class WholeRequests:
+    """The requests of one connection that are read whole. ``forward`` hands a frame on to the broker."""
+
+    __slots__ = ("_connection", "_forward", "_house", "_refusals", "pending")
+
+    def __init__(self, connection: ClientConnection, forward: Forward) -> None:
+        self._connection = connection
+        self._house = connection.house
+        self._forward = forward
+        self._refusals: dict[Exchange, Refuse] = {}
+        """Of the request that is being collected, if any."""
+        self.pending: Pending | None = None
+
+    def wants(self, exchange: Exchange) -> bool:
+        """Whether the request has to be read whole before anybody is asked about it."""
+        api_key = exchange.api_key
+        api = APIS[api_key]
+        if api.must_know and exchange.api_version > api.max_version:
+            return True
+        if api_key in _AUTHENTICATIONS:
+            self._connection.authenticates = True
+            return api_key != ApiKey.SASL_AUTHENTICATE or not self._passes_unseen(exchange)
+        hooks = self._house.hooks
+        return api_key in hooks.bodies or (api_key in hooks.mutations and self._is_held_to_mutations(exchange))
+
+    def refused(self, exchange: Exchange, refusal: Refuse) -> None:
+        """``exchange`` was refused by its head; the answer takes its body."""
+        self._refusals[exchange] = refusal
+
+    def can_observe(self, size: int) -> bool:
+        """Whether a token may be collected; a longer one passes unseen."""
+        return size <= LARGEST_TOKEN_BYTES and size + LENGTH_BYTES <= self._connection.limits.max_collected_bytes
+
+    def collected(self, frame: bytes) -> None:
+        """A request that had to be read whole is here."""
+        connection = self._connection
+        exchange, head = connection.current, connection.collected_head
+        if exchange is not None and exchange.plan is TOKEN_PLAN:
+            self._token_collected(exchange, frame)
+            return
+        if exchange is None or head is None:
+            raise AssertionError("a frame was collected without a head")
+        connection.collected_head = None
+        now_s = self._house.clock()
+        api = APIS[exchange.api_key]
+        if api.must_know and exchange.api_version > api.max_version:
+            answer_unsupported_version(connection, exchange)
+            judge_request(connection, exchange, now_s)
+            give_up(connection, exchange)
+            return
+        refusal = self._refusals.pop(exchange, None)
+        if refusal is not None:
+            self._finish(exchange, head, frame, refusal)
+        elif exchange.api_key in self._house.hooks.mutations and self._is_held_to_mutations(exchange):
+            self.pending = Pending(exchange, head, frame, judged=False)
+        else:
+            refusal = self._judge(exchange, memoryview(frame)[head.body_at :], now_s)
+            if refusal is None and exchange.hold_ms:
+                self.pending = Pending(exchange, head, frame, judged=True)
+            else:
+                self._finish(exchange, head, frame, refusal)
+
+    async def settle(self) -> None:
+        """Do what the pending request waits for, and hand it on. Raises `UpstreamFault`, `PeerFault`."""
+        pending, connection = self.pending, self._connection
+        if pending is None:
+            return
+        exchange, head, refusal = pending.exchange, pending.head, None
+        known_reply: bytes | None = None
+        if not pending.judged:
+            body = memoryview(pending.frame)[head.body_at :]
+            known_reply = await self._look_up(exchange, body)
+            refusal = self._judge(exchange, body, self._house.clock())
+        if refusal is None and exchange.hold_ms:
+            connection.requesting = False  # a drain need not wait for a request that waits for its turn
+            await connection.wait_for_turn()
+            connection.requesting = True
+            end_hold(connection, exchange)
+        self.pending = None
+        if exchange.api_key == ApiKey.METADATA:
+            self._finish_metadata(exchange, pending, refusal, known_reply)
+        else:
+            self._finish(exchange, head, pending.frame, refusal)
+
+    # --- deciding ---
+
+    def _is_held_to_mutations(self, exchange: Exchange) -> bool:
+        house, quotas = self._house, self._house.hooks.quotas
+        if quotas is None or not APIS[exchange.api_key].knows(exchange.api_version):
+            return False
+        if not house.enforcement.applies(exchange.connection.user, exchange.client_id):
+            return False
+        bucket = quotas.bucket_for(exchange, QuotaKey.CONTROLLER_MUTATION_RATE, MutationBucket)
+        return bucket is not None and bucket.limit is not None
+
+    def _judge(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+        if exchange.api_key in _AUTHENTICATIONS:
+            return self._judge_authentication(exchange, body, now_s)
+        api = APIS[exchange.api_key]
+        if exchange.api_key in self._house.hooks.bodies and api.knows(exchange.api_version):
+            exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
+        return judge_request(self._connection, exchange, now_s)
+
+    def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> None:
+        now_s = self._house.clock()
+        if refusal is None:
+            self._forward_alone(exchange, frame, now_s)
+            if exchange.read_batches:
+                self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
+            return
+        forwarded = refuse(
+            self._connection, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :]
+        )
+        if forwarded is not None:
+            self._forward_alone(exchange, forwarded, now_s)
+
+    def _forward_alone(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
+        """Hand it on; behind a mutation that was charged nothing more is read, as at a broker, since an old client is
+        muted for it only when its reply comes."""
+        self._forward(exchange, frame, now_s)
+        if exchange.mutations:
+            self._connection.in_flight.nothing_behind(exchange)
+
+    def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
+        walk = ProduceWalk(exchange.api_version, len(body))
+        walk.walk(body, 0, len(body))
+        exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
+        judge_batches(self._connection, exchange, now_s)
+
+    # --- mutations ---
+
+    async def _look_up(self, exchange: Exchange, body: memoryview) -> bytes | None:
+        ask = partial(ask_broker, self._connection, exchange)
+        created, now_s = self._house.created_topics, self._house.clock()
+        if exchange.api_key == ApiKey.METADATA:
+            return await look_up_auto_creation(exchange, body, ask, created, now_s)
+        await look_up_mutations(exchange, body, ask, created, now_s, self._tokens(exchange, now_s))
+        return None
+
+    def _tokens(self, exchange: Exchange, now_s: float) -> float:
+        quotas = self._house.hooks.quotas
+        if quotas is None or exchange.api_version < STRICT_FROM[exchange.api_key]:
+            return math.inf  # of old versions nothing is refused
+        bucket = quotas.bucket_for(exchange, QuotaKey.CONTROLLER_MUTATION_RATE, MutationBucket)
+        return math.inf if bucket is None else bucket.tokens(int(now_s * 1000))
+
+    def _finish_metadata(
+        self, exchange: Exchange, pending: Pending, refusal: Refuse | None, known_reply: bytes | None
+    ) -> None:
+        """Forward it where it may create what it would; otherwise the client has the answer to the same question with
+        the flag off."""
+        now_s = self._house.clock()
+        if refusal is not None and refusal.topics is not None:
+            note_refusal(self._connection, exchange, refusal)
+        elif refusal is not None:
+            self._finish(exchange, pending.head, pending.frame, refusal)
+            return
+        elif exchange.mutations:
+            names = [each.topic for each in exchange.mutations if isinstance(each.topic, str)]
+            self._house.created_topics.add(names, now_s)
+            known_reply = None
+        if known_reply is None:
+            self._forward_alone(exchange, pending.frame, now_s)
+            return
+        self._answer_with(exchange, known_reply, now_s)
+
+    def _answer_with(self, exchange: Exchange, body: bytes, now_s: float) -> None:
+        """Answer with a reply that the broker gave to the proxy."""
+        connection, api_key, version = self._connection, exchange.api_key, exchange.api_version
+        frame = response_frame(api_key, version, exchange.correlation_id, body)
+        exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
+        exchange.response_bytes = len(frame) - LENGTH_BYTES
+        exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
+        exchange.topic_errors = {}
+        judge_reply(connection, exchange, now_s)
+        try:
+            edited = edit_reply(connection, exchange, frame)
+        except PeerFault as fault:
+            raise UpstreamFault(str(fault)) from fault
+        answer(connection, exchange, lambda: edited)
+
+    # --- authentication ---
+
+    def _passes_unseen(self, exchange: Exchange) -> bool:
+        """Whether nobody is to see the SaslAuthenticate, or nobody can."""
+        authentication = self._connection.authentication
+        if authentication is None:
+            return True
+        if self.can_observe(exchange.request_bytes):
+            return False
+        exchange.watch_reply = authentication.unseen(exchange.api_version)
+        return True
+
+    def _judge_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+        """A SaslHandshake or SaslAuthenticate: who the client is follows from it and its reply."""
+        connection, version = self._connection, exchange.api_version
+        authentication = connection.authentication
+        if authentication is None:
+            authentication = connection.authentication = Authentication(connection.info, self._house.hooks)
+        if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
+            refusal = judge_request(connection, exchange, now_s)
+            if refusal is None:
+                exchange.watch_reply = authentication.authenticate(body, version)
+            return refusal
+        exchange.watch_reply = authentication.handshake(handshake_mechanism(body), version)
+        refusal = judge_request(connection, exchange, now_s)
+        if refusal is not None:
+            authentication.withdraw()
+        return refusal
+
+    def _token_collected(self, token: Exchange, frame: bytes) -> None:
+        connection = self._connection
+        if connection.authentication is not None:
+            token.watch_reply = connection.authentication.token(frame[LENGTH_BYTES:])
+        self._forward(token, frame, self._house.clock())
+
+
+async def ask_broker(
+    connection: ClientConnection, exchange: Exchange, api_key: int, version: int, body: bytes
+) -> bytes:
+    """Send a request of the proxy's own, in turn with the client's, on behalf of ``exchange``; its reply's body.
+
+    Raises `UpstreamFault` when the broker cannot be reached. Ends with the connection.
+    """
+    upstream = connection.upstream or await connection.dial()
+    replied = trio.Event()
+    found: list[bytes] = []
+
+    def take(reply: bytes) -> None:
+        found.append(reply)
+        replied.set()
+
+    now_s = connection.house.clock()
+    frame = request_frame(api_key, version, exchange.correlation_id, exchange.client_id, body)
+    plan = ReplyPlan(ReplyKind.COLLECT, api_key, version, None)
+    size = len(frame) - LENGTH_BYTES
+    lookup = Exchange(connection.info, api_key, version, exchange.correlation_id, exchange.client_id, size, now_s, plan)
+    lookup.answer_to_proxy = take
+    lookup.forwarded_s = now_s
+    connection.in_flight.add(lookup)
+    connection.house.counters.lookups += 1
+    await upstream.send([frame])
+    await replied.wait()
+    return found[0]

@@ -1,0 +1,97 @@
+"""What the proxy asks a broker before it can say what a mutation costs: how many partitions topics have or would get.
+
+Requests that the proxy originates, in versions that every broker from 2.4 to 4.4 speaks, and what their replies tell.
+Sans-IO; `proxy.mutation_lookup` sends them over the client's own connection, with the client's rights.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from proxy.wire.editing import edit
+from proxy.wire.walker import decode, encode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from proxy.wire.mutations import TopicKey
+    from proxy.wire.walker import Buffer
+
+BY_NAME_VERSION: Final = 4
+"""Metadata: the first with ``allow_auto_topic_creation``."""
+BY_ID_VERSION: Final = 12
+"""Metadata: the first that takes topic ids (KIP-516)."""
+VALIDATE_VERSION: Final = 5
+"""CreateTopics: the first whose reply tells how many partitions a topic has."""
+AUTO_CREATION_FROM: Final = BY_NAME_VERSION
+UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+BROKERS_DEFAULT: Final = -1
+
+
+def ask_for_topics(topics: Iterable[TopicKey]) -> tuple[int, bytes]:
+    """A Metadata request, version and body, for topics by name or by id that creates none of them."""
+    topics = list(topics)
+    by_id = any(isinstance(topic, bytes) for topic in topics)
+    version = BY_ID_VERSION if by_id else BY_NAME_VERSION
+    rows: list[Any] = [
+        {"topic_id": topic, "name": None} if isinstance(topic, bytes) else {"name": topic} for topic in topics
+    ]
+    fields = {"topics": rows, "allow_auto_topic_creation": False}
+    return version, encode("MetadataRequest", version, fields)
+
+
+def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
+    """How many partitions each topic of a Metadata reply has, by name and by id; topics with an error are left out."""
+    counts: dict[TopicKey, int] = {}
+    for row in decode("MetadataResponse", version, body)["topics"]:
+        if row["error_code"]:
+            continue
+        if row["name"] is not None:
+            counts[row["name"]] = len(row["partitions"])
+        if "topic_id" in row:
+            counts[row["topic_id"]] = len(row["partitions"])
+    return counts
+
+
+def read_unknown_topics(version: int, body: Buffer) -> list[str]:
+    """The names of the topics that a Metadata reply does not know."""
+    rows = decode("MetadataResponse", version, body)["topics"]
+    return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
+
+
+def read_auto_creation(version: int, body: Buffer) -> list[str]:
+    """The topics that a Metadata request names and would create; none where its flag is off or it asks for all."""
+    request = decode("MetadataRequest", version, body)
+    if not request.get("allow_auto_topic_creation", True):
+        return []
+    return [row["name"] for row in request["topics"] or () if row["name"]]
+
+
+def without_auto_creation(version: int, body: Buffer) -> bytes:
+    """The Metadata request, from v4, with its auto-creation flag off."""
+    return edit("MetadataRequest", version, body, {"allow_auto_topic_creation": lambda _old: False})
+
+
+def ask_to_validate(version: int, body: Buffer) -> tuple[int, bytes]:
+    """A client's CreateTopics as one that only validates, in a version whose reply tells partitions."""
+    if version >= VALIDATE_VERSION:
+        return version, edit("CreateTopicsRequest", version, body, {"validate_only": lambda _old: True})
+    request = decode("CreateTopicsRequest", version, body)
+    return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, request | {"validate_only": True})
+
+
+def ask_to_validate_names(names: Iterable[str]) -> tuple[int, bytes]:
+    """The same for topics with all of the broker's defaults, as auto-creation makes them."""
+    rows = [{"name": name, "num_partitions": BROKERS_DEFAULT, "replication_factor": BROKERS_DEFAULT} for name in names]
+    fields = {"topics": rows, "timeout_ms": 10_000, "validate_only": True}
+    return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, fields)
+
+
+def read_validated(version: int, body: Buffer) -> dict[str, int | None]:
+    """Partitions that each topic would get: 0 where the broker would refuse it, ``None`` where it does not tell (the
+    client may not describe configurations)."""
+    found: dict[str, int | None] = {}
+    for row in decode("CreateTopicsResponse", version, body)["topics"]:
+        partitions = row.get("num_partitions", -1)
+        found[row["name"]] = 0 if row["error_code"] else partitions if partitions > 0 else None
+    return found

@@ -1,0 +1,414 @@
+"""What usage is charged to: one bucket for each quota key and set of metric tags, of the kind that its key is measured
+by.
+
+A bucket knows its limit, whose it is and how it is enforced (`QuotaPolicy`); `quota_callbacks.client_quotas` sets
+these when quotas change and keeps the table. What a charge answers is a verdict with its reason. Pure: time is an
+argument, in whole milliseconds.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from random import SystemRandom
+from typing import TYPE_CHECKING, Any, Final
+
+from quota_callbacks.bloom_filters import TimedBloomFilters
+from quota_callbacks.entities import LONG_MAX, QuotaKey
+from quota_callbacks.policies import KAFKAS_WAY, EnforcementMode
+from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, SampledRate, Window
+from quota_callbacks.throttle_times import METRICS_WINDOW, ThrottleTimes
+from quota_callbacks.timeline import Timeline
+from quota_callbacks.token_bucket import TokenBucket
+from quota_callbacks.verdicts import Reason, Throttle
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from quota_callbacks.policies import QuotaPolicy
+
+Tags = tuple[tuple[str, str], ...]
+"""Metric tags, in the order of who named them."""
+
+NEVER_USED: Final = -(2**63)
+
+PACED_BURST_S: Final = 1.0
+"""The burst of a paced rate unless it is set: a second of the limit, so that what pauses for less loses nothing."""
+
+FALSE_POSITIVE_RATE: Final = 0.001
+"""One in a thousand new producer ids may pass for one that was seen, and costs nothing."""
+
+_SEED: Final = SystemRandom().getrandbits(32)
+"""Of the filters' hash: a client that knew it could make up ids that pass for seen."""
+
+SEEN_LATELY: Final = 256
+"""Producer ids of a user that are looked up without the filters, some 30 KiB."""
+
+FIRST_FILTER_IDS: Final = 64
+"""Producer ids that a user's first filter has room for; filters grow with demand."""
+
+
+class QuotaBucket(ABC):
+    """What all kinds have: whose it is, its limit, and when it was used."""
+
+    __slots__ = (
+        "_tags",
+        "_throttles",
+        "_timeline",
+        "dropped",
+        "entity",
+        "key",
+        "last_used_ms",
+        "limit",
+        "limit_of",
+        "policy",
+        "window",
+    )
+
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
+        self.key = key
+        self._tags = tags
+        self.window = window
+        self.limit: float | None = None
+        """In the key's unit; ``None`` is unlimited, and still recorded."""
+        self.entity = ""
+        """The entity whose quota the limit is, as tools print it."""
+        self.policy: QuotaPolicy = KAFKAS_WAY
+        self.last_used_ms = NEVER_USED
+        self.limit_of = -1
+        """The generation of quotas that the limit is of."""
+        self.dropped = False
+        """Whether it is no longer in the table, so that whoever has kept it has to ask again."""
+        self._throttles: ThrottleTimes | None = None
+        self._timeline: Timeline | None = None
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The metric tags that name it."""
+        return dict(self._tags)
+
+    @property
+    def paced(self) -> bool:
+        """Whether requests of this bucket take turns."""
+        return self.policy.mode is EnforcementMode.PACED and self.limit is not None
+
+    def reserve(self, amount: float, now_ms: int) -> Throttle | None:
+        """Paced: take a place for ``amount``; the request is to be held until it comes.
+
+        What it really was is told by `record`, and a difference by `correct`.
+        """
+        limit = self.limit
+        if limit is None:
+            return None
+        if self._timeline is None:
+            self._timeline = Timeline()
+        self.last_used_ms = now_ms
+        speed, burst = self.per_second(limit), self.burst(limit)
+        wait_ms = self._timeline.reserve(amount, speed, burst, now_ms)
+        if self.policy.observe:  # nobody waits, so nothing is to pile up
+            self._timeline.correct(min(0.0, burst + amount - self._timeline.debt(speed, now_ms)), speed, now_ms)
+        if wait_ms == 0:
+            return None
+        return self._verdict(wait_ms, self.observed(now_ms), limit, now_ms, hold=True)
+
+    def correct(self, difference: float, now_ms: int) -> None:
+        """Paced: a reservation was too small by ``difference``; below 0, too large, or not wanted after all."""
+        if self.limit is not None and self._timeline is not None:
+            self.last_used_ms = now_ms
+            self._timeline.correct(difference, self.per_second(self.limit), now_ms)
+
+    def per_second(self, limit: float) -> float:
+        """``limit`` as units a second."""
+        return limit
+
+    def burst(self, limit: float) -> float:
+        """How much may come at once where requests take turns, in the quota's unit."""
+        burst_s = self.policy.burst_s
+        return limit * (PACED_BURST_S if burst_s is None else burst_s)
+
+    @abstractmethod
+    def observed(self, now_ms: int) -> float:
+        """What is measured against the limit."""
+
+    def places(self, limit: float, now_ms: int) -> float:
+        """Paced: what may still come at once; below 0, how much is in line."""
+        debt = 0.0 if self._timeline is None else self._timeline.debt(self.per_second(limit), now_ms)
+        return self.burst(limit) - debt
+
+    @abstractmethod
+    def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        """Kafka's metrics of this bucket: names and values. ``throttle-time`` is NaN while nobody was throttled."""
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """What `restore` takes: plain values, with ages instead of times."""
+        return {} if self._timeline is None else {"timeline": self._timeline.state(now_ms)}
+
+    def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
+        """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""
+        self.last_used_ms = now_ms
+        if "timeline" in state:
+            self._timeline = Timeline()
+            self._timeline.restore(state["timeline"], now_ms)
+
+    def _throttle_time(self, now_ms: int) -> float:
+        return math.nan if self._throttles is None else self._throttles.average(now_ms)
+
+    def _verdict(self, throttle_ms: int, observed: float, limit: float, now_ms: int, *, hold: bool = False) -> Throttle:
+        policy = self.policy
+        throttle_ms = min(throttle_ms, policy.longest_throttle_ms)
+        if self._throttles is None:
+            self._throttles = ThrottleTimes(METRICS_WINDOW)
+        self._throttles.record(throttle_ms, now_ms)
+        reason = Reason(quota=self.key.value, entity=self.entity, observed=observed, limit=limit)
+        return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)
+
+
+class RateBucket(QuotaBucket):
+    """Byte rates and request time: Kafka's rate with its bound."""
+
+    __slots__ = ("_rate", "typical")
+
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window)
+        self._rate = SampledRate(window)
+        self.typical = 0.0
+        """What a request usually costs, for reservations made before the cost is known: a moving average."""
+
+    def charge(self, amount: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> Throttle | None:
+        """Record ``amount`` and say, Kafka's way, how long its sender has to wait, if at all."""
+        rate = self._rate
+        rate.record(amount, now_ms)
+        self.last_used_ms = now_ms
+        limit = self.limit
+        if limit is None:
+            return None
+        throttle_ms = rate.throttle_ms(limit, now_ms, longest_ms=longest_ms)
+        if throttle_ms == 0:
+            return None
+        return self._verdict(throttle_ms, rate.rate(now_ms), limit, now_ms)
+
+    def record(self, amount: float, now_ms: int) -> None:
+        """Record ``amount`` and ask nobody to wait; below 0 un-records what was charged at the same ``now_ms``."""
+        self._rate.record(amount, now_ms)
+        self.last_used_ms = now_ms
+
+    def settle(self, amount: float, reserved: float, now_ms: int) -> None:
+        """Paced: a request for which ``reserved`` was taken has cost ``amount``."""
+        self.record(amount, now_ms)
+        self.correct(amount - reserved, now_ms)
+        self.typical += (amount - self.typical) / 8 if self.typical else amount
+
+    def observed(self, now_ms: int) -> float:
+        """The rate: units a second over the window."""
+        return self._rate.rate(now_ms)
+
+    def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        """``byte-rate`` or ``request-time``, and ``throttle-time``."""
+        yield "request-time" if self.key is QuotaKey.REQUEST_PERCENTAGE else "byte-rate", self._rate.rate(now_ms)
+        yield "throttle-time", self._throttle_time(now_ms)
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """The samples."""
+        return super().state(now_ms) | {"rate": self._rate.state(now_ms)}
+
+    def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
+        """Take up the samples."""
+        super().restore(state, now_ms)
+        self._rate.restore(state.get("rate"), now_ms)
+
+
+class MutationBucket(QuotaBucket):
+    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate beside it that is only measured."""
+
+    __slots__ = ("_bucket", "_rate")
+
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window)
+        self._rate = SampledRate(METRICS_WINDOW)
+        self._bucket = TokenBucket.over(window)
+
+    def admit(self, mutations: float, now_ms: int) -> Throttle | None:
+        """Strict: while the bucket is not overdrawn, charge any amount and return ``None``.
+
+        Otherwise charge nothing, and return how long until it is paid off, which can be 0 ms when less than half a
+        millisecond is missing (``StrictControllerMutationQuota.record``).
+        """
+        limit = self._speed()
+        tokens = self._bucket.tokens(limit, now_ms)
+        if tokens < 0:
+            return self._verdict(self._bucket.throttle_ms(limit, now_ms), tokens, limit, now_ms)
+        self.last_used_ms = now_ms  # not for a refusal: Kafka's sensor expires an hour after its last record
+        self._rate.record(mutations, now_ms)
+        self._bucket.take(mutations, limit, now_ms)
+        return None
+
+    def charge(self, mutations: float, now_ms: int) -> None:
+        """Permissive: charge any amount, overdrawn or not (``PermissiveControllerMutationQuota.record``)."""
+        self.last_used_ms = now_ms
+        self._rate.record(mutations, now_ms)
+        self._bucket.take(mutations, self._speed(), now_ms)
+
+    def record(self, mutations: float, now_ms: int) -> None:
+        """Measure ``mutations`` and charge nothing."""
+        self.last_used_ms = now_ms
+        self._rate.record(mutations, now_ms)
+
+    def give_back(self, mutations: float, now_ms: int) -> None:
+        """What was charged did not come to pass: the broker refused it."""
+        self.last_used_ms = now_ms
+        self._bucket.take(-mutations, self._speed(), now_ms)
+
+    def throttle(self, now_ms: int) -> Throttle | None:
+        """How long until the bucket is no longer overdrawn."""
+        limit = self._speed()
+        throttle_ms = self._bucket.throttle_ms(limit, now_ms)
+        if throttle_ms == 0:
+            return None
+        return self._verdict(throttle_ms, self._bucket.tokens(limit, now_ms), limit, now_ms)
+
+    def burst(self, limit: float) -> float:
+        """The whole window, as in the token bucket, unless it is set."""
+        burst_s = self.policy.burst_s
+        return limit * (self._bucket.burst_s if burst_s is None else burst_s)
+
+    def tokens(self, now_ms: int) -> float:
+        """What is left; where requests take turns, of the burst."""
+        if self.paced and self.limit is not None:
+            return self.places(self.limit, now_ms)
+        return self._bucket.tokens(self._speed(), now_ms)
+
+    def _speed(self) -> float:
+        """Without a limit, Kafka refills at ``Long.MAX_VALUE``, so that a touch clears any debt."""
+        return float(LONG_MAX) if self.limit is None else self.limit
+
+    def observed(self, now_ms: int) -> float:
+        """The tokens."""
+        return self.tokens(now_ms)
+
+    def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        """``mutation-rate``, ``tokens`` and ``throttle-time``."""
+        yield "mutation-rate", self._rate.rate(now_ms)
+        yield "tokens", self.tokens(now_ms)
+        yield "throttle-time", self._throttle_time(now_ms)
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """Tokens and samples."""
+        mine = {"rate": self._rate.state(now_ms), "tokens": self._bucket.state(now_ms)}
+        return super().state(now_ms) | mine
+
+    def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
+        """Take up tokens and samples."""
+        super().restore(state, now_ms)
+        self._rate.restore(state.get("rate"), now_ms)
+        self._bucket.restore(state.get("tokens"), now_ms)
+
+
+class ProducerIdBucket(QuotaBucket):
+    """Producer ids (KIP-936): an id that was not seen in the window takes a token; all tokens come back in a window."""
+
+    __slots__ = ("_bucket", "_filters", "_rate", "_seen_until_ms")
+
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
+        super().__init__(key, tags, window)
+        self._rate = SampledRate(window)
+        self._bucket = TokenBucket(window.seconds)
+        self._filters: TimedBloomFilters | None = None
+        self._seen_until_ms: dict[int, int] | None = None
+        """Producer ids that came lately, and until when the filters remember them; most requests bring one of these."""
+
+    def charge(self, producer_id: int, now_ms: int) -> Throttle | None:
+        """Look the id up, charge it when it is new, and say how long its sender has to wait, if at all.
+
+        Ids below 0 are none. The limit is ids a window: so many at once, and so many more in each window.
+        """
+        lately = self._seen_until_ms
+        if lately is None:
+            lately = self._seen_until_ms = {}
+        if producer_id < 0 or now_ms < lately.get(producer_id, NEVER_USED):
+            return None
+        filters = self.filters
+        seen = filters.seen_or_add(producer_id, now_ms)
+        if len(lately) >= SEEN_LATELY:
+            lately.clear()
+        lately[producer_id] = filters.remembers_until_ms
+        return None if seen else self.charge_new(now_ms)
+
+    @property
+    def filters(self) -> TimedBloomFilters:
+        """The ids that were seen in the window; made when it is first asked for, as most users have none."""
+        if self._filters is None:
+            window_ms = self.window.seconds * 1000
+            self._filters = TimedBloomFilters(window_ms, FALSE_POSITIVE_RATE, FIRST_FILTER_IDS, seed=_SEED)
+        return self._filters
+
+    def charge_new(self, now_ms: int) -> Throttle | None:
+        """Charge an id that is new, or that cannot be told."""
+        self.last_used_ms = now_ms
+        self._rate.record(1, now_ms)
+        limit = self.limit
+        if limit is None:
+            return None
+        if self.paced:
+            return _after(self.reserve(1, now_ms))
+        rate = self.per_second(limit)
+        tokens = self._bucket.take(1, rate, now_ms)
+        if tokens >= 0:
+            return None
+        return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
+
+    def per_second(self, limit: float) -> float:
+        """The limit is so many in a window."""
+        return limit / self.window.seconds
+
+    def burst(self, limit: float) -> float:
+        """All of a window's ids, unless it is set."""
+        burst_s = self.policy.burst_s
+        return limit if burst_s is None else self.per_second(limit) * burst_s
+
+    def tokens(self, now_ms: int) -> float:
+        """Ids that may still come at once; unlimited without a limit."""
+        if self.paced and self.limit is not None:
+            return self.places(self.limit, now_ms)
+        return math.inf if self.limit is None else self._bucket.tokens(self.per_second(self.limit), now_ms)
+
+    def observed(self, now_ms: int) -> float:
+        """The tokens."""
+        return self.tokens(now_ms)
+
+    def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
+        """``rate``, ``tokens`` and ``throttle-time``."""
+        yield "rate", self._rate.rate(now_ms)
+        yield "tokens", self.tokens(now_ms)
+        yield "throttle-time", self._throttle_time(now_ms)
+
+    def state(self, now_ms: int) -> dict[str, Any]:
+        """Tokens, samples and filters."""
+        return super().state(now_ms) | {
+            "rate": self._rate.state(now_ms),
+            "tokens": self._bucket.state(now_ms),
+            "filters": None if self._filters is None else self._filters.state(now_ms),
+        }
+
+    def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
+        """Take up tokens, samples and filters."""
+        super().restore(state, now_ms)
+        self._rate.restore(state.get("rate"), now_ms)
+        self._bucket.restore(state.get("tokens"), now_ms)
+        if state.get("filters") is not None:
+            self.filters.restore(state["filters"], now_ms)
+
+
+def _after(verdict: Throttle | None) -> Throttle | None:
+    """The verdict on what has been forwarded already: its sender is muted, since it can no longer be held."""
+    return None if verdict is None else replace(verdict, hold=False)
+
+
+BUCKET_KINDS: Final[Mapping[QuotaKey, type[QuotaBucket]]] = {
+    QuotaKey.PRODUCER_BYTE_RATE: RateBucket,
+    QuotaKey.CONSUMER_BYTE_RATE: RateBucket,
+    QuotaKey.REQUEST_PERCENTAGE: RateBucket,
+    QuotaKey.CONTROLLER_MUTATION_RATE: MutationBucket,
+    QuotaKey.PRODUCER_IDS_RATE: ProducerIdBucket,
+}
+"""How each quota key is measured."""

@@ -1,0 +1,146 @@
+"""``request_percentage`` (KIP-124): thread time in percent of one thread, 100 being one thread that is always busy.
+
+A proxy does not see the broker's threads. A request costs an estimate of the broker's handler time, which is charged
+and checked when its reply comes, and the proxy's own thread time, which is charged with the connection's next request
+and, like a broker's network thread time, checked only then (``ClientRequestQuotaManager``). No throttle is longer than
+one sample of the window.
+
+Exempt, and counted as such: Produce without acks, SASL while the connection authenticates, and what only brokers send
+(``KafkaApis``, KIP-124).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from quota_callbacks.buckets import RateBucket
+from quota_callbacks.entities import QuotaKey
+from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from quota_callbacks.request_costs import DEFAULT_COSTS, RequestCost, estimate_ms
+from quota_callbacks.reservations import give_back_reservation, note_reservation, take_reservation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from quota_callbacks.client_quotas import ClientQuotas
+    from quota_callbacks.requests import Request
+    from quota_callbacks.verdicts import Throttle
+
+KEY: Final = QuotaKey.REQUEST_PERCENTAGE
+PRODUCE: Final = 0
+SASL: Final = frozenset({17, 36})
+"""SaslHandshake, SaslAuthenticate."""
+BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82})
+"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, Vote, BeginQuorumEpoch,
+EndQuorumEpoch, AlterPartition, Envelope, FetchSnapshot, BrokerRegistration, BrokerHeartbeat, AllocateProducerIds,
+ControllerRegistration, AssignReplicasToDirs, UpdateRaftVoter."""
+PERCENT_PER_NS: Final = 100.0 / 1e9
+"""``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
+
+
+class RequestPercentage:
+    """Charges thread time to the buckets of its sender."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._quotas: ClientQuotas
+        self._request_time_ms: Callable[[Request], float | None]
+        self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Take the buckets and the cost model; ``costs`` of the options go before the measured ones."""
+        self._quotas = context.quotas
+        self._request_time_ms = context.request_time_ms
+        if unknown := context.options.keys() - {"costs"}:
+            raise ValueError(f"unknown option {min(unknown)!r}; known: costs")
+        self._costs = {**DEFAULT_COSTS, **read_costs(context.options.get("costs", {}))}
+
+    @hookimpl
+    def enforced_quotas(self) -> frozenset[QuotaKey]:
+        """Request time."""
+        return frozenset({KEY})
+
+    @hookimpl(trylast=True)
+    def request_time_ms(self, request: Request) -> float:
+        """Estimate it by what was measured on a real broker, or as the options have it."""
+        observed_ms = _observed_ms(request)
+        return estimate_ms(request.api_key, request.request_bytes, request.response_bytes, observed_ms, self._costs)
+
+    @hookimpl
+    def request_received(self, request: Request, now_ms: int) -> Throttle | None:
+        """Have the proxy's own time measured; charge what will have no reply; paced, take a place."""
+        bucket = self._quotas.bucket_for(request, KEY, RateBucket)
+        if bucket is None:
+            return None
+        request.connection.measure_thread_time = True
+        if request.api_key == PRODUCE and request.acks == 0:
+            self._exempt(request, now_ms)
+            return None
+        if bucket.paced and not is_exempt(request):
+            expected = bucket.typical
+            note_reservation(request, KEY, bucket, expected)
+            return bucket.reserve(expected, now_ms)
+        return None
+
+    @hookimpl
+    def response_received(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge the handler's time, and what the proxy has spent on this connection since the last reply."""
+        bucket = self._quotas.bucket_for(request, KEY, RateBucket)
+        if bucket is None:
+            return None
+        if is_exempt(request):
+            self._exempt(request, now_ms)
+            return None
+        connection = request.connection
+        nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
+        own_ns, connection.thread_ns = connection.thread_ns, 0
+        reservation = take_reservation(request, KEY, RateBucket)
+        if reservation is not None:
+            held, reserved = reservation
+            held.settle((nanos + own_ns) * PERCENT_PER_NS, reserved, now_ms)
+            return None
+        if own_ns:
+            bucket.record(own_ns * PERCENT_PER_NS, now_ms)
+        return bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
+
+    @hookimpl
+    def request_abandoned(self, request: Request, now_ms: int) -> None:
+        """Give back the place of a request whose reply did not come."""
+        give_back_reservation(request, KEY, RateBucket, now_ms)
+
+    def _exempt(self, request: Request, now_ms: int) -> None:
+        connection = request.connection
+        nanos = round((self._request_time_ms(request) or 0.0) * 1e6) + connection.thread_ns
+        connection.thread_ns = 0
+        self._quotas.exempt_request_time.record(nanos * PERCENT_PER_NS, now_ms)
+
+
+def read_costs(options: object) -> dict[int, RequestCost]:
+    """The option ``costs``: by API key, ``{ base_ms = 0.07, per_kib_ms = 0.002 }``. Raises `ValueError`."""
+    if not isinstance(options, dict):
+        raise ValueError(f"costs = {options!r}: expected a table by API key")  # noqa: TRY004 -- as all options' errors
+    costs = {}
+    for name, cost in options.items():
+        try:
+            costs[int(name)] = RequestCost(**{key: float(value) for key, value in cost.items()})
+        except (TypeError, ValueError, AttributeError) as error:
+            rule = 'expected API key = { base_ms = milliseconds, per_kib_ms = milliseconds }, such as "0" for Produce'
+            raise ValueError(f"costs.{name} = {cost!r}: {rule} ({error})") from error
+    return costs
+
+
+def is_exempt(request: Request) -> bool:
+    """Whether no quota counts the time of ``request``."""
+    api_key = request.api_key
+    if api_key in SASL:
+        return request.connection.authenticating
+    return api_key in BETWEEN_BROKERS or (api_key == PRODUCE and request.acks == 0)
+
+
+def _observed_ms(request: Request) -> float | None:
+    """The time between forwarding and reply, which no handler can have exceeded."""
+    if request.forwarded_s is None or request.reply_s is None:
+        return None
+    return (request.reply_s - request.forwarded_s) * 1000.0

@@ -1,0 +1,65 @@
+"""What a process is said to use, against what the process says of itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from benchmarks.bench.cores import Cores, ProcessMeter, pin_process
+from benchmarks.bench.errors import BenchError
+
+SPIN = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\nsys.stdin.read()"
+GONE = 2**22 + 1
+"""Above the highest process id that Linux gives."""
+
+
+def test_the_clock_of_a_process_is_its_cpu_time() -> None:
+    before = time.process_time()
+    measured = ProcessMeter(os.getpid()).cpu_s
+    assert before <= measured
+
+
+def test_children_count() -> None:
+    meter = ProcessMeter(os.getpid())
+    alone_bytes = meter.resident_bytes
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        # Its clock alone, since other tests' children come and go.
+        assert ProcessMeter(child.pid).cpu_s >= 0.2
+        own_s = time.process_time()
+        assert meter.cpu_s >= own_s + 0.2
+        assert meter.resident_bytes > alone_bytes
+        child.kill()
+
+
+def test_a_process_that_is_gone() -> None:
+    with pytest.raises(BenchError, match="no process"):
+        ProcessMeter(GONE)
+    with pytest.raises(BenchError, match="cannot pin"):
+        pin_process(GONE, 0)
+
+
+def test_the_prefix_pins_a_command() -> None:
+    core = max(os.sched_getaffinity(0))
+    command = [
+        *Cores(work=0, proxy=core).proxy_prefix(),
+        sys.executable,
+        "-c",
+        "import os; print(os.sched_getaffinity(0))",
+    ]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout
+    assert said.strip() == f"{{{core}}}"
+
+
+def test_a_running_process_is_pinned() -> None:
+    core = max(os.sched_getaffinity(0))
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as child:
+        pin_process(child.pid, core)
+        assert psutil.Process(child.pid).cpu_affinity() == [core]
+        child.kill()

@@ -1,0 +1,134 @@
+"""The example plugins: over memory channels, and loaded by the real proxy in front of a real broker."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from examples import quota_per_topic, team_quotas
+from examples.quota_per_topic import QuotaPerTopic
+from examples.team_quotas import TeamQuotas
+from proxy.wire.apis import ApiKey
+from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.hookspecs import PluginContext
+from quota_callbacks.sampled_rate import Window
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.conftest import leads
+from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until
+from tests.proxy.playbook import open_book, read_reply, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+    from testbed.cluster import KafkaCluster
+
+PRODUCE = ApiKey.PRODUCE
+TEAMS = {"teams": {"blue": {"members": ["alice", "bob"], "producer_byte_rate": 1000}}}
+
+
+def context(options: dict[str, Any]) -> PluginContext:
+    quotas = ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=lambda *_: None, quota_limit=lambda *_: None
+    )
+    return PluginContext(options=options, quotas=quotas)
+
+
+def options_of(module: Any) -> dict[str, Any]:
+    """What stands in the module's docstring as configuration."""
+    text = "\n".join(line[4:] for line in module.__doc__.splitlines() if line.startswith("    "))
+    loaded = tomllib.loads(text)
+    (name,) = loaded["plugins"]["load"]
+    options: dict[str, Any] = loaded["plugins"]["options"][name]
+    return options
+
+
+def produce(number: int, **bytes_by_topic: int) -> bytes:
+    rows = [
+        {"name": topic, "partition_data": [{"index": 0, "records": bytes(size)}]}
+        for topic, size in bytes_by_topic.items()
+    ]
+    return request(PRODUCE, 9, number, acks=1, topic_data=rows)
+
+
+async def test_a_topic_has_one_limit_whoever_produces(autojump_clock: MockClock) -> None:
+    plugin = QuotaPerTopic()
+    plugin.configure(context({"orders": 1000}))
+    async with open_book(plugins={"topics": plugin}) as book:
+        throttles = []
+        for number, sizes in enumerate(({"free": 90_000}, {"orders": 8000}, {"free": 9000, "orders": 5000})):
+            answer = await book.round_trip(produce(number, **sizes), reply(PRODUCE, 9, number))
+            throttles.append(read_reply(PRODUCE, 9, answer)["throttle_time_ms"])
+        assert throttles == [0, 0, 3000]
+        (decision,) = book.house.decisions
+        assert (decision.quota, decision.entity, decision.limit) == ("topic_byte_rate", "topic=orders", 1000)
+
+
+async def test_a_team_shares_one_bucket(autojump_clock: MockClock) -> None:
+    plugin = TeamQuotas()
+    plugin.configure(context(TEAMS))
+    alone = [(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(user="carol"), 1000)]
+    async with open_book(plugins={"teams": plugin}, quotas=alone) as book:
+        throttles = {}
+        for number, user in enumerate(("alice", "bob", "carol", "dave")):
+            book.connection.info.user = user
+            frame = request(PRODUCE, 9, number, acks=1, padding=6000)
+            answer = await book.round_trip(frame, reply(PRODUCE, 9, number))
+            throttles[user] = read_reply(PRODUCE, 9, answer)["throttle_time_ms"]
+            await trio.sleep_until(book.connection.mute.until_s)
+        assert throttles["bob"] == pytest.approx(2000, abs=100), "alice has used up the most of it"
+        assert (throttles["alice"], throttles["carol"], throttles["dave"]) == (0, 0, 0)
+        (decision,) = book.house.decisions
+        assert decision.entity == "team=blue"
+
+
+@pytest.mark.parametrize(
+    ("plugin", "options", "said"),
+    [
+        (QuotaPerTopic, {"orders": 0}, "orders = 0: expected bytes a second, above 0"),
+        (QuotaPerTopic, {"orders": "much"}, "orders = 'much': expected"),
+        (TeamQuotas, {"teams": {"a": {"members": ["x"]}, "b": {"members": ["x"]}}}, "x is in two teams, a and b"),
+        (TeamQuotas, {"teams": {"a": {"producer_byte_rate": -1}}}, "producer_byte_rate = -1: must be"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(plugin: Any, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        plugin().configure(context(options))
+
+
+@pytest.mark.parametrize("module", [quota_per_topic, team_quotas])
+def test_what_the_docstring_shows_is_taken(module: Any) -> None:
+    plugin = QuotaPerTopic() if module is quota_per_topic else TeamQuotas()
+    plugin.configure(context(options_of(module)))
+    assert plugin.limits
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "entity"),
+    [
+        ("examples.quota_per_topic:QuotaPerTopic", "orders = 1000", "topic=orders"),
+        (
+            "examples.team_quotas:TeamQuotas",
+            'teams.blue = { members = ["ANONYMOUS"], producer_byte_rate = 1000 }',
+            "team=blue",
+        ),
+    ],
+)
+def test_the_real_proxy_enforces_them(kafka: KafkaCluster, name: str, options: str, entity: str) -> None:
+    config = f'[plugins]\nload = ["{name}"]\n[plugins.options."{name}"]\n{options}\n'
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    if "orders" not in client.list_topics().topics:
+        client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(30)
+        wait_until(lambda: leads(client, "orders"), "the broker leads the topic")
+    body = messages.produce_body("orders", messages.batch(bytes(30_000)))
+    with ProxyProcess(kafka.bootstrap_servers, config=config) as proxy, RawClient(proxy.port) as raw:
+        answer = messages.read_produce_reply(raw.call(messages.PRODUCE, messages.PRODUCE_VERSION, body))
+        assert answer.error_code == 0
+        assert 15_000 < answer.throttle_ms <= 21_000
+        proxy.wait_for_log(f"entity='{entity}'")
