@@ -38,6 +38,8 @@ QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."
 
 _METADATA: Final = 12
 _CREATE_TOPICS: Final = 7
+_LIST_OFFSETS: Final = 4
+_LATEST: Final = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,12 +166,13 @@ class Behind:
         return found
 
     def makes(self, *topics: tuple[str, int]) -> None:
-        """Create topics and wait until the broker knows them."""
+        """Create topics and wait until the broker knows and leads all of their partitions."""
         rows = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in topics]
         reply = self.ask(ApiKey.CREATE_TOPICS, _CREATE_TOPICS, {"topics": rows, "timeout_ms": 30_000})
         assert [row["error_code"] for row in reply["topics"]] == [0] * len(rows)
         for name, count in topics:
             self.will_have(name, count)
+            eventually(lambda: self._leads(name, count), f"the broker leads the partitions of {name}")
 
     def will_have(self, topic: str, partitions: int) -> None:
         """Wait until a topic has so many partitions; 0 for one that is to go."""
@@ -178,6 +181,13 @@ class Behind:
     def has_caught_up(self) -> None:
         """Wait until whatever the controller was asked to create before now would be there."""
         self.makes((unique("sentinel"), 1))
+
+    def _leads(self, topic: str, partitions: int) -> bool:
+        """Whether the leaders answer: Metadata knows a partition before its log is there to be written."""
+        rows = [{"partition_index": number, "timestamp": _LATEST} for number in range(partitions)]
+        request = {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]}
+        answered = self.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, request)["topics"][0]["partitions"]
+        return all(row["error_code"] == 0 for row in answered)
 
     def _described(self, topic: str) -> Message:
         request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
