@@ -7,6 +7,8 @@ Blocks while it reads a file, opens no sockets, and knows of the project only th
     kinds            kinds of values: durations, sizes, choices, lists
     address_kinds    those that name hosts, ports and brokers; `addresses` has the values
     quotas           the `[[quotas]]` tables
+    usage            the keys of windows and of `quota.state`
+    workers          how many processes
     plugin_options   the free tables of the plugins
     units            durations and sizes with their units
     loading          from a file and flags to a `Config`, or to all problems at once
@@ -40,12 +42,11 @@ from config.schema import (
     LogLevel,
     OnError,
     Plugins,
-    ProducerIdQuota,
-    QuotaWindow,
     Shutdown,
     UnknownNodeIdError,
     Upstream,
 )
+from config.usage import ProducerIdQuota, QuotaWindow
 
 __all__ = [
     "FLAGS",

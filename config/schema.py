@@ -16,10 +16,11 @@ from config.keys import Reload, Section, Setting
 from config.kinds import Boolean, Choice, Duration, ListOf, Size, Text, Whole
 from config.plugin_options import PluginOptions
 from config.quotas import ConfiguredQuota, QuotaTables, merged_quotas
+from config.usage import INT_MAX, ProducerIdQuota, QuotaState, QuotaWindow
+from config.workers import Workers
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.policies import Quota
 
-INT_MAX: Final = 2**31 - 1  # Kafka's INT, which its own quota.window.* are
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
@@ -272,68 +273,6 @@ class Enforcement:
     ] = ()
 
 
-_NUM_DOC: Final = "Samples that a rate is kept in."
-_SIZE_DOC: Final = "Seconds that one sample spans."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaWindow:
-    """The samples that a rate is measured over; the names are the broker's own."""
-
-    num: Annotated[int, Setting("num", Whole(1, INT_MAX), _NUM_DOC, Reload.RESTART)] = 11
-    size_s: Annotated[int, Setting("size.seconds", Whole(1, INT_MAX), _SIZE_DOC, Reload.RESTART)] = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProducerIdQuota:
-    """The windows of ``producer_ids_rate`` (KIP-936)."""
-
-    num: Annotated[int, Setting("window.num", Whole(1, INT_MAX), _NUM_DOC, Reload.RESTART)] = 11
-    size_s: Annotated[
-        int,
-        Setting(
-            "window.size.seconds",
-            Whole(1, INT_MAX),
-            "Seconds that a producer id is remembered, and in which producer_ids_rate new ones may come.",
-            Reload.RESTART,
-        ),
-    ] = 3600
-    cleanup_interval_ms: Annotated[
-        int,
-        Setting(
-            "cache.cleanup.scheduler.interval.ms",
-            Whole(1, INT_MAX),
-            "Milliseconds between looks for expired filters, at most; clean-up is lazy and wakes nobody.",
-            Reload.RESTART,
-        ),
-    ] = 10
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QuotaState:
-    """Where usage is kept over a restart, so that it forgives nobody."""
-
-    file: Annotated[
-        str | None,
-        Setting(
-            "file",
-            Text("the path of a file"),
-            "The file that rates, tokens and producer ids are saved to, and taken up from at start; without it a "
-            "restart forgets all usage. One file for each proxy.",
-            Reload.RESTART,
-        ),
-    ] = None
-    interval_s: Annotated[
-        float,
-        Setting(
-            "interval",
-            Duration("1s", "1h"),
-            "How often what has changed is saved; a stop saves, too.",
-            Reload.RESTART,
-        ),
-    ] = 5.0
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plugins:
     """Which plugins run, and with what options. All that are installed do, unless disabled."""
@@ -379,6 +318,17 @@ class Config:
 
     upstream: Annotated[Upstream, Section("upstream", "The Kafka cluster behind the proxy.")]
     listen: Annotated[Listen, Section("listen", "Where clients connect.")]
+    workers: Annotated[
+        int,
+        Setting(
+            "workers",
+            Workers(),
+            'Processes that serve clients, on the same ports; "auto" is one for each core.',
+            Reload.RESTART,
+            "--workers",
+        ),
+    ] = 1
+    """`config.workers.AUTO` stands for one for each core."""
     limits: Annotated[Limits, Section("limits", "Caps that keep one client from starving the others.")] = field(
         default_factory=Limits
     )

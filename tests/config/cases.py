@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from config import HostPort, LogFormat, LogLevel, NodeIds, OnError
+from config.workers import AUTO
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
 SIZE: Final = (
@@ -21,6 +22,7 @@ HOST: Final = 'expected a host name or IP address that clients can reach, such a
 WILDCARD: Final = f"{HOST}; a wildcard is for listening; clients cannot connect to it"
 NODE_IDS: Final = 'expected broker ids as ranges and commas, such as "0-2,1001-1010"'
 SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
+WORKERS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
 IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
 LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
 
@@ -74,6 +76,9 @@ GOOD: Final = (
     Good("listen.node_ids", '"1001-1010, 0 - 2"', NodeIds(ranges=((0, 2), (1001, 1010)))),
     Good("listen.backlog", "1", 1),
     Good("listen.backlog", "65535", 65535),
+    Good("workers", "1", 1),
+    Good("workers", "64", 64),
+    Good("workers", '"auto"', AUTO),
     Good("limits.max_frame_bytes", '"1MiB"', 2**20),
     Good("limits.max_frame_bytes", '"1.5 MB"', 1_500_000),
     Good("limits.max_frame_bytes", "1024", 1024),
@@ -137,6 +142,7 @@ def _size(key: str) -> tuple[Bad, ...]:
 
 
 BAD: Final = (
+    *_misfits("workers", WORKERS, "0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}"),
     *_misfits("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
     *(
         Bad("upstream.bootstrap_servers", f'["a:1", {item}]', f"{CONNECT}{why}", item, 1, schema_sees=seen)

@@ -47,6 +47,7 @@ def test_the_defaults() -> None:
         "listen.advertised_port": "None",
         "listen.node_ids": "0-31",
         "listen.backlog": "1024",
+        "workers": "1",
         "limits.max_frame_bytes": "104857600",
         "limits.max_collected_bytes": "67108864",
         "limits.max_connections": "10000",

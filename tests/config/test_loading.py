@@ -188,7 +188,7 @@ exempt_users = ["a", 1]
         (
             '"a b" = 5',
             (
-                '"a b": unknown key; known here: upstream, listen, limits, shutdown, admin, log, enforcement, '
+                '"a b": unknown key; known here: upstream, listen, workers, limits, shutdown, admin, log, enforcement, '
                 "quota, controller, producer, quotas, plugins"
             ),
         ),

@@ -17,7 +17,7 @@ NEEDS_RESTART = (
     *("admin.listen", "log.format", "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("producer.id.quota.cache.cleanup.scheduler.interval.ms", "plugins.disabled", "plugins.load", "plugins.options"),
-    *("quota.state.file", "quota.state.interval"),
+    *("quota.state.file", "quota.state.interval", "workers"),
 )
 AT_ONCE = (
     *(

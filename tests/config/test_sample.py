@@ -90,7 +90,7 @@ def comments() -> dict[str, str]:
         if match := re.fullmatch(r"#?\[+([a-z_.]+)\]+", line):
             header = match[1]
         elif match := re.match(r"#?([a-z_.]+) = ", line):
-            above[f"{header}.{match[1]}"] = comment
+            above[f"{header}.{match[1]}".lstrip(".")] = comment
         comment = f"{comment}{line[1:]}" if line.startswith("# ") else ""
     return above
 
