@@ -19,7 +19,6 @@ from proxy.muting import Mute
 from proxy.reply_plans import TOKEN_PLAN
 from proxy.reply_relay import ReplyRelay
 from proxy.request_relay import RequestRelay
-from proxy.sockets import PlainChannel, splice
 from proxy.wire.apis import API_NAMES
 from proxy.wire.errors import PeerFault
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
 
     from proxy.authentication import Authentication
     from proxy.house import House
+    from proxy.sockets import PlainChannel
     from proxy.wire.heads import RequestHead
     from quota_callbacks.requests import Connection
 
@@ -83,7 +83,7 @@ class ClientConnection:
         self.replying = False
         """Whether somebody writes to the client; see `let_others_reply`."""
         self.requesting = False
-        """Whether the request relay is between a read and the end of the write after it."""
+        """Whether the request relay has read what it could not hand on at once."""
         self.unacknowledged = False
         """Whether the last thing the broker was told was a Produce without acks, whose failure it tells by closing."""
         self.can_splice = False
@@ -163,9 +163,18 @@ class ClientConnection:
         """What remains of the mute now, for a reply of the proxy's own."""
         return self.mute.remaining_ms(self.house.clock())
 
+    @property
+    def local_reply_is_due(self) -> bool:
+        """Whether it is the turn of an answer of the proxy's own, and nobody writes who will see to it."""
+        first = self.in_flight.first
+        return first is not None and first.local_reply is not None and not self.replying
+
     async def flush_local_replies(self) -> None:
         """Send the proxy's own answers whose turn it is, unless the reply relay is writing and will do it itself."""
-        while not self.replying and (first := self.in_flight.first) is not None and first.local_reply is not None:
+        while self.local_reply_is_due:
+            first = self.in_flight.first
+            if first is None or first.local_reply is None:
+                raise AssertionError("an answer is due, and there is none")
             self.replying = True
             exchange = self.in_flight.pop()
             await self.client.send([first.local_reply()])
@@ -201,14 +210,10 @@ class ClientConnection:
             exchange.completed_s = self.house.clock()
             self.house.hooks.request_completed(exchange)
 
-    async def splice(self, source: PlainChannel, target: PlainChannel, count: int) -> int | None:
-        """Move ``count`` bytes past user space; fewer when ``source`` ended. Only while `can_splice`."""
-        moved = await splice(source, target, count, self.house.pipes)
-        if moved is None:
-            return None
+    def spliced(self, moved: int) -> None:
+        """So many bytes have passed user space by."""
         self.house.counters.bytes_spliced += moved
         self.last_active_s = self.house.clock()
-        return moved
 
     # --- for the server ---
 

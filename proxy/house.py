@@ -9,7 +9,8 @@ import trio
 
 from proxy.decisions import Decisions
 from proxy.mutation_lookup import CreatedTopics
-from proxy.sockets import READ_BUFFER_BYTES, Pipes
+from proxy.sockets import READ_BUFFER_BYTES
+from proxy.splicing import Pipes
 from proxy.thread_time import Spells
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from proxy.counters import Counters
     from proxy.enforcement import Enforcement
     from proxy.hook_calls import HookCalls
+    from proxy.poller import Poller
     from proxy.topology import Topology
     from proxy.upstream import Upstream
 
@@ -46,6 +48,7 @@ class House:
         "hooks",
         "limits",
         "pipes",
+        "poller",
         "spells",
         "topology",
         "upstream",
@@ -61,6 +64,7 @@ class House:
         hooks: HookCalls,
         enforcement: Enforcement,
         counters: Counters,
+        poller: Poller,
     ) -> None:
         self.limits = limits
         self.topology = topology
@@ -72,6 +76,7 @@ class House:
         self.created_topics = CreatedTopics()
         self.spells = Spells()
         self.pipes = Pipes()
+        self.poller = poller
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of every connection. Used between a read and the write after it, never across a wait."""
         self.view = memoryview(self.buffer)

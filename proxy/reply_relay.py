@@ -1,7 +1,8 @@
 """From the broker to the client: matches replies with requests, asks the quota callbacks, edits, and sends at once.
 
 One per upstream connection, run by `proxy.client_connection`. A reply is never held back (KIP-219): what a quota says
-mutes the client's channel, and the reply carries the time that remains.
+mutes the client's channel, and the reply carries the time that remains. From read to write it is a step of the poller's
+(`ReplyRelay._step`); the task runs only while the client takes nothing, or the proxy's own answers go first.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from proxy.errors import UpstreamFault
 from proxy.judging import judge_reply
 from proxy.reply_edits import edit_reply
 from proxy.reply_plans import ReplyKind
-from proxy.request_relay import READS_A_WAKE_UP, SPLICE_FROM_BYTES
-from proxy.sockets import READ_BYTES, PlainChannel
+from proxy.request_relay import READS_A_STEP, SPLICE_FROM_BYTES
+from proxy.sockets import READ_BYTES
+from proxy.splicing import Splice
 from proxy.wire.apis import API_NAMES, ApiKey
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.fetch_walk import FetchWalk
@@ -25,6 +27,7 @@ from proxy.wire.mutations import read_topic_errors
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection
     from proxy.in_flight import Exchange
+    from proxy.sockets import PlainChannel
 
 _INT32 = Struct(">i")
 
@@ -36,10 +39,13 @@ class ReplyRelay:
         "_connection",
         "_current",
         "_done",
+        "_ended",
         "_house",
         "_parts",
         "_scanner",
+        "_sending",
         "_sent_to",
+        "_splice",
         "_tail",
         "_upstream",
         "_walk",
@@ -57,6 +63,10 @@ class ReplyRelay:
         """The request whose reply is passing."""
         self._walk: FetchWalk | None = None
         self._done: list[Exchange] = []
+        self._ended = False
+        self._sending = False
+        """Whether a part of what was read could not be sent at once."""
+        self._splice: Splice | None = None
 
     @property
     def mid_reply(self) -> bool:
@@ -65,19 +75,44 @@ class ReplyRelay:
 
     async def run(self) -> None:
         """Relay until the broker ends its side. Raises `UpstreamFault`, `PeerFault` or ``OSError``."""
-        while True:
-            await self._upstream.readable()
-            for _ in range(READS_A_WAKE_UP):
-                if self._connection.others_reply_first:
-                    await self._connection.let_others_reply()
-                end = self._read()
-                if end is None:
-                    break
-                if end == 0:
-                    return
-                await self._take(end)
-                if end < READ_BYTES:
-                    break
+        connection = self._connection
+        try:
+            while not self._ended:
+                if connection.others_reply_first:
+                    await connection.let_others_reply()
+                await self._upstream.steps(self._step)
+                if self._sending:
+                    await self._send()
+        finally:
+            if self._splice is not None:
+                self._splice.close()
+
+    def _step(self) -> bool:
+        """Read, scan and send what can be sent without waiting. ``False`` when the task has to go on: the broker has
+        ended its side, the client takes nothing, or an answer of the proxy's own goes first.
+        """
+        upstream = self._upstream
+        for _ in range(READS_A_STEP):
+            if self._connection.others_reply_first:
+                return False
+            if self._to_splice():
+                moved = self._splice_now()
+                if self._sending:
+                    return False
+                if not upstream.may_read or (moved and self._to_splice()):
+                    return True
+            end = self._read()
+            if end is None:
+                return True
+            if end == 0:
+                self._ended = True
+                return False
+            self._take(end)
+            if self._sending:
+                return False
+            if not upstream.may_read:
+                return True
+        return True
 
     def _read(self) -> int | None:
         buffer, tail = self._house.view, self._tail
@@ -90,18 +125,16 @@ class ReplyRelay:
         self._connection.last_active_s = self._house.clock()
         return kept + count
 
-    async def _take(self, end: int) -> None:
+    def _take(self, end: int) -> None:
         """Scan what was read and send it; measure the thread time of it where somebody wants to know."""
         info = self._connection.info
-        spell = self._house.spells.begin() if info.measure_thread_time else None
+        spell = self._house.spells.begin() if info.measure_thread_time else 0
         self._scan(end)
-        if spell is not None:
-            spell.done()
-        await self._send()
-        if spell is not None:
-            info.thread_ns += spell.own_ns()
+        self._send_now()
+        if spell:
+            info.thread_ns += self._house.spells.end(spell)
 
-    # --- synchronous part ---
+    # --- scanning ---
 
     def _scan(self, end: int) -> None:
         scanner = self._scanner
@@ -256,41 +289,71 @@ class ReplyRelay:
             self._parts.append(first.local_reply())
             self._done.append(in_flight.pop())
 
-    # --- asynchronous part ---
+    # --- sending ---
+
+    def _send_now(self) -> None:
+        """Send what was scanned; what the client does not take now is left to `_send`."""
+        connection, parts = self._connection, self._parts
+        if parts:
+            self._parts = []
+            rest = connection.client.send_now(parts)
+            if rest:
+                self._parts = [rest]
+                self._sending = connection.replying = True
+                return
+        self._sent()
 
     async def _send(self) -> None:
+        """Wait until the client has taken it."""
         connection = self._connection
-        parts, self._parts = self._parts, []
-        connection.replying = True
-        if parts:
+        if self._splice is not None and self._splice.held:
+            await self._splice.drain()
+        if self._parts:
+            parts, self._parts = self._parts, []
             await connection.client.send(parts)
-        await self._splice_rest()
+        self._sending = False
         connection.end_reply()
+        self._sent()
+        await connection.flush_local_replies()
+
+    def _sent(self) -> None:
+        connection = self._connection
         if self._done:
             done, self._done = self._done, []
             for exchange in done:
                 connection.completed(exchange)
-        await connection.flush_local_replies()
-        connection.end_if_drained()
+        if connection.draining:
+            connection.end_if_drained()
 
-    async def _splice_rest(self) -> None:
-        """Move what is left of a large frame, or of the records in it, past user space."""
+    def _to_splice(self) -> int:
+        """How many of the bytes to come, of a large frame or of the records in it, need not enter user space."""
         walk, scanner = self._walk, self._scanner
         left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
-        connection = self._connection
-        if left < SPLICE_FROM_BYTES or not connection.can_splice:
-            return
-        moved = await connection.splice(self._upstream, connection.client, left)
-        if moved is None:
-            return
-        if walk is not None:
-            walk.passed_outside(moved)
+        return left if left >= SPLICE_FROM_BYTES and self._connection.can_splice else 0
+
+    def _splice_now(self) -> int | None:
+        """Splice what has come of them: how many bytes, and `_sending` when the client does not take them now;
+        ``None`` when they have to be copied."""
+        connection, splice = self._connection, self._splice
+        if splice is None:
+            splice = self._splice = Splice(self._upstream, connection.client, self._house.pipes)
+        left = self._to_splice()
+        moved = splice.move(left)
+        if moved:
+            connection.spliced(moved)
+            self._passed_outside(moved)
+            if splice.held or self._parts:
+                self._sending = connection.replying = True
+            else:
+                self._sent()
+        elif splice.ended:
+            raise UpstreamFault(f"the broker closed in the middle of a reply, {left} bytes missing")
+        return moved
+
+    def _passed_outside(self, moved: int) -> None:
+        if self._walk is not None:
+            self._walk.passed_outside(moved)
         else:
-            scanner.passed_outside(moved)
-        if moved < left:
-            raise UpstreamFault(f"the broker closed in the middle of a reply, {left - moved} bytes missing")
+            self._scanner.passed_outside(moved)
         if self._is_over():
             self._finish()
-            if self._parts:
-                parts, self._parts = self._parts, []
-                await connection.client.send(parts)

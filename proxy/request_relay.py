@@ -1,8 +1,9 @@
 """From the client to the broker: reads requests, asks the quota callbacks, hands the bytes on, and mutes.
 
 One per connection, run by `proxy.client_connection`. All that happens between a read and the write after it is
-synchronous, in the process's one read buffer; what has to wait (a head that is not whole, requests that came before a
-mute ended) is kept as `_tail` and put back in front of the next bytes.
+synchronous, in the process's one read buffer, and is a step of the poller's (`RequestRelay._step`); what has to wait
+(a head that is not whole, requests that came before a mute ended) is kept as `_tail` and put back in front of the next
+bytes. The task runs only while something waits: for a turn, for a broker that is dialled or asked or takes nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from proxy.in_flight import Exchange
 from proxy.judging import end_hold, judge_batches, judge_request
 from proxy.reply_plans import TOKEN_PLAN, reply_plan
 from proxy.sockets import READ_BYTES, waiting
+from proxy.splicing import Splice
 from proxy.whole_requests import WholeRequests
 from proxy.wire.apis import ApiKey
 from proxy.wire.frames import FrameScanner
@@ -21,11 +23,8 @@ from proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, r
 from proxy.wire.produce_walk import ProduceWalk
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from proxy.authentication import Authentication
     from proxy.client_connection import ClientConnection
-    from proxy.sockets import PlainChannel
 
 SPLICE_FROM_BYTES: Final = 64 * 1024
 """What is left of a frame is spliced from here on; below, a copy costs less than the two more system calls."""
@@ -34,8 +33,8 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """A ShareFetch may ask for so much at most. Its reply has to be held whole: the leader hints behind the records are no
 tagged field that could be made inert. A consumer gets the rest with its next request."""
 
-READS_A_WAKE_UP: Final = 4
-"""Reads before the loop is given back, so that one fast client does not starve the others."""
+READS_A_STEP: Final = 4
+"""Reads before others have their turn, so that one fast client does not starve them."""
 
 
 class RequestRelay:
@@ -44,10 +43,12 @@ class RequestRelay:
     __slots__ = (
         "_acks_zero",
         "_connection",
+        "_ended",
         "_held",
         "_house",
         "_parts",
         "_scanner",
+        "_splice",
         "_tail",
         "_turn",
         "_walk",
@@ -62,6 +63,8 @@ class RequestRelay:
         self._tail = b""
         self._held = False
         """Whether `_tail` may hold whole requests, so that it is looked at before the socket is read again."""
+        self._ended = False
+        self._splice: Splice | None = None
         self._parts: list[memoryview | bytes] = []
         self._acks_zero: list[Exchange] = []
         self._whole = WholeRequests(connection, self._forward_whole)
@@ -90,24 +93,50 @@ class RequestRelay:
         finally:
             if self._held:
                 waiting.count -= len(self._tail)
+            if self._splice is not None:
+                self._splice.close()
 
     async def _relay(self) -> None:
         connection = self._connection
         while True:
             if self._must_hold():
                 await connection.wait_for_turn()
-            if not self._held:
-                await connection.client.readable()
-            for _ in range(READS_A_WAKE_UP):
-                end = self._read()
-                if end is None:
-                    break
-                if end == 0:
-                    self._check_end()
-                    return
-                await self._take(end)
-                if end < READ_BYTES or self._held or self._must_hold():
-                    break
+            if self._held:
+                self._step()
+            else:
+                await connection.client.steps(self._step)
+            if self._ended:
+                self._check_end()
+                return
+            if connection.requesting:
+                await self._hand_on()
+
+    def _step(self) -> bool:
+        """Read, scan and hand on what can be handed on without waiting. ``False`` when the task has to go on: nothing
+        may be read now, the client has ended its side, or (``requesting``) somebody has to be waited for.
+        """
+        client = self._connection.client
+        for _ in range(READS_A_STEP):
+            if self._to_splice():
+                moved = self._splice_now()
+                if self._connection.requesting:
+                    return False
+                if not client.may_read or (moved and self._to_splice()):
+                    return True
+            if self._must_hold():
+                return False
+            end = self._read()
+            if end is None:
+                return True
+            if end == 0:
+                self._ended = True
+                return False
+            self._take(end)
+            if self._connection.requesting or self._held:
+                return False
+            if not client.may_read:
+                return True
+        return True
 
     def _read(self) -> int | None:
         """Fill the window: the tail, and what the socket has behind it. 0 is the end of the stream."""
@@ -139,18 +168,16 @@ class RequestRelay:
             and self._walk is None
         )
 
-    async def _take(self, end: int) -> None:
+    def _take(self, end: int) -> None:
         """Scan what was read and hand it on; measure the thread time of it where somebody wants to know."""
         info = self._connection.info
-        spell = self._house.spells.begin() if info.measure_thread_time else None
+        spell = self._house.spells.begin() if info.measure_thread_time else 0
         self._scan(end)
-        if spell is not None:
-            spell.done()
-        await self._hand_on()
-        if spell is not None:
-            info.thread_ns += spell.own_ns()
+        self._connection.requesting = not self._hand_on_now()
+        if spell:
+            info.thread_ns += self._house.spells.end(spell)
 
-    # --- synchronous part ---
+    # --- scanning ---
 
     def _scan(self, end: int) -> None:
         scanner = self._scanner
@@ -311,10 +338,30 @@ class RequestRelay:
         else:
             connection.in_flight.add(exchange)
 
-    # --- asynchronous part ---
+    # --- handing on ---
+
+    def _hand_on_now(self) -> bool:
+        """Send what was scanned, as far as that goes without waiting; ``False`` when `_hand_on` has to do the rest."""
+        connection = self._connection
+        parts = self._parts
+        if parts:
+            if connection.upstream is None:  # others use the buffer while the broker is dialled
+                self._parts = [b"".join(parts)]
+                return False
+            self._parts = []
+            rest = connection.upstream.send_now(parts)
+            if rest:
+                self._parts = [rest]
+                return False
+        if self._whole.pending is not None or connection.local_reply_is_due:
+            return False
+        self._complete_acks_zero()
+        if connection.draining:
+            connection.end_if_drained()
+        return True
 
     async def _hand_on(self) -> None:
-        """Send what was scanned; splice what is left of a large frame."""
+        """The same, and wait for whom it takes."""
         connection = self._connection
         await self._send_parts()
         if self._whole.pending is not None:
@@ -323,37 +370,51 @@ class RequestRelay:
             await self._send_parts()
         connection.requesting = False
         await connection.flush_local_replies()
-        if self._acks_zero and not self.mid_request:
-            completed, self._acks_zero = self._acks_zero, []
-            for exchange in completed:
-                connection.completed(exchange)
+        self._complete_acks_zero()
 
     async def _send_parts(self) -> None:
         connection = self._connection
-        upstream = connection.upstream
         parts, self._parts = self._parts, []
-        connection.requesting = bool(parts)
-        if upstream is None and parts:
-            parts = [bytes(part) for part in parts]  # others use the buffer while the broker is dialled
-            upstream = await connection.dial()
-        if upstream is not None:
-            await self._send(upstream, parts)
-
-    async def _send(self, upstream: PlainChannel, parts: Sequence[memoryview | bytes]) -> None:
+        connection.requesting = True
         if parts:
+            upstream = connection.upstream or await connection.dial()
             await upstream.send(parts)
-        walk, scanner, connection = self._walk, self._scanner, self._connection
+        if self._splice is not None and self._splice.held:
+            await self._splice.drain()
+
+    def _complete_acks_zero(self) -> None:
+        if self._acks_zero and not self.mid_request:
+            completed, self._acks_zero = self._acks_zero, []
+            for exchange in completed:
+                self._connection.completed(exchange)
+
+    def _to_splice(self) -> int:
+        """How many of the bytes to come, of a large frame or of the records in it, need not enter user space."""
+        walk, scanner = self._walk, self._scanner
         left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
-        if left < SPLICE_FROM_BYTES or not connection.can_splice:
-            return
-        moved = await connection.splice(connection.client, upstream, left)
-        if moved is None:
-            return
-        if walk is None:
-            scanner.passed_outside(moved)
-        else:
-            walk.passed_outside(moved)
-            if walk.done:
-                self._end_walk(walk)
-        if moved < left:
+        return left if left >= SPLICE_FROM_BYTES and self._connection.can_splice else 0
+
+    def _splice_now(self) -> int | None:
+        """Splice what has come of them: how many bytes, and ``requesting`` when the broker does not take them now;
+        ``None`` when they have to be copied."""
+        connection, splice, upstream = self._connection, self._splice, self._connection.upstream
+        if upstream is None:
+            raise AssertionError("a frame passes before the broker is dialled")
+        if splice is None or splice.target is not upstream:
+            splice = self._splice = Splice(connection.client, upstream, self._house.pipes)
+        moved = splice.move(self._to_splice())
+        if moved:
+            connection.spliced(moved)
+            connection.requesting = splice.held > 0
+            self._passed_outside(moved)
+        elif splice.ended:
             self._check_end()
+        return moved
+
+    def _passed_outside(self, moved: int) -> None:
+        if self._walk is None:
+            self._scanner.passed_outside(moved)
+            return
+        self._walk.passed_outside(moved)
+        if self._walk.done:
+            self._end_walk(self._walk)

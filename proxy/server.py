@@ -27,6 +27,7 @@ from proxy.house import House, Limits
 from proxy.listeners import accept_loop, close_listeners, open_listeners
 from proxy.metrics_page import MetricsPage
 from proxy.plugin_loading import load_plugins, new_plugin_manager
+from proxy.poller import Poller
 from proxy.reloading import Reloader
 from proxy.repeated_lines import RepeatedLines
 from proxy.sockets import PlainChannel
@@ -86,6 +87,7 @@ class Server:
             advertised_port=config.listen.advertised.port,
             node_ids=config.listen.node_ids,
         )
+        poller = Poller()
         self.house = House(
             limits=limits_of(config),
             topology=topology,
@@ -93,7 +95,9 @@ class Server:
                 bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
                 topology=topology,
                 connect_timeout_s=config.upstream.connect_timeout_s,
+                poller=poller,
             ),
+            poller=poller,
             hooks=hooks,
             enforcement=Enforcement(
                 enabled=config.enforcement.enabled,
@@ -120,6 +124,10 @@ class Server:
 
     async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until `stop` or a signal. ``on_ready`` is called once every port is open."""
+        with self.house.poller.attach():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[Server], None]) -> None:
         config = self._config
         self.house.clock = trio.lowlevel.current_clock().current_time
         self._token = trio.lowlevel.current_trio_token()
@@ -250,7 +258,7 @@ class Server:
             sock.close()
             return
         try:
-            channel = PlainChannel(sock, ClientFault)
+            channel = PlainChannel(sock, ClientFault, self.house.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
             sock.close()

@@ -27,6 +27,7 @@ from proxy.wire.errors import PeerFault
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from proxy.poller import Poller
     from proxy.topology import Topology
     from quota_callbacks.requests import Address
 
@@ -42,10 +43,13 @@ _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
 class Upstream:
     """Dials brokers. ``bootstrap_servers`` may be replaced on reload."""
 
-    def __init__(self, *, bootstrap_servers: Sequence[Address], topology: Topology, connect_timeout_s: float) -> None:
+    def __init__(
+        self, *, bootstrap_servers: Sequence[Address], topology: Topology, connect_timeout_s: float, poller: Poller
+    ) -> None:
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
         self._topology = topology
+        self._poller = poller
         self._next = 0
         self._refreshing: trio.Event | None = None
 
@@ -116,7 +120,7 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             for family, _, _, _, target in candidates:
                 try:
-                    return PlainChannel(await _connect_socket(family, target), UpstreamFault)
+                    return PlainChannel(await _connect_socket(family, target), UpstreamFault, self._poller)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
         raise UpstreamFault(f"cannot connect to {address}: {reason}")

@@ -18,6 +18,7 @@ from proxy.errors import UpstreamFault
 from proxy.hook_calls import HookCalls
 from proxy.house import House, Limits
 from proxy.plugin_loading import new_plugin_manager, register
+from proxy.poller import Poller
 from proxy.topology import Topology
 from proxy.wire.apis import APIS, request_header_version, response_header_version
 from proxy.wire.walker import decode, encode
@@ -33,7 +34,7 @@ from quota_callbacks.requests import Address, Connection
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
 WAIT_S = 7200.0
 """By the fake clock: longer than any mute in these tests."""
@@ -67,6 +68,16 @@ class MemoryChannel:
         self._news = trio.Event()
         await self._news.wait()
 
+    async def steps(self, step: Callable[[], bool]) -> None:
+        while True:
+            await self.readable()
+            if not step():
+                return
+
+    @property
+    def may_read(self) -> bool:
+        return bool(self._buffer) or self._ended
+
     def receive_into(self, view: memoryview) -> int | None:
         if not self._buffer:
             return 0 if self._ended else None
@@ -76,11 +87,15 @@ class MemoryChannel:
         self.bytes_received += count
         return count
 
-    async def send(self, parts: Iterable[bytes | memoryview]) -> None:
+    def send_now(self, parts: Iterable[bytes | memoryview]) -> bytes:
         for part in parts:
             self.peer._buffer += part
             self.bytes_sent += len(part)
         self.peer._news.set()
+        return b""
+
+    async def send(self, parts: Iterable[bytes | memoryview]) -> None:
+        self.send_now(parts)
         await trio.lowlevel.checkpoint()
 
     def hung_up(self) -> bool:
@@ -237,6 +252,7 @@ async def open_book(
         hooks=hooks,
         enforcement=enforcement or Enforcement(),
         counters=Counters(),
+        poller=Poller(),
     )
     ours, theirs = MemoryChannel.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
