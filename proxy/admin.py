@@ -7,47 +7,49 @@ on a network for operators.
 from __future__ import annotations
 
 import json
-import logging
 import socket
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Final
 
-import hypercorn.config
-import hypercorn.trio
 import trio
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response
-from starlette.routing import Route
 
+from proxy.admin_http import MAX_BODY_BYTES, HttpRequest, HttpResponse, plain, serve_http
 from proxy.decisions import KEPT_DECISIONS
 from proxy.errors import StartupError
-from proxy.metrics_page import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.requests import Request
-
     from proxy.metrics_page import MetricsPage
     from quota_callbacks.requests import Address
 
-MAX_BODY_BYTES: Final = 64 * 1024
+PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
 """A broker is asked at most this often, however often ``/readyz`` is."""
 
 
+_READ: Final = ("GET", "HEAD")
+
+
 class AdminServer:
-    """The pages. ``not_ready`` returns the reasons why the proxy should get no traffic."""
+    """The pages. ``not_ready`` returns the reasons why the proxy should get no traffic.
+
+    ``make_metrics`` is called for the first page of metrics, in a thread, since it imports Prometheus' library: nobody
+    pays for that who is not scraped.
+    """
 
     def __init__(
         self,
         *,
-        metrics: MetricsPage,
+        make_metrics: Callable[[], MetricsPage],
         not_ready: Callable[[], Awaitable[list[str]]],
         enforcement_enabled: Callable[[], bool],
         switch_enforcement: Callable[[bool, str], None],
         decisions: Callable[[str | None, str | None, int], dict[str, object]],
     ) -> None:
-        self._metrics = metrics
+        self._make_metrics = make_metrics
+        self._metrics: MetricsPage | None = None
+        self._making = trio.Lock()
         self._not_ready = not_ready
         self._enforcement_enabled = enforcement_enabled
         self._switch_enforcement = switch_enforcement
@@ -55,66 +57,75 @@ class AdminServer:
         self._asked_s = float("-inf")
         self._reasons: list[str] = []
         self._asking = trio.Lock()
-        self.app = Starlette(
-            routes=[
-                Route("/livez", self._livez),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._metrics_page),
-                Route("/enforcement", self._enforcement, methods=["GET", "PUT"]),
-                Route("/decisions", self._decisions_page),
-            ]
-        )
+        self._pages = {
+            "/livez": (_READ, self._livez),
+            "/readyz": (_READ, self._readyz),
+            "/metrics": (_READ, self._metrics_page),
+            "/enforcement": ((*_READ, "PUT"), self._enforcement),
+            "/decisions": (_READ, self._decisions_page),
+        }
 
-    async def serve(self, descriptor: int, stop: Callable[[], Awaitable[None]]) -> None:
-        """Serve on a bound socket, which becomes hypercorn's to close, until ``stop`` returns."""
-        config = hypercorn.config.Config()
-        config.bind = [f"fd://{descriptor}"]
-        config.accesslog = None
-        config.errorlog = logging.getLogger("headrace.admin")
-        config.graceful_timeout = 1.0
-        config.h11_max_incomplete_size = MAX_BODY_BYTES
-        await hypercorn.trio.serve(self.app, config, shutdown_trigger=stop, mode="asgi")  # type: ignore[arg-type]
+    async def serve(self, sock: socket.socket) -> None:
+        """Serve on a socket that listens, which becomes this server's to close, until cancelled."""
+        await serve_http(trio.SocketListener(trio.socket.from_stdlib_socket(sock)), self.answer)
 
-    async def _livez(self, _request: Request) -> Response:
-        return JSONResponse({"status": "ok"})
+    async def answer(self, request: HttpRequest) -> HttpResponse:
+        """The page that is asked for."""
+        methods, page = self._pages.get(request.path, ((), None))
+        if page is None:
+            return plain(HTTPStatus.NOT_FOUND)
+        if request.method not in methods:
+            return plain(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", ", ".join(methods)))
+        return await page(request)
 
-    async def _readyz(self, _request: Request) -> Response:
+    async def _livez(self, _request: HttpRequest) -> HttpResponse:
+        return _json({"status": "ok"})
+
+    async def _readyz(self, _request: HttpRequest) -> HttpResponse:
         async with self._asking:
             if trio.current_time() - self._asked_s > READY_CACHE_S:
                 self._reasons = await self._not_ready()
                 self._asked_s = trio.current_time()
         if self._reasons:
-            return JSONResponse({"status": "not ready", "reasons": self._reasons}, status_code=503)
-        return JSONResponse({"status": "ok"})
+            return _json({"status": "not ready", "reasons": self._reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json({"status": "ok"})
 
-    async def _metrics_page(self, _request: Request) -> Response:
-        return Response(await self._metrics.render(), media_type=CONTENT_TYPE)
+    async def _metrics_page(self, _request: HttpRequest) -> HttpResponse:
+        async with self._making:
+            if self._metrics is None:
+                self._metrics = await trio.to_thread.run_sync(self._make_metrics)
+        return HttpResponse(body=await self._metrics.render(), content_type=PROMETHEUS_TEXT)
 
-    async def _enforcement(self, request: Request) -> Response:
+    async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
-            body = bytearray()
-            async for chunk in request.stream():
-                body += chunk
-                if len(body) > MAX_BODY_BYTES:
-                    return JSONResponse({"error": f"a body of over {MAX_BODY_BYTES} bytes"}, status_code=413)
+            if len(request.body) > MAX_BODY_BYTES:
+                return _refused(f"a body of over {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             try:
-                wanted = json.loads(body)
+                wanted = json.loads(request.body)
             except ValueError:
                 wanted = None
             if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool):
-                return JSONResponse({"error": 'expected {"enabled": true} or {"enabled": false}'}, status_code=400)
-            client = request.client.host if request.client is not None else "unknown"
-            self._switch_enforcement(wanted["enabled"], client)
-        return JSONResponse({"enabled": self._enforcement_enabled()})
+                return _refused('expected {"enabled": true} or {"enabled": false}')
+            self._switch_enforcement(wanted["enabled"], request.client)
+        return _json({"enabled": self._enforcement_enabled()})
 
-    async def _decisions_page(self, request: Request) -> Response:
-        asked = request.query_params
+    async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
+        asked = request.query
         newest = asked.get("newest", "100")
         if unknown := asked.keys() - {"user", "client_id", "newest"}:
-            return JSONResponse({"error": f"unknown: {min(unknown)}; known: user, client_id, newest"}, status_code=400)
+            return _refused(f"unknown: {min(unknown)}; known: user, client_id, newest")
         if not newest.isdecimal() or not 1 <= int(newest) <= KEPT_DECISIONS:
-            return JSONResponse({"error": f"newest is a whole number from 1 to {KEPT_DECISIONS}"}, status_code=400)
-        return JSONResponse(self._decisions(asked.get("user"), asked.get("client_id"), int(newest)))
+            return _refused(f"newest is a whole number from 1 to {KEPT_DECISIONS}")
+        return _json(self._decisions(asked.get("user"), asked.get("client_id"), int(newest)))
+
+
+def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return HttpResponse(status=status, body=text.encode(), content_type="application/json")
+
+
+def _refused(why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> HttpResponse:
+    return _json({"error": why}, status)
 
 
 def bind_admin(address: Address) -> socket.socket:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from proxy.house import House
     from quota_callbacks.hookspecs import Metric as Series
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
 
 class MetricsPage:
     """All metrics of the process in Prometheus' text format."""

@@ -16,7 +16,6 @@ import structlog
 import trio
 
 from config.schema import OnError
-from proxy.admin import AdminServer, bind_admin
 from proxy.client_connection import ClientConnection
 from proxy.collector import Collector
 from proxy.counters import Counters
@@ -25,7 +24,6 @@ from proxy.errors import ClientFault, StartupError
 from proxy.hook_calls import HookCalls
 from proxy.house import House, Limits
 from proxy.listeners import accept_loop, close_listeners, open_listeners
-from proxy.metrics_page import MetricsPage
 from proxy.plugin_loading import load_plugins, new_plugin_manager
 from proxy.poller import Poller
 from proxy.reloading import Reloader
@@ -33,7 +31,6 @@ from proxy.repeated_lines import RepeatedLines
 from proxy.sockets import PlainChannel
 from proxy.topology import Topology
 from proxy.upstream import Upstream
-from proxy.usage_file import UsageFile
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import PluginContext
@@ -49,6 +46,8 @@ if TYPE_CHECKING:
     from config.addresses import HostPort
     from config.schema import Config
     from proxy.listeners import Listener
+    from proxy.metrics_page import MetricsPage
+    from proxy.usage_file import UsageFile
 
 log = structlog.get_logger("headrace.server")
 
@@ -115,7 +114,6 @@ class Server:
         self._listeners: list[Listener] = []
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
-        self._stopped = trio.Event()
         self._all_gone: trio.Event | None = None
         self.draining = False
         self._usage: UsageFile | None = None
@@ -144,8 +142,6 @@ class Server:
                 outer.start_soon(self._sweep)
                 outer.start_soon(self.house.upstream.refresh)
                 await self._serve(on_ready)
-                self._stopped.set()
-                outer.cancel_scope.deadline = trio.current_time() + 1.0
                 outer.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
@@ -301,17 +297,24 @@ class Server:
         listen = self._config.admin.listen
         if listen is None:
             return
+        from proxy.admin import AdminServer, bind_admin
+
         sock = bind_admin(Address(host=listen.host, port=listen.port))
         self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
         admin = AdminServer(
-            metrics=MetricsPage(self.house, self.connections),
+            make_metrics=self._make_metrics,
             not_ready=self.not_ready,
             enforcement_enabled=lambda: self.house.enforcement.enabled,
             switch_enforcement=self.switch_enforcement,
             decisions=self._decisions,
         )
 
-        nursery.start_soon(admin.serve, sock.detach(), self._stopped.wait)
+        nursery.start_soon(admin.serve, sock)
+
+    def _make_metrics(self) -> MetricsPage:
+        from proxy.metrics_page import MetricsPage
+
+        return MetricsPage(self.house, self.connections)
 
     def _decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, object]:
         """What quotas decided lately, and who waits now."""
@@ -329,6 +332,8 @@ class Server:
         state, quotas = self._config.quota_state, self.house.hooks.quotas
         if state.file is None or quotas is None:
             return
+        from proxy.usage_file import UsageFile
+
         self._usage = await UsageFile.open(state.file, quotas, self._now_ms())
         nursery.start_soon(self._save_usage, self._usage, quotas, state.interval_s)
 
