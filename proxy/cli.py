@@ -16,7 +16,6 @@ from config.flags import FLAGS
 from config.json_schema import json_schema
 from config.loading import load
 from config.problems import ConfigError
-from proxy.admin_client import AdminUnreachableError, get_decisions, get_enforcement, put_enforcement
 from proxy.decisions import told
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
@@ -133,6 +132,8 @@ def enforcement(state: str, admin: str) -> None:
 
     Off ends mutes that have begun. It lasts until the next switch or restart; the file is not changed.
     """
+    from proxy.admin_client import AdminUnreachableError, get_enforcement, put_enforcement
+
     try:
         enabled = get_enforcement(admin) if state == "show" else put_enforcement(admin, enabled=state == "on")
     except AdminUnreachableError as error:
@@ -152,6 +153,8 @@ def why(user: str | None, client_id: str | None, newest: int, as_json: bool, adm
     First who waits now, then what quotas decided lately, newest first: which quota, whose, what was observed, what is
     allowed, and how long the wait is.
     """
+    from proxy.admin_client import AdminUnreachableError, get_decisions
+
     try:
         answer = get_decisions(admin, user=user, client_id=client_id, newest=newest)
     except AdminUnreachableError as error:
