@@ -1,7 +1,8 @@
 """The hooks: they make the page's series when it is read, and start and stop the thread that pushes.
 
 Nothing runs on the path of a request, and nothing between two collections. The buckets are read on the loop, in slices
-of a millisecond; the SDK's part is done in a thread (measured in docs/metrics.md).
+of a millisecond; the SDK's part is done in a thread (measured in docs/metrics.md). The SDK is imported for the first
+page or push: a proxy that nobody asks does without its memory.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._source: SnapshotSource | None = None
+        self._max_series = 0
         self._instruments: Instruments | None = None
         self._push: PushThread | None = None
         self._series: list[Metric] = []
@@ -50,10 +52,8 @@ class Metrics:
             self._start(context, options)
 
     def _start(self, context: PluginContext, options: MetricsOptions) -> None:
-        from plugins.metrics.instruments import Instruments  # the SDK: only now
-
         self._source = SnapshotSource(context, options)
-        self._instruments = Instruments(options.max_series)
+        self._max_series = options.max_series
         if options.push:
             from plugins.metrics.push_thread import PushThread
 
@@ -64,9 +64,17 @@ class Metrics:
     @hookimpl
     async def prepare_metrics(self) -> None:
         """Read the buckets, and let the instruments tell of them in a thread."""
-        if self._source is not None and self._instruments is not None:
+        if self._source is not None:
             snapshot = await self._source.take()
-            self._series = await trio.to_thread.run_sync(_collect, self._instruments, snapshot)
+            self._series = await trio.to_thread.run_sync(self._collect, snapshot)
+
+    def _collect(self, snapshot: Snapshot) -> list[Metric]:
+        from plugins.metrics.instruments import Instruments
+        from plugins.metrics.page import series_of
+
+        if self._instruments is None:
+            self._instruments = Instruments(self._max_series)
+        return series_of(self._instruments.collect(snapshot))
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:
@@ -113,9 +121,3 @@ class SnapshotSource:
 
         self._run_on_loop(take)
         return taken[0]
-
-
-def _collect(instruments: Instruments, snapshot: Snapshot) -> list[Metric]:
-    from plugins.metrics.page import series_of
-
-    return series_of(instruments.collect(snapshot))
