@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from config.kinds import JsonSchema, Kind, UnfitError, Whole
 
 AUTO: Final = 0
-"""One for each core that the process may use; whoever starts the workers counts them."""
+"""One for each core that the process may use (`count_workers`)."""
 
 MOST_WORKERS: Final = 64
 """What one worker has used is looked up by all others, so many small ones gain nothing beyond the cores there are."""
 
 _AUTO: Final = "auto"
+
+
+def count_workers(configured: int) -> int:
+    """How many processes are to serve clients."""
+    if configured != AUTO:
+        return configured
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Workers(Kind[int]):

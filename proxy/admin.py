@@ -1,7 +1,7 @@
 """The admin HTTP server: health for orchestrators, metrics for Prometheus, and the switch of enforcement.
 
-Runs on the proxy's own loop, with a socket that the server bound. It has no authentication: it belongs on loopback or
-on a network for operators.
+Runs on the loop of the proxy's only process, or of the supervisor of several, with a socket that it bound. It has no
+authentication: it belongs on loopback or on a network for operators.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from proxy.decisions import KEPT_DECISIONS
 from proxy.errors import StartupError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    from proxy.metrics_page import MetricsPage
+    from proxy.operations import Operations
     from quota_callbacks.requests import Address
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,28 +30,10 @@ _READ: Final = ("GET", "HEAD")
 
 
 class AdminServer:
-    """The pages. ``not_ready`` returns the reasons why the proxy should get no traffic.
+    """The pages, of what ``operations`` answers."""
 
-    ``make_metrics`` is called for the first page of metrics, in a thread, since it imports Prometheus' library: nobody
-    pays for that who is not scraped.
-    """
-
-    def __init__(
-        self,
-        *,
-        make_metrics: Callable[[], MetricsPage],
-        not_ready: Callable[[], Awaitable[list[str]]],
-        enforcement_enabled: Callable[[], bool],
-        switch_enforcement: Callable[[bool, str], None],
-        decisions: Callable[[str | None, str | None, int], dict[str, object]],
-    ) -> None:
-        self._make_metrics = make_metrics
-        self._metrics: MetricsPage | None = None
-        self._making = trio.Lock()
-        self._not_ready = not_ready
-        self._enforcement_enabled = enforcement_enabled
-        self._switch_enforcement = switch_enforcement
-        self._decisions = decisions
+    def __init__(self, operations: Operations) -> None:
+        self._operations = operations
         self._asked_s = float("-inf")
         self._reasons: list[str] = []
         self._asking = trio.Lock()
@@ -79,22 +59,21 @@ class AdminServer:
         return await page(request)
 
     async def _livez(self, _request: HttpRequest) -> HttpResponse:
+        if reasons := await self._operations.not_live():
+            return _json({"status": "not live", "reasons": reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
     async def _readyz(self, _request: HttpRequest) -> HttpResponse:
         async with self._asking:
             if trio.current_time() - self._asked_s > READY_CACHE_S:
-                self._reasons = await self._not_ready()
+                self._reasons = await self._operations.not_ready()
                 self._asked_s = trio.current_time()
         if self._reasons:
             return _json({"status": "not ready", "reasons": self._reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
     async def _metrics_page(self, _request: HttpRequest) -> HttpResponse:
-        async with self._making:
-            if self._metrics is None:
-                self._metrics = await trio.to_thread.run_sync(self._make_metrics)
-        return HttpResponse(body=await self._metrics.render(), content_type=PROMETHEUS_TEXT)
+        return HttpResponse(body=await self._operations.metrics(), content_type=PROMETHEUS_TEXT)
 
     async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
@@ -106,8 +85,8 @@ class AdminServer:
                 wanted = None
             if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool):
                 return _refused('expected {"enabled": true} or {"enabled": false}')
-            self._switch_enforcement(wanted["enabled"], request.client)
-        return _json({"enabled": self._enforcement_enabled()})
+            await self._operations.enforce(wanted["enabled"], request.client)
+        return _json({"enabled": self._operations.enforcement_enabled})
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
         asked = request.query
@@ -116,7 +95,8 @@ class AdminServer:
             return _refused(f"unknown: {min(unknown)}; known: user, client_id, newest")
         if not newest.isdecimal() or not 1 <= int(newest) <= KEPT_DECISIONS:
             return _refused(f"newest is a whole number from 1 to {KEPT_DECISIONS}")
-        return _json(self._decisions(asked.get("user"), asked.get("client_id"), int(newest)))
+        page = await self._operations.decisions(asked.get("user"), asked.get("client_id"), int(newest))
+        return _json(page)
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from config.flags import FLAGS
 from config.json_schema import json_schema
 from config.loading import load
 from config.problems import ConfigError
+from config.workers import count_workers
 from proxy.decisions import told
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from config.schema import Config
     from proxy.server import Server
+    from quota_callbacks.requests import Address
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
@@ -60,45 +63,42 @@ def run(path: Path | None, **options: Any) -> None:
     try:
         config = load_again()
         configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json")
-        from proxy.server import Server
-
-        server = Server(config, load=load_again if path is not None else None)
-        _run(server, config)
+        _run(config, load_again if path is not None else None)
     except ConfigError as error:
         _fail("\n".join(map(str, error.problems)))
     except StartupError as error:
         _fail(str(error))
 
 
-def _run(server: Server, config: Config) -> None:
-    try:
-        trio.run(_serve, server, config)
-    except BaseExceptionGroup as group:  # a nursery wraps what its tasks raise
-        startup, rest = group.split(StartupError)
-        if rest is not None or startup is None:
-            raise
-        error: BaseException = startup
-        while isinstance(error, BaseExceptionGroup):
-            error = error.exceptions[0]
-        raise StartupError(str(error)) from error
+def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
+    if count_workers(config.workers) > 1:
+        from proxy.supervising import run_workers
+
+        run_workers(config, load_again, lambda supervisor: _say_ready(config, supervisor.admin_address))
+        return
+    from proxy.running import run_loop
+    from proxy.server import Server
+
+    run_loop(partial(_serve, Server(config, load=load_again)))
 
 
-async def _serve(server: Server, config: Config) -> None:
-    listen = config.listen
-
-    def ready(running: Server) -> None:
-        admin = f", admin {running.admin_address}" if running.admin_address is not None else ""
-        click.echo(
-            f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
-            f" at port {listen.address.port} + 1 + id,"
-            f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}{admin}"
-        )
-        sys.stdout.flush()
-
+async def _serve(server: Server) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.handle_signals)
-        await server.run(ready)
+        await server.run(lambda running: _say_ready(running.reloader.config, running.admin_address))
         nursery.cancel_scope.cancel()
+
+
+def _say_ready(config: Config, admin_address: Address | None) -> None:
+    listen, workers = config.listen, count_workers(config.workers)
+    click.echo(
+        f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
+        f" at port {listen.address.port} + 1 + id,"
+        f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
+        + (f", {workers} workers" if workers > 1 else "")
+        + (f", admin {admin_address}" if admin_address is not None else "")
+    )
+    sys.stdout.flush()
 
 
 @main.command("check-config")

@@ -42,15 +42,18 @@ class Listener:
     address: Address
 
 
-def open_listeners(host: str, port: int, node_ids: Iterable[int], *, backlog: int) -> list[Listener]:
-    """Bind the bootstrap port and port + 1 + n for every broker id n.
+def open_listeners(
+    host: str, port: int, node_ids: Iterable[int], *, backlog: int, shared: bool = False
+) -> list[Listener]:
+    """Bind the bootstrap port and port + 1 + n for every broker id n; ``shared`` with other workers of this proxy
+    (SO_REUSEPORT), among whom the system spreads the connections.
 
     All or none: raises `StartupError` that names the port that cannot be had, and for whom it was meant.
     """
     listeners: list[Listener] = []
     try:
-        listeners.append(_listen(host, port, None, backlog))
-        listeners.extend(_listen(host, port + 1 + node_id, node_id, backlog) for node_id in node_ids)
+        listeners.append(_listen(host, port, None, backlog, shared))
+        listeners.extend(_listen(host, port + 1 + node_id, node_id, backlog, shared) for node_id in node_ids)
     except BaseException:
         close_listeners(listeners)
         raise
@@ -65,7 +68,7 @@ def close_listeners(listeners: Iterable[Listener]) -> None:
             listener.sock.close()
 
 
-def _listen(host: str, port: int, node_id: int | None, backlog: int) -> Listener:
+def _listen(host: str, port: int, node_id: int | None, backlog: int, shared: bool) -> Listener:
     purpose = "bootstrapping" if node_id is None else f"broker {node_id}"
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -76,6 +79,8 @@ def _listen(host: str, port: int, node_id: int | None, backlog: int) -> Listener
         raise StartupError(f"listen.address: cannot resolve {host}: {error.strerror}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.setblocking(False)
         sock.bind(address)
         sock.listen(backlog)

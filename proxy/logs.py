@@ -20,8 +20,8 @@ _LEVELS: Final = {
 }
 
 
-def configure_logs(*, level: str, json_lines: bool) -> None:
-    """Set the level and the format of every logger; may be called again to change the level."""
+def configure_logs(*, level: str, json_lines: bool, worker: int | None = None) -> None:
+    """Set the level and the format of every logger; with ``worker``, every line names it."""
     render: Sequence[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
         if json_lines
@@ -31,12 +31,26 @@ def configure_logs(*, level: str, json_lines: bool) -> None:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
+            *(() if worker is None else (_naming(worker),)),
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
         logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
         cache_logger_on_first_use=False,
     )
+
+
+def set_log_level(level: str) -> None:
+    """Change the level of every logger, and nothing else."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
+
+
+def _naming(worker: int) -> Any:
+    def name(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+        event.setdefault("worker", worker)
+        return event
+
+    return name
 
 
 def _for_people() -> structlog.dev.ConsoleRenderer:

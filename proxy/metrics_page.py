@@ -3,17 +3,20 @@ byte. It is written in a thread that pauses, so that a long page costs the loop 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from proxy.merging import Family, encode
 from proxy.wire.apis import API_NAMES
 from proxy.yielding import PacedList, collector_off
+from quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from prometheus_client.metrics_core import Metric
 
@@ -23,41 +26,34 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """All metrics of the process in Prometheus' text format."""
+    """All metrics of the process: as Prometheus' text, or for the supervisor, which tells those of all workers."""
 
     def __init__(self, house: House, connections: Collection[ClientConnection]) -> None:
         self._house = house
         self._connections = connections
         self._one_at_a_time = trio.Lock()
-        self._ours: list[Metric] = []
-        self._plugins: list[Series] = []
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
 
     async def render(self) -> bytes:
         """The page as it is now: read on the loop, written in a thread, since it may be a megabyte."""
+        return await self._made(lambda families: page_of(family.metric for family in families))
+
+    async def encoded(self) -> bytes:
+        """The same for `proxy.merging`."""
+        return await self._made(encode)
+
+    async def _made(self, make: Callable[[Iterable[Family]], bytes]) -> bytes:
         async with self._one_at_a_time:
             with collector_off():
                 hooks = self._house.hooks
                 await hooks.prepare_metrics()
-                self._plugins = list(hooks.collect_metrics())
-                self._ours = [
+                plugins = list(hooks.collect_metrics())
+                ours = [
                     *self._connection_metrics(),
                     *self._byte_metrics(),
                     *self._quota_metrics(),
                     _labelled("plugin_errors", "Errors that plugins raised, by plugin.", "plugin", hooks.failures),
                 ]
-                try:
-                    return await trio.to_thread.run_sync(generate_latest, self._registry)
-                finally:
-                    self._ours, self._plugins = [], []
-
-    def collect(self) -> Iterator[Metric]:
-        """Called by prometheus_client for each page, in the thread."""
-        yield from self._ours
-        yield from _families(self._plugins)
+                return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
 
     def _connection_metrics(self) -> Iterator[Metric]:
         counters, now_s = self._house.counters, trio.current_time()
@@ -112,17 +108,68 @@ class MetricsPage:
         yield _gauge("brokers_out_of_range", "Brokers whose id is outside listen.node_ids.", len(topology.out_of_range))
 
 
-def _families(series: Iterable[Series]) -> Iterator[Metric]:
+def page_of(metrics: Iterable[Metric]) -> bytes:
+    """Prometheus' text."""
+    registry = CollectorRegistry()
+    registry.register(_Collected(metrics))
+    return generate_latest(registry)
+
+
+class _Collected(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def describe(self) -> Iterable[Metric]:
+        """Not known beforehand."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Called by prometheus_client, once."""
+        return self._metrics
+
+
+def process_families() -> Iterator[Family]:
+    """What the system and the interpreter tell of this process."""
+    for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
+        for metric in collector.collect():
+            yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))
+
+
+_ACROSS: Final = {
+    "headrace_enforcement_enabled": AcrossWorkers.MIN,
+    "headrace_brokers": AcrossWorkers.MAX,
+    "headrace_brokers_out_of_range": AcrossWorkers.MAX,
+    "process_start_time_seconds": AcrossWorkers.MIN,
+    "process_max_fds": AcrossWorkers.MIN,
+    "python_info": AcrossWorkers.MAX,
+}
+"""What several workers do not add up, of what is told here."""
+
+
+def _made_of(make: Callable[[Iterable[Family]], bytes], ours: list[Metric], plugins: list[Series]) -> bytes:
+    """In the thread, at the pace of `_families`."""
+
+    def families() -> Iterator[Family]:
+        yield from process_families()
+        for metric in ours:
+            yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))
+        yield from _families(plugins)
+
+    return make(families())
+
+
+def _families(series: Iterable[Series]) -> Iterator[Family]:
     """What plugins told, by name, in lists that leave the interpreter to the loop now and then."""
-    families: dict[str, Metric] = {}
+    families: dict[str, Family] = {}
     for sample in PacedList(series):
-        metric = families.get(sample.name)
-        if metric is None:
-            family = CounterMetricFamily if sample.total else GaugeMetricFamily
-            metric = families[sample.name] = family(f"headrace_{sample.name}", sample.help)
+        family = families.get(sample.name)
+        if family is None:
+            kind = CounterMetricFamily if sample.total else GaugeMetricFamily
+            metric = kind(f"headrace_{sample.name}", sample.help)
             metric.samples = PacedList()
+            family = families[sample.name] = Family(metric=metric, across=sample.across_workers)
         suffix = "_total" if sample.total else ""
-        metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
+        family.metric.add_sample(f"headrace_{sample.name}{suffix}", dict(sample.labels), sample.value)
     yield from families.values()
 
 

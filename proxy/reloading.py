@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 import trio
@@ -10,8 +10,9 @@ import trio
 from config.problems import ConfigError
 from config.reload import diff
 from config.schema import OnError
+from proxy.configured import addresses_of, limits_of
 from proxy.errors import StartupError
-from proxy.logs import configure_logs
+from proxy.logs import set_log_level
 from proxy.preflight import check_enforced, warnings_of
 
 if TYPE_CHECKING:
@@ -19,34 +20,30 @@ if TYPE_CHECKING:
 
     from config.reload import ConfigDiff
     from config.schema import Config
-    from proxy.house import House
+    from proxy.operations import ServerOperations
+    from quota_callbacks.entities import QuotaKey
 
 log = structlog.get_logger("headrace.reload")
 
 
-class Reloadable(Protocol):
-    """What a reload acts on."""
-
-    house: House
-
-    def switch_enforcement(self, enabled: bool, by: str) -> None: ...  # noqa: D102
-
-
 class Reloader:
-    """Holds the configuration in force."""
+    """Holds the configuration in force in one process."""
 
-    def __init__(self, config: Config, server: Reloadable, load: Callable[[], Config] | None) -> None:
+    def __init__(self, config: Config, operations: ServerOperations, load: Callable[[], Config] | None) -> None:
         self.config = config
-        self._server = server
+        self._operations = operations
         self._load = load
+
+    @property
+    def enforced(self) -> frozenset[QuotaKey]:
+        """The quota keys that some callback enforces."""
+        return self._operations.house.hooks.enforced_quotas()
 
     def set_quotas(self) -> None:
         """Put the configured quotas into force; `StartupError` for one that no callback enforces."""
-        hooks = self._server.house.hooks
+        hooks = self._operations.house.hooks
         limits = self.config.entity_quotas()
-        check_enforced(limits, hooks.enforced_quotas())
-        for warning in warnings_of(self.config):
-            log.warning("configuration", warning=warning)
+        check_enforced(limits, self.enforced)
         for entity, quotas in limits.items():
             for key, value in quotas.items():
                 hooks.update_quota(key, entity, value)
@@ -55,47 +52,29 @@ class Reloader:
 
     async def reload(self) -> bool:
         """Load the configuration anew and apply it; ``False`` when it is invalid and the old one stays in force."""
-        if self._load is None:
-            log.warning("nothing to reload: headrace runs without a configuration file")
+        new = await load_again(self._load, self.enforced)
+        if new is None:
             return False
-        try:
-            new = await trio.to_thread.run_sync(self._load)
-            check_enforced(new.entity_quotas(), self._server.house.hooks.enforced_quotas())
-        except ConfigError as error:
-            for problem in error.problems:
-                log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
-            return False
-        except StartupError as error:
-            log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
-            return False
-        self._apply(diff(self.config, new))
+        tell(self.apply(new))
         return True
 
-    def _apply(self, changes: ConfigDiff) -> None:
-        old, new = self.config, changes.effective
-        self.config = new
-        house = self._server.house
+    def apply(self, new: Config) -> ConfigDiff:
+        """Put into force what can change while the proxy runs, of a configuration that was checked."""
+        changes = diff(self.config, new)
+        old, self.config = self.config, changes.effective
+        hooks = self._operations.house.hooks
         for change in changes.quotas:
             if change.new is None:
-                house.hooks.remove_quota(change.key, change.entity)
+                hooks.remove_quota(change.key, change.entity)
             else:
-                house.hooks.update_quota(change.key, change.entity, change.new)
-        if changes.quotas and house.hooks.quotas is not None:
-            house.hooks.quotas.quotas_changed()
-        self._apply_settings(old, new)
-        for warning in warnings_of(new):
-            log.warning("configuration", warning=warning)
-        for applied in changes.at_once:
-            log.info("configuration changed", change=str(applied))
-        for waiting in changes.needs_restart:
-            log.warning("configuration change waits for a restart", change=str(waiting))
-        if not changes:
-            log.info("configuration reloaded; nothing changed")
+                hooks.update_quota(change.key, change.entity, change.new)
+        if changes.quotas and hooks.quotas is not None:
+            hooks.quotas.quotas_changed()
+        self._apply_settings(old, changes.effective)
+        return changes
 
     def _apply_settings(self, old: Config, new: Config) -> None:
-        from proxy.server import addresses_of, limits_of
-
-        house = self._server.house
+        house = self._operations.house
         house.limits = limits_of(new)
         house.upstream.bootstrap_servers = addresses_of(new.upstream.bootstrap_servers)
         house.upstream.connect_timeout_s = new.upstream.connect_timeout_s
@@ -103,6 +82,41 @@ class Reloader:
         house.enforcement.exempt_users = frozenset(new.enforcement.exempt_users)
         house.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise the operator's switch stays as it is
-            self._server.switch_enforcement(new.enforcement.enabled, "reload")
+            self._operations.switch_enforcement(new.enforcement.enabled, "reload")
         if new.log.level is not old.log.level:
-            configure_logs(level=new.log.level.value, json_lines=new.log.format.value == "json")
+            set_log_level(new.log.level.value)
+
+
+async def load_again(load: Callable[[], Config] | None, enforced: frozenset[QuotaKey]) -> Config | None:
+    """Read the file anew; ``None`` when there is none, or it is invalid, which the log then tells."""
+    if load is None:
+        log.warning("nothing to reload: headrace runs without a configuration file")
+        return None
+    try:
+        new = await trio.to_thread.run_sync(load)
+        check_enforced(new.entity_quotas(), enforced)
+    except ConfigError as error:
+        for problem in error.problems:
+            log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
+        return None
+    except StartupError as error:
+        log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
+        return None
+    return new
+
+
+def tell(changes: ConfigDiff) -> None:
+    """Log what changed, and what waits for a restart."""
+    warn_of(changes.effective)
+    for applied in changes.at_once:
+        log.info("configuration changed", change=str(applied))
+    for waiting in changes.needs_restart:
+        log.warning("configuration change waits for a restart", change=str(waiting))
+    if not changes:
+        log.info("configuration reloaded; nothing changed")
+
+
+def warn_of(config: Config) -> None:
+    """Log what is allowed and will not do what it seems to."""
+    for warning in warnings_of(config):
+        log.warning("configuration", warning=warning)

@@ -18,24 +18,25 @@ import trio
 from config.schema import OnError
 from proxy.client_connection import ClientConnection
 from proxy.collector import Collector
+from proxy.configured import addresses_of, limits_of, windows_of
+from proxy.connection_counts import ConnectionCounts
 from proxy.counters import Counters
 from proxy.enforcement import Enforcement
 from proxy.errors import ClientFault, StartupError
 from proxy.hook_calls import HookCalls
-from proxy.house import House, Limits
+from proxy.house import House
 from proxy.listeners import accept_loop, close_listeners, open_listeners
+from proxy.operations import ServerOperations
 from proxy.plugin_loading import load_plugins, new_plugin_manager
 from proxy.poller import Poller
-from proxy.reloading import Reloader
+from proxy.reloading import Reloader, warn_of
 from proxy.repeated_lines import RepeatedLines
 from proxy.sockets import PlainChannel
 from proxy.topology import Topology
 from proxy.upstream import Upstream
 from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Address, Connection
-from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
     import socket
@@ -43,10 +44,9 @@ if TYPE_CHECKING:
 
     import pluggy
 
-    from config.addresses import HostPort
     from config.schema import Config
     from proxy.listeners import Listener
-    from proxy.metrics_page import MetricsPage
+    from proxy.shared_memory import WorkerPlace
     from proxy.usage_file import UsageFile
 
 log = structlog.get_logger("headrace.server")
@@ -62,20 +62,28 @@ CLOSE_TIMEOUT_S: Final = 10.0
 class Server:
     """One process's proxy. Make it, then `run` it once.
 
+    ``place`` is for one worker of several, whose supervisor serves the admin port and keeps the usage file.
+
     Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to
     mend.
     """
 
     def __init__(
-        self, config: Config, *, load: Callable[[], Config] | None = None, plugins: pluggy.PluginManager | None = None
+        self,
+        config: Config,
+        *,
+        load: Callable[[], Config] | None = None,
+        plugins: pluggy.PluginManager | None = None,
+        place: WorkerPlace | None = None,
     ) -> None:
         self._config = config
+        self._place = place
         manager = plugins or new_plugin_manager()
         if plugins is None:
             load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
         hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
         quotas = ClientQuotas(
-            windows=_windows(config), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+            windows=windows_of(config), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
         )
         self.connections: set[ClientConnection] = set()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -105,17 +113,19 @@ class Server:
             ),
             counters=Counters(),
         )
-        self._reloader = Reloader(config, self, load)
-        self._reloader.set_quotas()
+        self.operations = ServerOperations(self.house, self.connections)
+        self.reloader = Reloader(config, self.operations, load)
+        self.reloader.set_quotas()
+        if place is None:
+            warn_of(config)
         topology.on_change(self._brokers_changed)
-        self._per_ip: dict[str, int] = {}
+        self._counts = ConnectionCounts(place.connections if place is not None else None)
         self._serial = 0
         self._repeated = RepeatedLines()
         self._listeners: list[Listener] = []
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
         self._all_gone: trio.Event | None = None
-        self.draining = False
         self._usage: UsageFile | None = None
         self._collector = Collector()
         self.admin_address: Address | None = None
@@ -134,11 +144,13 @@ class Server:
             config.listen.address.port,
             config.listen.node_ids,
             backlog=config.listen.backlog,
+            shared=self._place is not None,
         )
         try:
             async with trio.open_nursery() as outer:
-                self._open_admin(outer)
-                await self._open_usage(outer)
+                if self._place is None:
+                    self._open_admin(outer)
+                    await self._open_usage(outer)
                 outer.start_soon(self._sweep)
                 outer.start_soon(self.house.upstream.refresh)
                 await self._serve(on_ready)
@@ -162,27 +174,10 @@ class Server:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    await self._reloader.reload()
+                    await self.reloader.reload()
                 else:
                     log.info("stopping", signal=signal.Signals(number).name)
                     self.stop()
-
-    def switch_enforcement(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off; off also ends the mutes that have begun."""
-        self.house.enforcement.switch(enabled=enabled, by=by)
-        if not enabled:
-            for connection in self.connections:
-                connection.release()
-
-    async def not_ready(self) -> list[str]:
-        """Why the proxy should get no traffic; empty when it should."""
-        if self.draining:
-            return ["the proxy is draining"]
-        if self._relays is None:
-            return ["the listeners are not open"]
-        if not await self.house.upstream.answers():
-            return ["no bootstrap server answers"]
-        return []
 
     # --- what plugins are given ---
 
@@ -192,6 +187,7 @@ class Server:
             quotas=quotas,
             now_ms=lambda: int(self.house.clock() * 1000),
             muted=self._muted,
+            worker=self._place.number if self._place is not None else None,
             run_on_loop=self._run_on_loop,
         )
 
@@ -218,6 +214,7 @@ class Server:
                 for listener in self._listeners:
                     accepting.start_soon(accept_loop, listener, self._accepted)
                 self._collector.start()
+                self.operations.serving = True
                 on_ready(self)
                 await self._stop.wait()
                 close_listeners(self._listeners)
@@ -225,8 +222,8 @@ class Server:
 
     async def _drain(self, relays: trio.Nursery) -> None:
         """Let what is in flight finish, up to ``shutdown.drain_timeout``."""
-        self.draining = True
-        timeout_s = self._reloader.config.shutdown.drain_timeout_s
+        self.operations.draining = True
+        timeout_s = self.reloader.config.shutdown.drain_timeout_s
         log.info("draining", connections=len(self.connections), drain_timeout_s=timeout_s)
         relays.cancel_scope.deadline = trio.current_time() + timeout_s
         for connection in list(self.connections):
@@ -243,7 +240,10 @@ class Server:
 
     def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
         counters = self.house.counters
-        refused_by = self._limit_reached(peer)
+        limits = self.reloader.config.limits
+        refused_by = self._counts.limit_reached(
+            peer.host, most=limits.max_connections, most_from_host=limits.max_connections_per_ip
+        )
         if refused_by is not None:
             refused = counters.connections_refused
             refused[refused_by] = refused.get(refused_by, 0) + 1
@@ -264,7 +264,7 @@ class Server:
         connection = ClientConnection(self.house, info, channel)
         counters.connections_accepted += 1
         counters.connections += 1
-        self._per_ip[peer.host] = self._per_ip.get(peer.host, 0) + 1
+        self._counts.add(peer.host)
         self.connections.add(connection)
         if self._relays is not None:
             self._relays.start_soon(self._serve_connection, connection)
@@ -272,7 +272,7 @@ class Server:
     async def _serve_connection(self, connection: ClientConnection) -> None:
         counters, host = self.house.counters, connection.info.peer.host
         self.house.hooks.connection_opened(connection.info)
-        if self.draining:
+        if self.operations.draining:
             connection.begin_drain()
         try:
             await connection.serve()
@@ -281,17 +281,7 @@ class Server:
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1
-            self._per_ip[host] -= 1
-            if not self._per_ip[host]:
-                del self._per_ip[host]
-
-    def _limit_reached(self, peer: Address) -> str | None:
-        limits = self._reloader.config.limits
-        if len(self.connections) >= limits.max_connections:
-            return "max_connections"
-        if 0 < limits.max_connections_per_ip <= self._per_ip.get(peer.host, 0):
-            return "max_connections_per_ip"
-        return None
+            self._counts.remove(host)
 
     def _open_admin(self, nursery: trio.Nursery) -> None:
         listen = self._config.admin.listen
@@ -301,31 +291,7 @@ class Server:
 
         sock = bind_admin(Address(host=listen.host, port=listen.port))
         self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
-        admin = AdminServer(
-            make_metrics=self._make_metrics,
-            not_ready=self.not_ready,
-            enforcement_enabled=lambda: self.house.enforcement.enabled,
-            switch_enforcement=self.switch_enforcement,
-            decisions=self._decisions,
-        )
-
-        nursery.start_soon(admin.serve, sock)
-
-    def _make_metrics(self) -> MetricsPage:
-        from proxy.metrics_page import MetricsPage
-
-        return MetricsPage(self.house, self.connections)
-
-    def _decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, object]:
-        """What quotas decided lately, and who waits now."""
-        now_s = self.house.clock()
-        waiting = [connection.waiting(now_s) for connection in self.connections if connection.mute.until_s > now_s]
-        return {
-            "waiting": [
-                each for each in waiting if user in (None, each["user"]) and client_id in (None, each["client_id"])
-            ],
-            "decisions": self.house.decisions.page(now_s, user=user, client_id=client_id, newest=newest),
-        }
+        nursery.start_soon(AdminServer(self.operations).serve, sock)
 
     async def _open_usage(self, nursery: trio.Nursery) -> None:
         """Take up what was used before a restart, before anybody is served, and save it from now on."""
@@ -382,35 +348,6 @@ class Server:
                         to=str(address),
                     )
                     connection.begin_drain()
-
-
-def limits_of(config: Config) -> Limits:
-    """The caps of one connection."""
-    limits = config.limits
-    return Limits(
-        max_frame_bytes=limits.max_frame_bytes,
-        max_collected_bytes=limits.max_collected_bytes,
-        max_in_flight_requests=limits.max_in_flight_requests,
-        idle_timeout_s=limits.idle_timeout_s,
-        reply_timeout_s=config.upstream.reply_timeout_s,
-    )
-
-
-def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
-    """The configuration's addresses as the proxy's."""
-    return tuple(Address(host=server.host, port=server.port) for server in servers)
-
-
-def _windows(config: Config) -> dict[QuotaKey, Window]:
-    broker, controller, ids = config.quota_window, config.controller_quota_window, config.producer_id_quota
-    usual = Window(samples=broker.num, seconds=broker.size_s)
-    return {
-        QuotaKey.PRODUCER_BYTE_RATE: usual,
-        QuotaKey.CONSUMER_BYTE_RATE: usual,
-        QuotaKey.REQUEST_PERCENTAGE: usual,
-        QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size_s),
-        QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size_s),
-    }
 
 
 __all__ = ["Server", "StartupError"]

@@ -26,6 +26,7 @@ Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
@@ -68,9 +69,22 @@ class PluginContext:
     muted: Callable[[], Mapping[str, int]] = dict
     """Connections that are muted or held now, by the quota that it is for, as verdicts name it; to be asked on the
     loop."""
+    worker: int | None = None
+    """The number of this worker, from 0, where several share the work (``workers``): each has plugins of its own."""
     run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop
     """From a thread of the plugin's: run an async function on the loop, and wait for its end. `RuntimeError` when the
     loop does not run (yet, or any more)."""
+
+
+class AcrossWorkers(StrEnum):
+    """How the values that several workers tell of one series become one."""
+
+    SUM = "sum"
+    """What each counts by itself."""
+    MAX = "max"
+    """What all see alike, or the worst of them; one that has not looked lately sees less."""
+    MIN = "min"
+    """Likewise, where less is worse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +97,8 @@ class Metric:
     total: bool = False
     """Whether it only ever grows (a counter; ``_total`` is put behind its name)."""
     labels: Mapping[str, str] = field(default_factory=dict)
+    across_workers: AcrossWorkers = AcrossWorkers.SUM
+    """The same for all series of a name."""
 
 
 # --- life cycle -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,44 @@
+"""The configuration's values in the proxy's own types. Called by whoever makes parts of the proxy, and on reload."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from proxy.house import Limits
+from quota_callbacks.entities import QuotaKey
+from quota_callbacks.requests import Address
+from quota_callbacks.sampled_rate import Window
+
+if TYPE_CHECKING:
+    from config.addresses import HostPort
+    from config.schema import Config
+
+
+def limits_of(config: Config) -> Limits:
+    """The caps of one connection."""
+    limits = config.limits
+    return Limits(
+        max_frame_bytes=limits.max_frame_bytes,
+        max_collected_bytes=limits.max_collected_bytes,
+        max_in_flight_requests=limits.max_in_flight_requests,
+        idle_timeout_s=limits.idle_timeout_s,
+        reply_timeout_s=config.upstream.reply_timeout_s,
+    )
+
+
+def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
+    """Where to connect to."""
+    return tuple(Address(host=server.host, port=server.port) for server in servers)
+
+
+def windows_of(config: Config) -> dict[QuotaKey, Window]:
+    """What each key is measured over."""
+    broker, controller, ids = config.quota_window, config.controller_quota_window, config.producer_id_quota
+    usual = Window(samples=broker.num, seconds=broker.size_s)
+    return {
+        QuotaKey.PRODUCER_BYTE_RATE: usual,
+        QuotaKey.CONSUMER_BYTE_RATE: usual,
+        QuotaKey.REQUEST_PERCENTAGE: usual,
+        QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size_s),
+        QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size_s),
+    }

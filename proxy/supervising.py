@@ -1,0 +1,51 @@
+"""The start of a proxy with several workers, in the order that makes forking safe: what all processes share is loaded
+and made first, then the fork server goes its own way, and only then does the supervisor's loop run.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from config.workers import count_workers
+from proxy.fork_server import ForkServer
+from proxy.plugin_loading import load_plugins, new_plugin_manager
+from proxy.running import CommonClock, run_loop
+from proxy.shared_memory import SharedMemory
+from proxy.supervisor import Supervisor
+from proxy.worker import run_worker
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from config.schema import Config
+
+
+def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
+    """Serve with several workers until a signal says stop. Raises `StartupError`, before anything serves."""
+    # Plugins are made by each worker for itself; here their code is loaded, and told that it cannot be.
+    load_plugins(new_plugin_manager(), disabled=config.plugins.disabled, load=config.plugins.load)
+    memory = SharedMemory(count_workers(config.workers))
+
+    def serve(number: int, sock: socket.socket) -> int:
+        return run_worker(memory.place(number), sock)
+
+    gc.collect()
+    gc.freeze()  # what the collector does not touch stays on pages that all processes share
+    fork_server = ForkServer(serve)
+    try:
+        supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
+        run_loop(partial(_supervise, supervisor, on_ready), CommonClock())
+    finally:
+        fork_server.close()
+
+
+async def _supervise(supervisor: Supervisor, on_ready: Callable[[Supervisor], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.handle_signals)
+        await supervisor.run(partial(on_ready, supervisor))
+        nursery.cancel_scope.cancel()
