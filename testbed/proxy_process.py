@@ -93,6 +93,12 @@ class ProxyProcess:
         return self._program.pid
 
     @property
+    def worker_pids(self) -> list[int]:
+        """The process ids of its workers, where it has several: children of its child, which forks them."""
+        forkers = psutil.Process(self.pid).children()
+        return [worker.pid for forker in forkers for worker in forker.children()]
+
+    @property
     def resident_bytes(self) -> int:
         """Resident memory now."""
         rss: int = psutil.Process(self.pid).memory_info().rss
