@@ -9,32 +9,25 @@ argument, in whole milliseconds.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
 from quota_callbacks.bloom_filters import TimedBloomFilters
 from quota_callbacks.entities import LONG_MAX, QuotaKey
-from quota_callbacks.policies import KAFKAS_WAY, EnforcementMode
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, SampledRate, Window
-from quota_callbacks.throttle_times import METRICS_WINDOW, ThrottleTimes
-from quota_callbacks.timeline import Timeline
+from quota_callbacks.quota_bucket import NEVER_USED, QuotaBucket, Tags
+from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, Window
+from quota_callbacks.shared_debts import SharedTokens
+from quota_callbacks.throttle_times import METRICS_WINDOW
 from quota_callbacks.token_bucket import TokenBucket
-from quota_callbacks.verdicts import Reason, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from quota_callbacks.policies import QuotaPolicy
+    from quota_callbacks.shared_usage import SharedRow
+    from quota_callbacks.verdicts import Throttle
 
-Tags = tuple[tuple[str, str], ...]
-"""Metric tags, in the order of who named them."""
-
-NEVER_USED: Final = -(2**63)
-
-PACED_BURST_S: Final = 1.0
-"""The burst of a paced rate unless it is set: a second of the limit, so that what pauses for less loses nothing."""
+__all__ = ["BUCKET_KINDS", "MutationBucket", "ProducerIdBucket", "QuotaBucket", "RateBucket"]
 
 FALSE_POSITIVE_RATE: Final = 0.001
 """One in a thousand new producer ids may pass for one that was seen, and costs nothing."""
@@ -49,129 +42,13 @@ FIRST_FILTER_IDS: Final = 64
 """Producer ids that a user's first filter has room for; filters grow with demand."""
 
 
-class QuotaBucket(ABC):
-    """What all kinds have: whose it is, its limit, and when it was used."""
-
-    __slots__ = (
-        "_tags",
-        "_throttles",
-        "_timeline",
-        "dropped",
-        "entity",
-        "key",
-        "last_used_ms",
-        "limit",
-        "limit_of",
-        "policy",
-        "window",
-    )
-
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
-        self.key = key
-        self._tags = tags
-        self.window = window
-        self.limit: float | None = None
-        """In the key's unit; ``None`` is unlimited, and still recorded."""
-        self.entity = ""
-        """The entity whose quota the limit is, as tools print it."""
-        self.policy: QuotaPolicy = KAFKAS_WAY
-        self.last_used_ms = NEVER_USED
-        self.limit_of = -1
-        """The generation of quotas that the limit is of."""
-        self.dropped = False
-        """Whether it is no longer in the table, so that whoever has kept it has to ask again."""
-        self._throttles: ThrottleTimes | None = None
-        self._timeline: Timeline | None = None
-
-    @property
-    def tags(self) -> dict[str, str]:
-        """The metric tags that name it."""
-        return dict(self._tags)
-
-    @property
-    def paced(self) -> bool:
-        """Whether requests of this bucket take turns."""
-        return self.policy.mode is EnforcementMode.PACED and self.limit is not None
-
-    def reserve(self, amount: float, now_ms: int) -> Throttle | None:
-        """Paced: take a place for ``amount``; the request is to be held until it comes.
-
-        What it really was is told by `record`, and a difference by `correct`.
-        """
-        limit = self.limit
-        if limit is None:
-            return None
-        if self._timeline is None:
-            self._timeline = Timeline()
-        self.last_used_ms = now_ms
-        speed, burst = self.per_second(limit), self.burst(limit)
-        wait_ms = self._timeline.reserve(amount, speed, burst, now_ms)
-        if self.policy.observe:  # nobody waits, so nothing is to pile up
-            self._timeline.correct(min(0.0, burst + amount - self._timeline.debt(speed, now_ms)), speed, now_ms)
-        if wait_ms == 0:
-            return None
-        return self._verdict(wait_ms, self.observed(now_ms), limit, now_ms, hold=True)
-
-    def correct(self, difference: float, now_ms: int) -> None:
-        """Paced: a reservation was too small by ``difference``; below 0, too large, or not wanted after all."""
-        if self.limit is not None and self._timeline is not None:
-            self.last_used_ms = now_ms
-            self._timeline.correct(difference, self.per_second(self.limit), now_ms)
-
-    def per_second(self, limit: float) -> float:
-        """``limit`` as units a second."""
-        return limit
-
-    def burst(self, limit: float) -> float:
-        """How much may come at once where requests take turns, in the quota's unit."""
-        burst_s = self.policy.burst_s
-        return limit * (PACED_BURST_S if burst_s is None else burst_s)
-
-    @abstractmethod
-    def observed(self, now_ms: int) -> float:
-        """What is measured against the limit."""
-
-    def places(self, limit: float, now_ms: int) -> float:
-        """Paced: what may still come at once; below 0, how much is in line."""
-        debt = 0.0 if self._timeline is None else self._timeline.debt(self.per_second(limit), now_ms)
-        return self.burst(limit) - debt
-
-    @abstractmethod
-    def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """Kafka's metrics of this bucket: names and values. ``throttle-time`` is NaN while nobody was throttled."""
-
-    def state(self, now_ms: int) -> dict[str, Any]:
-        """What `restore` takes: plain values, with ages instead of times."""
-        return {} if self._timeline is None else {"timeline": self._timeline.state(now_ms)}
-
-    def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
-        """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""
-        self.last_used_ms = now_ms
-        if "timeline" in state:
-            self._timeline = Timeline()
-            self._timeline.restore(state["timeline"], now_ms)
-
-    def _throttle_time(self, now_ms: int) -> float:
-        return math.nan if self._throttles is None else self._throttles.average(now_ms)
-
-    def _verdict(self, throttle_ms: int, observed: float, limit: float, now_ms: int, *, hold: bool = False) -> Throttle:
-        policy = self.policy
-        throttle_ms = min(throttle_ms, policy.longest_throttle_ms)
-        if self._throttles is None:
-            self._throttles = ThrottleTimes(METRICS_WINDOW)
-        self._throttles.record(throttle_ms, now_ms)
-        reason = Reason(quota=self.key.value, entity=self.entity, observed=observed, limit=limit)
-        return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)
-
-
 class RateBucket(QuotaBucket):
     """Byte rates and request time: Kafka's rate with its bound."""
 
-    __slots__ = ("_rate", "typical")
+    __slots__ = ("typical",)
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
-        super().__init__(key, tags, window)
-        self._rate = SampledRate(window)
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+        super().__init__(key, tags, window, row)
         self.typical = 0.0
         """What a request usually costs, for reservations made before the cost is known: a moving average."""
 
@@ -221,12 +98,11 @@ class RateBucket(QuotaBucket):
 class MutationBucket(QuotaBucket):
     """Controller mutations (KIP-599): a token bucket that is enforced, and a rate beside it that is only measured."""
 
-    __slots__ = ("_bucket", "_rate")
+    __slots__ = ("_bucket",)
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
-        super().__init__(key, tags, window)
-        self._rate = SampledRate(METRICS_WINDOW)
-        self._bucket = TokenBucket.over(window)
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+        super().__init__(key, tags, window, row, METRICS_WINDOW)
+        self._bucket = _tokens(window.samples * window.seconds, row)
 
     def admit(self, mutations: float, now_ms: int) -> Throttle | None:
         """Strict: while the bucket is not overdrawn, charge any amount and return ``None``.
@@ -278,6 +154,11 @@ class MutationBucket(QuotaBucket):
             return self.places(self.limit, now_ms)
         return self._bucket.tokens(self._speed(), now_ms)
 
+    def _leave(self) -> None:
+        super()._leave()
+        if isinstance(self._bucket, SharedTokens):
+            self._bucket = self._bucket.alone()
+
     def _speed(self) -> float:
         """Without a limit, Kafka refills at ``Long.MAX_VALUE``, so that a touch clears any debt."""
         return float(LONG_MAX) if self.limit is None else self.limit
@@ -307,15 +188,16 @@ class MutationBucket(QuotaBucket):
 class ProducerIdBucket(QuotaBucket):
     """Producer ids (KIP-936): an id that was not seen in the window takes a token; all tokens come back in a window."""
 
-    __slots__ = ("_bucket", "_filters", "_rate", "_seen_until_ms")
+    __slots__ = ("_bucket", "_filters", "_seen_until_ms")
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window) -> None:
-        super().__init__(key, tags, window)
-        self._rate = SampledRate(window)
-        self._bucket = TokenBucket(window.seconds)
+    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+        super().__init__(key, tags, window, row)
+        self._bucket = _tokens(window.seconds, row)
         self._filters: TimedBloomFilters | None = None
         self._seen_until_ms: dict[int, int] | None = None
         """Producer ids that came lately, and until when the filters remember them; most requests bring one of these."""
+        if row is not None:
+            row.learn_ids(self._learn)
 
     def charge(self, producer_id: int, now_ms: int) -> Throttle | None:
         """Look the id up, charge it when it is new, and say how long its sender has to wait, if at all.
@@ -327,12 +209,22 @@ class ProducerIdBucket(QuotaBucket):
             lately = self._seen_until_ms = {}
         if producer_id < 0 or now_ms < lately.get(producer_id, NEVER_USED):
             return None
+        if self._row is not None:
+            self._row.take_up_ids()
         filters = self.filters
         seen = filters.seen_or_add(producer_id, now_ms)
         if len(lately) >= SEEN_LATELY:
             lately.clear()
         lately[producer_id] = filters.remembers_until_ms
-        return None if seen else self.charge_new(now_ms)
+        if seen:
+            return None
+        if self._row is not None:
+            self._row.tell_id(producer_id, now_ms)
+        return self.charge_new(now_ms)
+
+    def _learn(self, producer_id: int, at_ms: int) -> None:
+        """Another worker has charged the id."""
+        self.filters.seen_or_add(producer_id, at_ms)
 
     @property
     def filters(self) -> TimedBloomFilters:
@@ -356,6 +248,11 @@ class ProducerIdBucket(QuotaBucket):
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
+
+    def _leave(self) -> None:
+        super()._leave()
+        if isinstance(self._bucket, SharedTokens):
+            self._bucket = self._bucket.alone()
 
     def per_second(self, limit: float) -> float:
         """The limit is so many in a window."""
@@ -397,6 +294,10 @@ class ProducerIdBucket(QuotaBucket):
         self._bucket.restore(state.get("tokens"), now_ms)
         if state.get("filters") is not None:
             self.filters.restore(state["filters"], now_ms)
+
+
+def _tokens(burst_s: float, row: SharedRow | None) -> TokenBucket:
+    return TokenBucket(burst_s) if row is None else row.tokens(burst_s)
 
 
 def _after(verdict: Throttle | None) -> Throttle | None:

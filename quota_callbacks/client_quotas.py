@@ -11,14 +11,16 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from quota_callbacks.buckets import BUCKET_KINDS, NEVER_USED, QuotaBucket
+from quota_callbacks.buckets import BUCKET_KINDS
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.policies import KAFKAS_WAY, Limit
+from quota_callbacks.quota_bucket import NEVER_USED, QuotaBucket
 from quota_callbacks.sampled_rate import SampledRate, Window
 from quota_callbacks.throttle_times import METRICS_WINDOW
 
 if TYPE_CHECKING:
     from quota_callbacks.requests import Request
+    from quota_callbacks.shared_usage import SharedUsage
 
 MAX_BUCKETS: Final = 200_000
 """Client ids are the clients' to choose, and each can have a bucket, of about 1 KiB. Beyond this the idlest of the
@@ -50,11 +52,14 @@ class ClientQuotas:
         metric_tags: MetricTags,
         quota_limit: QuotaLimit,
         max_buckets: int = MAX_BUCKETS,
+        shared: SharedUsage | None = None,
     ) -> None:
+        """``shared``: where several workers charge the same buckets; ``None`` is one process alone."""
         self._windows = windows
         self._metric_tags = metric_tags
         self._quota_limit = quota_limit
         self._max_buckets = max_buckets
+        self._shared = shared
         self._buckets: dict[BucketName, QuotaBucket] = {}
         self.generation = 0
         self.evicted = 0
@@ -100,7 +105,8 @@ class ClientQuotas:
             if len(self._buckets) >= self._max_buckets:
                 self._evict()
             key, tags = name
-            bucket = self._buckets[name] = BUCKET_KINDS[key](key, tags, self._windows[key])
+            row = None if self._shared is None else self._shared.row(name)
+            bucket = self._buckets[name] = BUCKET_KINDS[key](key, tags, self._windows[key], row)
         if bucket.limit_of != self.generation:
             self._set_limit(bucket)
         return bucket
@@ -110,11 +116,14 @@ class ClientQuotas:
         oldest = itertools.islice(self._buckets.items(), EVICTED_OF)
         name, bucket = min(oldest, key=lambda item: item[1].last_used_ms)
         del self._buckets[name]
-        bucket.dropped = True
+        bucket.drop()
         self.evicted += 1
 
     def restore(self, key: QuotaKey, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
-        """Take up what a bucket held before a restart (`QuotaBucket.state`, its ages as they are by now)."""
+        """Take up what a bucket held before a restart (`QuotaBucket.state`, its ages as they are by now).
+
+        Where workers share it, whoever restores it first does so for all; to others, what is shared counts.
+        """
         self._named((key, tuple(tags.items()))).restore(state, now_ms)
 
     def quotas_changed(self) -> None:
@@ -131,7 +140,7 @@ class ClientQuotas:
             elif now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000):
                 idle.append(name)
         for name in idle:
-            self._buckets.pop(name).dropped = True
+            self._buckets.pop(name).drop()
         return len(idle)
 
     def __iter__(self) -> Iterator[QuotaBucket]:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from quota_callbacks.buckets import QuotaBucket
     from quota_callbacks.entities import QuotaKey
+    from quota_callbacks.quota_bucket import QuotaBucket
     from quota_callbacks.requests import Request
 
 BucketT = TypeVar("BucketT", bound="QuotaBucket")

@@ -15,6 +15,7 @@ from quota_callbacks.request_percentage import PERCENT_PER_NS
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
+    from quota_callbacks.shared_usage import SharedUsage
     from quota_callbacks.verdicts import Throttle
 
 
@@ -53,12 +54,13 @@ FREE: Final = Outcome(0)
 
 
 class OurQuotas:
-    def __init__(self, window: Window | None = None) -> None:
+    def __init__(self, window: Window | None = None, shared: SharedUsage | None = None) -> None:
         self.callback = DefaultQuotaCallback()
         self.quotas = ClientQuotas(
             windows=dict.fromkeys(QuotaKey, window or Window()),
             metric_tags=self.callback.quota_metric_tags,
             quota_limit=self.callback.quota_limit,
+            shared=shared,
         )
 
     def set(

@@ -1,0 +1,214 @@
+"""Tokens and places that several workers take of together: `TokenBucket` and `Timeline`, each the newest of all.
+
+What is left depends on the order in which it was taken (a bucket is never fuller than full, a debt never below 0), so
+workers do not only tell how much they have taken, but also what was left then and what that includes of each of them.
+Before a worker takes, it compares the others' totals with what its own state includes. If one is another, it goes on
+from the newest state, and takes from that whatever is not in it. When no two decide at the same moment, the newest
+state includes everything, and the arithmetic is that of one process. Pure: the caller brings the time.
+"""
+
+from __future__ import annotations
+
+import math
+from operator import eq
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from quota_callbacks.shared_layout import seal, sealed
+from quota_callbacks.timeline import Timeline
+from quota_callbacks.token_bucket import TokenBucket
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quota_callbacks.shared_layout import Column
+
+State = tuple[float, int, float]
+"""What is left or owed, when that was (this worker's ms), and at which limit."""
+
+
+class Taken:
+    """Who has taken how much, and the states that they left: the cells of one row, seen by one worker."""
+
+    __slots__ = ("_column", "_included", "_own_at", "_seen", "_states_at", "_struct", "_totals_at", "_words")
+
+    def __init__(self, column: Column, at: int) -> None:
+        """``at``: the first word."""
+        self._column = column
+        self._words = column.words
+        self._totals_at = at
+        self._own_at = at + column.worker
+        self._states_at = at + column.workers
+        self._struct = Struct(f"{column.layout.state_words - 1}dq")
+        self._included = [0.0] * column.workers
+        self._included[column.worker] = self._words[self._own_at]
+        self._seen = [(at + each, 0.0) for each in column.others]
+
+    @property
+    def news(self) -> bool:
+        """Whether another worker has taken something that is not included yet."""
+        words = self._words
+        for at, seen in self._seen:  # noqa: SIM110 -- any() costs a generator
+            if words[at] != seen:
+                return True
+        return False
+
+    def first(self) -> tuple[State | None, float]:
+        """The newest state that anybody has left, who had this worker's number before included."""
+        return self._newest(range(self._column.workers), None)
+
+    def newest(self, at_ms: int | None) -> tuple[State | None, float]:
+        """The state to go on from, and what it lacks.
+
+        ``None`` is the worker's own (of ``at_ms``; it may have none), when no other is newer.
+        """
+        return self._newest(self._column.others, at_ms)
+
+    def tell(self, amount: float, state: State) -> None:
+        """This worker has taken ``amount``, and ``state`` is what that left."""
+        column, included = self._column, self._included
+        total = included[column.worker] = included[column.worker] + amount
+        self._words[self._own_at] = total
+        value, at_ms, limit = state
+        at = self._states_at + column.worker * column.layout.state_words
+        seal(self._struct, column.memory, at, (value, at_ms + column.offset_ms, limit, *included))
+
+    def _newest(self, workers: tuple[int, ...] | range, at_ms: int | None) -> tuple[State | None, float]:
+        column, totals_at = self._column, self._totals_at
+        newest: tuple[float, ...] | None = None
+        rank = (-math.inf, 0) if at_ms is None else (at_ms + column.offset_ms, self._knows(self._included))
+        for worker in workers:
+            found = sealed(self._struct, column.memory, self._states_at + worker * column.layout.state_words)
+            if found is not None and found[1] >= rank[0]:
+                its_rank = (found[1], self._knows(found[3:]))
+                if its_rank > rank:
+                    newest, rank = found, its_rank
+        if newest is None and at_ms is None:
+            return None, 0.0  # a first state is being written just now: the next look will find it
+        includes = self._included if newest is None else newest[3:]
+        totals = self._totals()
+        missing = math.fsum(total - included for total, included in zip(totals, includes, strict=True))
+        self._included = totals
+        self._seen = [(totals_at + each, totals[each]) for each in column.others]
+        if newest is None:
+            return None, missing
+        return (newest[0], int(newest[1]) - column.offset_ms, newest[2]), missing
+
+    def _knows(self, included: Sequence[float]) -> int:
+        """Of how many workers all that they have taken by now."""
+        return sum(map(eq, included, self._totals()))
+
+    def _totals(self) -> list[float]:
+        totals: list[float] = list(self._words[self._totals_at : self._totals_at + self._column.workers])
+        totals[self._column.worker] = self._included[self._column.worker]
+        return totals
+
+
+class SharedTokens(TokenBucket):
+    """A token bucket that others take from, too."""
+
+    __slots__ = ("_rate", "_taken")
+
+    def __init__(self, burst_s: float, column: Column, at: int) -> None:
+        """``at``: the first word of its cells."""
+        super().__init__(burst_s)
+        self._rate = 0.0
+        """Of the last use."""
+        self._taken = Taken(column, at)
+        self._go_on(*self._taken.first())
+
+    def tokens(self, rate: float, now_ms: int) -> float:
+        """As `TokenBucket.tokens`, after what the others took before."""
+        self._look()
+        self._rate = rate
+        return super().tokens(rate, now_ms if self._tokens is None else max(now_ms, self._last_ms))
+
+    def take(self, amount: float, rate: float, now_ms: int) -> float:
+        """As `TokenBucket.take`, and the others are told."""
+        tokens = super().take(amount, rate, now_ms)
+        self._taken.tell(amount, (tokens, self._last_ms, rate))
+        return tokens
+
+    def state(self, now_ms: int) -> list[float] | None:
+        """What all workers have left."""
+        self._look()
+        return super().state(now_ms)
+
+    def restore(self, state: list[float] | None, now_ms: int) -> None:
+        """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
+        if state is not None and self._tokens is None:
+            super().restore(state, now_ms)
+            self._taken.tell(0.0, (state[0], self._last_ms, 0.0))
+
+    def alone(self) -> TokenBucket:
+        """The same, no longer shared."""
+        plain = TokenBucket(self.burst_s)
+        plain._tokens, plain._last_ms = self._tokens, self._last_ms  # noqa: SLF001 -- its own class
+        return plain
+
+    def _look(self) -> None:
+        if self._taken.news:
+            self._go_on(*self._taken.newest(None if self._tokens is None else self._last_ms))
+
+    def _go_on(self, state: State | None, missing: float) -> None:
+        if state is not None:
+            self._tokens, self._last_ms, self._rate = state
+        if missing and self._tokens is not None:
+            self._tokens -= missing
+            if self._rate:
+                self._tokens = min(self.burst_s * self._rate, self._tokens)
+
+
+class SharedTimeline(Timeline):
+    """A timeline that others reserve places in, too."""
+
+    __slots__ = ("_taken",)
+
+    def __init__(self, column: Column, at: int) -> None:
+        """``at``: the first word of its cells."""
+        super().__init__()
+        self._taken = Taken(column, at)
+        self._go_on(*self._taken.first())
+
+    def debt(self, limit: float, now_ms: int) -> float:
+        """As `Timeline.debt`, with what the others have reserved."""
+        self._look()
+        return super().debt(limit, max(now_ms, self._at_ms) if self._limit else now_ms)
+
+    def reserve(self, amount: float, limit: float, burst: float, now_ms: int) -> int:
+        """As `Timeline.reserve`, and the others are told."""
+        wait_ms = super().reserve(amount, limit, burst, now_ms)
+        self._taken.tell(amount, (self._debt, self._at_ms, limit))
+        return wait_ms
+
+    def correct(self, difference: float, limit: float, now_ms: int) -> None:
+        """As `Timeline.correct`, and the others are told."""
+        super().correct(difference, limit, now_ms)
+        self._taken.tell(difference, (self._debt, self._at_ms, limit))
+
+    def state(self, now_ms: int) -> list[float]:
+        """What all workers owe."""
+        self._look()
+        return super().state(now_ms)
+
+    def restore(self, state: list[float], now_ms: int) -> None:
+        """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
+        if not self._limit:
+            super().restore(state, now_ms)
+            self._taken.tell(0.0, (self._debt, self._at_ms, self._limit))
+
+    def alone(self) -> Timeline:
+        """The same, no longer shared."""
+        plain = Timeline()
+        plain._debt, plain._at_ms, plain._limit = self._debt, self._at_ms, self._limit  # noqa: SLF001 -- its own class
+        return plain
+
+    def _look(self) -> None:
+        if self._taken.news:
+            self._go_on(*self._taken.newest(self._at_ms if self._limit else None))
+
+    def _go_on(self, state: State | None, missing: float) -> None:
+        if state is not None:
+            self._debt, self._at_ms, self._limit = state
+        if missing and self._limit:
+            self._debt = max(0.0, self._debt + missing)

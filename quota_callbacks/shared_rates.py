@@ -1,0 +1,165 @@
+"""A rate that several workers measure together: `SampledRate`, with what the others have recorded.
+
+Each worker has the whole rate, its own samples and the others' merged. In its cell stand what it has recorded in all
+and when it did last. Before it records or reads, it compares the others' totals with what it has of them, and books a
+difference at the time that stands beside it. Who opens a new sample writes a checkpoint: all samples as it has them,
+and what these include of each worker. Who has missed that takes the newest checkpoint and adds what is not in it. So
+everything is in the sample that it belongs to, however long a worker has not looked. Pure: the caller brings the time.
+"""
+
+from __future__ import annotations
+
+import math
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from quota_callbacks.sampled_rate import SampledRate
+from quota_callbacks.shared_layout import seal, sealed
+
+if TYPE_CHECKING:
+    from quota_callbacks.sampled_rate import Window
+    from quota_callbacks.shared_layout import Column
+
+
+class SharedRate(SampledRate):
+    """One bucket's rate in one worker. Made over memory that others have used, it goes on from there."""
+
+    __slots__ = (
+        "_checkpoint",
+        "_checkpoints_at",
+        "_column",
+        "_included",
+        "_last_at",
+        "_offset_ms",
+        "_own_at",
+        "_recorded",
+        "_seen",
+        "_totals_at",
+        "_words",
+    )
+
+    def __init__(self, window: Window, column: Column, row_at: int) -> None:
+        """``row_at``: the row's first word."""
+        super().__init__(window)
+        self._column = column
+        self._words = column.words
+        self._offset_ms = column.offset_ms
+        self._totals_at = row_at
+        self._own_at = row_at + column.worker
+        self._last_at = self._own_at + column.workers
+        self._checkpoints_at = row_at + 2 * column.workers
+        self._checkpoint = Struct(f"{column.layout.checkpoint_words - 1}dq")
+        self._recorded = self._words[self._own_at]
+        """By this worker, and those before it that had its number, in all."""
+        self._included = [0.0] * column.workers
+        """What the samples have of each worker's total."""
+        self._seen: list[tuple[int, float]] = []
+        """Where each other total stands, and what it was."""
+        self._adopt(range(column.workers))
+        self._book_missing()
+
+    def record(self, value: float, now_ms: int) -> None:
+        """As `SampledRate.record`, after what the others recorded before."""
+        words = self._words
+        for at, seen in self._seen:
+            if words[at] != seen:
+                self._take_up()
+                break
+        samples = self._samples
+        opens = not samples or now_ms - samples[-3] >= self._sample_ms
+        if opens:
+            super().record(value, now_ms)
+        else:
+            samples[-2] = now_ms
+            samples[-1] += value
+            self._total += value
+        self._recorded += value
+        words[self._last_at] = now_ms + self._offset_ms
+        words[self._own_at] = self._recorded
+        if opens:
+            self._write_checkpoint()
+
+    def rate(self, now_ms: int) -> float:
+        """Units a second at ``now_ms``, of all workers. (`throttle_ms` does not look again: it follows a record.)"""
+        self._look()
+        return super().rate(now_ms)
+
+    def state(self, now_ms: int) -> list[list[float]] | None:
+        """All workers' samples."""
+        self._look()
+        return super().state(now_ms)
+
+    def restore(self, state: list[list[float]] | None, now_ms: int) -> None:
+        """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
+        if state and not self._samples:
+            super().restore(state, now_ms)
+            self._write_checkpoint()
+
+    def alone(self) -> SampledRate:
+        """The same, no longer shared."""
+        plain = SampledRate(self._window)
+        plain._samples, plain._total = self._samples, self._total  # noqa: SLF001 -- its own class
+        return plain
+
+    def _look(self) -> None:
+        words = self._words
+        for at, seen in self._seen:
+            if words[at] != seen:
+                self._take_up()
+                return
+
+    def _take_up(self) -> None:
+        samples, words, workers = self._samples, self._words, self._column.workers
+        newest_ms = max(words[at + workers] for at, seen in self._seen if words[at] != seen) - self._offset_ms
+        self._included[self._column.worker] = self._recorded
+        if not samples or newest_ms - samples[-3] >= self._sample_ms:
+            self._adopt(self._column.others)
+        self._book_missing()
+
+    def _adopt(self, workers: Any) -> None:
+        """Take the newest checkpoint of ``workers``, if one is newer than what is here."""
+        newest: tuple[float, ...] | None = None
+        newest_ms = self._samples[-3] + self._offset_ms if self._samples else -math.inf
+        size = self._column.layout.checkpoint_words
+        for worker in workers:
+            found = sealed(self._checkpoint, self._column.memory, self._checkpoints_at + worker * size)
+            if found is not None:
+                start_ms = found[int(found[0]) * 3 - 2]
+                if start_ms > newest_ms:
+                    newest, newest_ms = found, start_ms
+        if newest is None:
+            return
+        count = int(newest[0])
+        samples = list(newest[1 : 1 + 3 * count])
+        for at in range(0, len(samples), 3):
+            samples[at] = int(samples[at]) - self._offset_ms
+            samples[at + 1] = int(samples[at + 1]) - self._offset_ms
+        self._samples = samples
+        self._total = math.fsum(samples[2::3])
+        self._included = list(newest[-self._column.workers :])
+
+    def _book_missing(self) -> None:
+        """Record what the samples do not have of the totals, in the order of time."""
+        column, words, totals_at = self._column, self._words, self._totals_at
+        missing = []
+        for worker, included in enumerate(self._included):
+            total = self._recorded if worker == column.worker else words[totals_at + worker]
+            if total != included:
+                at_ms = int(words[totals_at + column.workers + worker]) - self._offset_ms
+                missing.append((at_ms, total - included))
+                self._included[worker] = total
+        for at_ms, value in sorted(missing):
+            super().record(value, max(at_ms, int(self._samples[-2])) if self._samples else at_ms)
+        self._seen = [(totals_at + worker, self._included[worker]) for worker in column.others]
+
+    def _write_checkpoint(self) -> None:
+        column, offset_ms = self._column, self._offset_ms
+        room = column.layout.kept_samples
+        samples = self._samples[-3 * room :]
+        if offset_ms:
+            samples = [each if at % 3 == 2 else each + offset_ms for at, each in enumerate(samples)]
+        self._included[column.worker] = self._recorded
+        padding = [0.0] * (3 * room - len(samples))
+        words = (len(samples) // 3, *samples, *padding, *self._included)
+        at = self._checkpoints_at + column.worker * column.layout.checkpoint_words
+        seal(self._checkpoint, column.memory, at, words)
