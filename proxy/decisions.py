@@ -96,7 +96,7 @@ class Decisions:
                 break
             if user in (None, decision.user) and client_id in (None, decision.client_id):
                 fields = asdict(decision)
-                fields["age_s"] = round(now_s - fields.pop("at_s"), 3)
+                fields["age_s"] = round(now_s - fields.pop("at_s"), 6)
                 found.append(fields)
         return found
 

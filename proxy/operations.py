@@ -105,7 +105,10 @@ class ServerOperations:
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """What was decided here, and who waits here."""
-        now_s = self.house.clock()
+        return self.decisions_at(self.house.clock(), user, client_id, newest)
+
+    def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
+        """The same, with ages as they are at ``now_s`` by the loop's clock, which workers have in common."""
         waiting = [connection.waiting(now_s) for connection in self._connections if connection.mute.until_s > now_s]
         return {
             "waiting": [

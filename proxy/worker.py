@@ -149,7 +149,7 @@ class Worker:
 
     async def _decisions(self, message: Message) -> Answer:
         asked = message.head
-        page = await self.server.operations.decisions(asked["user"], asked["client_id"], asked["newest"])
+        page = self.server.operations.decisions_at(asked["now_s"], asked["user"], asked["client_id"], asked["newest"])
         return {}, await trio.to_thread.run_sync(_as_json, page)
 
 

@@ -82,7 +82,7 @@ class WorkersOperations:
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """What all workers decided lately, and who waits at any of them."""
-        asked = {"user": user, "client_id": client_id, "newest": newest}
+        asked = {"now_s": trio.current_time(), "user": user, "client_id": client_id, "newest": newest}
         answers = await self._ask_all("decisions", asked, timeout_s=DECISIONS_TIMEOUT_S)
         return merge_decisions((json.loads(answer.body) for _, answer in answers if answer is not None), newest)
 

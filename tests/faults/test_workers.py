@@ -183,16 +183,21 @@ def test_why_tells_what_all_workers_decided_newest_first(kafka: KafkaCluster, to
 def test_the_limit_of_connections_holds_for_all_together(kafka: KafkaCluster) -> None:
     limits = "[limits]\nmax_connections = 20\nmax_connections_per_ip = 8\n"
     with proxy_of(kafka.bootstrap_servers, limits) as proxy, contextlib.ExitStack() as stack:
-        for source, most in (("127.0.0.1", 8), ("127.0.0.2", 8), ("127.0.0.3", 4)):
+        kept = []
+        for source in ("127.0.0.1", "127.0.0.2", "127.0.0.3"):
             clients = [stack.enter_context(RawClient(proxy.port, source=source)) for _ in range(30)]
-            assert sum(map(still_served, clients)) == most
-        assert series(proxy, "headrace_connections") == 20
-        assert series(proxy, 'headrace_connections_refused_total{limit="max_connections_per_ip"}') == 44
+            kept.append(sum(map(still_served, clients)))
+        assert kept[0] in (8, 9), "within one connection for each further worker"
+        assert kept[1] in (8, 9)
+        assert sum(kept) in (20, 21)
+        assert series(proxy, "headrace_connections") == sum(kept)
+        refused = series(proxy, 'headrace_connections_refused_total{limit="max_connections_per_ip"}')
+        assert refused == 60 - kept[0] - kept[1]
         stack.close()
         wait_until(lambda: series(proxy, "headrace_connections") == 0, "all are gone")
         kill_worker(proxy)
         clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(30)]
-        assert sum(map(still_served, clients)) == 8
+        assert sum(map(still_served, clients)) in (8, 9)
 
 
 # --- the end of a worker ---
@@ -291,11 +296,18 @@ def test_workers_end_with_a_supervisor_that_is_killed(kafka: KafkaCluster) -> No
         family = psutil.Process(proxy.pid).children(recursive=True)
         assert len(family) == 3
         proxy.signal(signal.SIGKILL)
-        assert not any(map(still_served, clients))
-        assert psutil.wait_procs(family, timeout=20)[1] == []
+        assert {client.rest() for client in clients} == {b""}
+        wait_until(lambda: not any(map(runs, family)), "the workers and who forked them have ended")
         with socket.socket() as again:
             again.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             again.bind(("127.0.0.1", proxy.port))
+
+
+def runs(process: psutil.Process) -> bool:
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: KafkaCluster) -> None:
