@@ -45,11 +45,11 @@ _BESIDES: Final = MOST_QUEUES + 4 * len(QuotaKey)
 class Instruments:
     """The gauges and their reader. Used by one thread at a time."""
 
-    def __init__(self, max_series: int) -> None:
+    def __init__(self, max_series: int, worker: int | None = None) -> None:
         self.pause = True
         """Whether to leave the interpreter to the loop now and then."""
         self._max_series = max_series
-        self._resource = own_resource()
+        self._resource = own_resource(worker)
         self._snapshot: Snapshot | None = None
         self._made_at = 0
         self._reader = self._make()

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from quota_callbacks.entities import QuotaKey
+from quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -38,6 +39,8 @@ class Measure:
     text: str
     together: Callable[[float, float], float] | None = None
     """How two entities without series of their own become one value; ``None``: they have none together."""
+    across_workers: AcrossWorkers = AcrossWorkers.MAX
+    """Workers share what an entity has used, so all that have looked of late tell the same."""
 
     @property
     def instrument(self) -> str:
@@ -75,6 +78,7 @@ MEASURES: Final = (
         unit="{token}",
         text="Tokens that are left to an entity; below 0 it is throttled. Of other entities: the fewest.",
         together=min,
+        across_workers=AcrossWorkers.MIN,
     ),
     Measure(
         kafka=THROTTLE_TIME,
@@ -87,8 +91,14 @@ MEASURES: Final = (
         kafka=EXEMPT_REQUEST_TIME,
         unit="%",
         text="Thread time of requests that no quota counts, in percent of one thread.",
+        across_workers=AcrossWorkers.SUM,
     ),
-    Measure(kafka=QUEUE_SIZE, unit="{connection}", text="Connections that are muted or held now because of a quota."),
+    Measure(
+        kafka=QUEUE_SIZE,
+        unit="{connection}",
+        text="Connections that are muted or held now because of a quota.",
+        across_workers=AcrossWorkers.SUM,
+    ),
     Measure(
         kafka=ENTITIES,
         unit="{entity}",

@@ -7,14 +7,18 @@ to names (``headrace_quota_throttle_time_milliseconds``), so that they would no 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.metrics.export import NumberDataPoint
 
+from plugins.metrics.names import MEASURES
 from quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
+
+
+_ACROSS_WORKERS: Final = {measure.instrument: measure.across_workers for measure in MEASURES}
 
 
 def series_of(data: MetricsData | None) -> list[Metric]:
@@ -25,6 +29,7 @@ def series_of(data: MetricsData | None) -> list[Metric]:
             help=metric.description or "",
             value=point.value,
             labels={name: str(value) for name, value in (point.attributes or {}).items()},
+            across_workers=_ACROSS_WORKERS[metric.name],
         )
         for resource in (data.resource_metrics if data is not None else ())
         for scope in resource.scope_metrics

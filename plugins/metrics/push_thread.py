@@ -57,6 +57,7 @@ class PushThread:
         take: Callable[[], Snapshot],
         options: MetricsOptions,
         *,
+        worker: int | None = None,
         make_exporter: Callable[[str | None], Exporter] = OTLPMetricExporter,
     ) -> None:
         self.pushed = 0
@@ -64,7 +65,7 @@ class PushThread:
         self._take = take
         self._interval_s = options.push_interval_s
         self._exporter = make_exporter(options.endpoint)
-        self._instruments = Instruments(options.max_series)
+        self._instruments = Instruments(options.max_series, worker)
         self._words = LastWords(SDK_LOGGER)
         self._told = 0
         self._tell_again_s = 0.0

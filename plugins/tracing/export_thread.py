@@ -69,7 +69,12 @@ class ExportThread:
     """Owns the exporter and the thread. The counters are read from other threads."""
 
     def __init__(
-        self, queue: RecordQueue, options: TracingOptions, *, make_exporter: Callable[[], Exporter] = OTLPSpanExporter
+        self,
+        queue: RecordQueue,
+        options: TracingOptions,
+        *,
+        worker: int | None = None,
+        make_exporter: Callable[[], Exporter] = OTLPSpanExporter,
     ) -> None:
         self.exported_spans = 0
         self.failed_spans = 0
@@ -77,7 +82,7 @@ class ExportThread:
         """Records whose export failed."""
         self.lost_at_close = 0
         """Records that were still waiting when `close` gave up."""
-        self.builder = SpanBuilder()
+        self.builder = SpanBuilder(worker)
         self._queue = queue
         self._batch_spans = options.batch_spans
         self._delay_s = options.delay_ms / 1000

@@ -55,14 +55,14 @@ class Tracing:
         if options.off_because is not None:
             log.info("tracing stays off", reason=options.off_because)
         if options.enabled:
-            self._start(options)
+            self._start(options, context.worker)
 
-    def _start(self, options: TracingOptions) -> None:
+    def _start(self, options: TracingOptions, worker: int | None) -> None:
         from plugins.tracing.export_thread import ExportThread  # the SDK: only now
 
         self._bound = round(options.sample_ratio * 2**_RANDOM_BITS)
         self._queue = RecordQueue(options.queue_size, wake_at=options.batch_spans // 2)
-        self._thread = ExportThread(self._queue, options)
+        self._thread = ExportThread(self._queue, options, worker=worker)
         self._thread.start()
         log.info("tracing is on", sample_ratio=options.sample_ratio, queue_size=options.queue_size)
 

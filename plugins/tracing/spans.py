@@ -84,13 +84,13 @@ class _Ended(SpanProcessor):
 class SpanBuilder:
     """Builds the spans of one record after the other, with the resource and the limits of the SDK's variables."""
 
-    def __init__(self) -> None:
+    def __init__(self, worker: int | None = None) -> None:
         self.cluster_id: str | None = None
         """The cluster's own id, once the proxy has learned it."""
         self._ids = _ChosenTraceId()
         self._ended = _Ended()
         provider = TracerProvider(
-            sampler=ALWAYS_ON, resource=own_resource(), id_generator=self._ids, shutdown_on_exit=False
+            sampler=ALWAYS_ON, resource=own_resource(worker), id_generator=self._ids, shutdown_on_exit=False
         )
         provider.add_span_processor(self._ended)
         self._tracer = provider.get_tracer(SCOPE, own_version(), schema_url=names.SCHEMA_URL)
