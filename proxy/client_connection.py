@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from proxy.authentication import Authentication
     from proxy.house import House
-    from proxy.sockets import PlainChannel
+    from proxy.sockets import Channel
     from proxy.wire.heads import RequestHead
     from quota_callbacks.requests import Connection
 
@@ -67,12 +67,12 @@ class ClientConnection:
         "upstream",
     )
 
-    def __init__(self, house: House, info: Connection, client: PlainChannel) -> None:
+    def __init__(self, house: House, info: Connection, client: Channel) -> None:
         self.house = house
         self.info = info
         self.client = client
         self.limits = house.limits
-        self.upstream: PlainChannel | None = None
+        self.upstream: Channel | None = None
         self.in_flight = InFlight(self.limits.max_in_flight_requests)
         self.mute = Mute()
         self.last_active_s = house.clock()
@@ -118,7 +118,7 @@ class ClientConnection:
 
     # --- for the relays ---
 
-    async def dial(self) -> PlainChannel:
+    async def dial(self) -> Channel:
         """Connect to the broker that this connection is for, and start the reply relay. Raises `UpstreamFault`."""
         if self._upstream_lost:
             raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
@@ -362,7 +362,7 @@ class ClientConnection:
             self.completed(exchange)
         self.house.hooks.connection_closed(self.info, self._reason)
 
-    def _count_bytes(self, channel: PlainChannel, *, upstream: bool) -> None:
+    def _count_bytes(self, channel: Channel, *, upstream: bool) -> None:
         counters = self.house.counters
         if upstream:
             counters.upstream_connections -= 1

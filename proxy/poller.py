@@ -25,7 +25,7 @@ import trio
 from outcome import Error, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator
 
 log = structlog.get_logger("headrace.poller")
 
@@ -41,13 +41,13 @@ EVENTS_AT_ONCE: Final = 256
 LONGEST_WAIT_S: Final = 86400.0
 
 
-class _Stepped(tuple[tuple[int, int], ...]):
+class _Stepped:
     """No event for trio, and yet the wait has not run out: trio takes what is false for a time-out."""
 
     __slots__ = ()
 
-    def __bool__(self) -> bool:
-        return True
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(())
 
 
 STEPPED: Final = _Stepped()
@@ -211,7 +211,7 @@ class Poller:
 
     # --- trio's I/O manager ---
 
-    def get_events(self, timeout: float) -> Sequence[tuple[int, int]]:
+    def get_events(self, timeout: float) -> Iterable[tuple[int, int]]:
         """Wait up to ``timeout`` s; step what is ready meanwhile, until there is something for trio to do.
 
         Returns what trio's own epoll has; empty when the time is up or a step has made a task runnable.
@@ -229,7 +229,7 @@ class Poller:
             for _ in range(len(self._again)):
                 self._again.popleft().run_step()
             if for_trio:
-                due: Sequence[tuple[int, int]] = self._inner.get_events(0)
+                due: Iterable[tuple[int, int]] = self._inner.get_events(0)
                 return due
             if not found and not self._again:
                 return ()

@@ -27,7 +27,7 @@ from proxy.wire.mutations import read_topic_errors
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection
     from proxy.in_flight import Exchange
-    from proxy.sockets import PlainChannel
+    from proxy.sockets import Channel
 
 _INT32 = Struct(">i")
 
@@ -41,6 +41,7 @@ class ReplyRelay:
         "_done",
         "_ended",
         "_house",
+        "_now_s",
         "_parts",
         "_scanner",
         "_sending",
@@ -51,7 +52,7 @@ class ReplyRelay:
         "_walk",
     )
 
-    def __init__(self, connection: ClientConnection, upstream: PlainChannel) -> None:
+    def __init__(self, connection: ClientConnection, upstream: Channel) -> None:
         self._connection = connection
         self._house = connection.house
         self._upstream = upstream
@@ -64,6 +65,8 @@ class ReplyRelay:
         self._walk: FetchWalk | None = None
         self._done: list[Exchange] = []
         self._ended = False
+        self._now_s = 0.0
+        """When the last bytes were read."""
         self._sending = False
         """Whether a part of what was read could not be sent at once."""
         self._splice: Splice | None = None
@@ -122,7 +125,7 @@ class ReplyRelay:
         count = self._upstream.receive_into(buffer[kept : kept + READ_BYTES])
         if count is None or count == 0:
             return count
-        self._connection.last_active_s = self._house.clock()
+        self._connection.last_active_s = self._now_s = self._house.clock()
         return kept + count
 
     def _take(self, end: int) -> None:
@@ -218,7 +221,7 @@ class ReplyRelay:
                 raise MalformedFrame(f"a {API_NAMES[exchange.api_key]} reply ends before its throttle time")
             if end < at + body_at + throttle_at + 4:
                 return False
-        now_s = self._house.clock()
+        now_s = self._now_s
         exchange.reply_s = now_s
         exchange.response_bytes = size
         exchange.response_header_bytes = body_at - LENGTH_BYTES
@@ -274,7 +277,7 @@ class ReplyRelay:
     def _judge_mutation(self, exchange: Exchange, body: memoryview) -> None:
         if exchange.api_key != ApiKey.METADATA:
             exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
-        judge_reply(self._connection, exchange, self._house.clock())
+        judge_reply(self._connection, exchange, self._now_s)
 
     def _finish(self) -> None:
         """A reply has passed whole: the next is the turn of the next request, or of the proxy's own answers."""

@@ -11,12 +11,12 @@ import errno
 import os
 import socket
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from proxy.poller import Watched
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from proxy.errors import ConnectionFault
     from proxy.poller import Poller
@@ -60,6 +60,51 @@ class Waiting:
 
 
 waiting: Final = Waiting()
+
+
+class Channel(Protocol):
+    """What relays need of a connection, whatever it is made of."""
+
+    may_read: bool
+    bytes_received: int
+    bytes_sent: int
+
+    @property
+    def can_splice(self) -> bool:
+        """Whether it is a plaintext socket of a system that splices."""
+
+    def fileno(self) -> int:
+        """The descriptor, for ``splice``."""
+
+    async def steps(self, step: Callable[[], bool]) -> None:
+        """See `proxy.poller.Watched.steps`."""
+
+    async def readable(self) -> None:
+        """See `proxy.poller.Watched.readable`."""
+
+    async def writable(self) -> None:
+        """See `proxy.poller.Watched.writable`."""
+
+    def receive_into(self, view: Buffer) -> int | None:
+        """See `PlainChannel.receive_into`."""
+
+    def send_now(self, parts: Sequence[Buffer | bytes]) -> bytes:
+        """See `PlainChannel.send_now`."""
+
+    async def send(self, parts: Sequence[Buffer | bytes]) -> None:
+        """See `PlainChannel.send`."""
+
+    def fault(self, error: OSError) -> ConnectionFault:
+        """``error`` as the other side's."""
+
+    def hung_up(self) -> bool:
+        """Whether the other side is gone."""
+
+    def shut_down_writing(self) -> None:
+        """Tell the other side that nothing more comes."""
+
+    def close(self) -> None:
+        """Close it."""
 
 
 class PlainChannel(Watched):
