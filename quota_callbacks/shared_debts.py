@@ -179,7 +179,7 @@ class SharedTimeline(Timeline):
         """As `Timeline.reserve`, and the others are told."""
         wait_ms = super().reserve(amount, limit, burst, now_ms)
         self._taken.tell(amount, (self._debt, self._at_ms, limit))
-        return wait_ms
+        return wait_ms + self._at_ms - now_ms if wait_ms else 0  # another worker's clock may be a little ahead
 
     def correct(self, difference: float, limit: float, now_ms: int) -> None:
         """As `Timeline.correct`, and the others are told."""
