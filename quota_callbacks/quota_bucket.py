@@ -156,7 +156,8 @@ class QuotaBucket(ABC):
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """What `restore` takes: plain values, with ages instead of times."""
-        return {} if self._timeline is None else {"timeline": self._timeline.state(now_ms)}
+        timeline = None if self._timeline is None else self._timeline.state(now_ms)
+        return {"timeline": timeline} if timeline is not None and timeline[2] else {}
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
         """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""

@@ -193,7 +193,7 @@ class SharedTimeline(Timeline):
 
     def restore(self, state: list[float], now_ms: int) -> None:
         """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
-        if not self._limit:
+        if state[2] and not self._limit:
             super().restore(state, now_ms)
             self._taken.tell(0.0, (self._debt, self._at_ms, self._limit))
 
