@@ -18,7 +18,7 @@ from quota_callbacks import hookspecs
 from quota_callbacks.hookspecs import HOOK_VERSION, PROJECT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 ENTRY_POINT_GROUP: Final = "headrace.plugins"
 VERSION_ATTRIBUTE: Final = "headrace_hooks"
@@ -37,6 +37,13 @@ def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load
     Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or
     has a hook that does not exist.
     """
+    for name, plugin in imported_plugins(disabled=disabled, load=load):
+        register(manager, name, plugin)
+
+
+def imported_plugins(*, disabled: Iterable[str], load: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """The same plugins, by name, before anything is made of them. Raises `StartupError` for one that cannot be
+    imported."""
     unwanted = set(disabled)
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
     unknown = unwanted - {point.name for point in points}
@@ -45,9 +52,9 @@ def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load
         raise StartupError(f"plugins.disabled names {min(unknown)!r}, but there is no such plugin; installed: {known}")
     for point in points:
         if point.name not in unwanted:
-            register(manager, point.name, _import(point.name, point.value))
+            yield point.name, _import(point.name, point.value)
     for path in load:
-        register(manager, path, _import(path, path))
+        yield path, _import(path, path)
 
 
 def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:

@@ -83,7 +83,10 @@ class Server:
             load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
         hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
         quotas = ClientQuotas(
-            windows=windows_of(config), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+            windows=windows_of(config),
+            metric_tags=hooks.quota_metric_tags,
+            quota_limit=hooks.quota_limit,
+            shared=place.usage if place is not None else None,
         )
         self.connections: set[ClientConnection] = set()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -330,6 +333,8 @@ class Server:
             if self.house.hooks.quotas is not None:
                 self.house.hooks.quotas.expire(int(now_s * 1000))
                 self._collector.look(len(self.house.hooks.quotas))
+            if self._place is not None:
+                self._place.sweep()
 
     def _brokers_changed(self, changed: frozenset[int]) -> None:
         """Tell the callbacks, and move connections away from where their broker no longer is."""

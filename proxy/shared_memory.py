@@ -10,12 +10,18 @@ import mmap
 import os
 import tempfile
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from proxy.connection_counts import PART_BYTES, WorkerConnections
+from quota_callbacks.shared_usage import ROWS, SharedUsage
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+MOST_SAMPLES: Final = 200
+"""Of a window; of one that has more, a worker that has not looked for 200 samples misses the older ones."""
+MOST_USAGE_BYTES: Final = 2**30
+"""Of address space. With many workers, or windows of many samples, there is room for fewer buckets."""
 
 
 class ProcessLock:
@@ -45,20 +51,43 @@ class WorkerPlace:
     number: int
     workers: int
     connections: WorkerConnections
+    usage: SharedUsage
+
+    def sweep(self) -> None:
+        """To be called every few seconds, so that a worker whose own clients bring no producer ids learns those of
+        others before they are overwritten: up to 800 new ones a second and worker."""
+        self.usage.take_up_ids()
 
 
 class SharedMemory:
-    """Made once, before the fork; each process then asks for its `place`."""
+    """Made once, before the fork; each worker then asks for its `place`. Memory is taken for what is used of it."""
 
-    def __init__(self, workers: int) -> None:
+    def __init__(self, workers: int, samples: int) -> None:
+        """``samples`` are those of the longest window that quotas are measured over."""
         self.workers = workers
-        self._memory = mmap.mmap(-1, workers * PART_BYTES)
+        samples = min(samples, MOST_SAMPLES)
+        rows = ROWS
+        while SharedUsage.size_of(workers, rows, samples) > MOST_USAGE_BYTES:
+            rows //= 2
+        size = SharedUsage.size_of(workers, rows, samples)
+        self._memory = mmap.mmap(-1, workers * PART_BYTES + size)
+        self._usage = memoryview(self._memory)[workers * PART_BYTES :]
+        self._lock = ProcessLock()
+        SharedUsage.create(self._usage, workers=workers, rows=rows, samples=samples)
 
     def place(self, number: int) -> WorkerPlace:
-        """What the worker ``number`` has of it."""
-        connections = WorkerConnections(self._memory, 0, workers=self.workers, number=number)
-        return WorkerPlace(number=number, workers=self.workers, connections=connections)
+        """What the worker ``number`` has of it; to be asked for in its process, whose clock is `CommonClock`."""
+        return WorkerPlace(
+            number=number,
+            workers=self.workers,
+            connections=self._connections(number),
+            usage=SharedUsage(self._usage, worker=number, lock=self._lock),
+        )
 
     def worker_lost(self, number: int) -> None:
-        """The worker ``number`` is gone: what it alone wrote speaks for nobody any more."""
-        self.place(number).connections.clear()
+        """The worker ``number`` is gone: its connections with it. What it has charged stays charged."""
+        self._connections(number).clear()
+        SharedUsage.worker_lost(self._usage, number)
+
+    def _connections(self, number: int) -> WorkerConnections:
+        return WorkerConnections(self._memory, 0, workers=self.workers, number=number)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from config.workers import count_workers
+from proxy.configured import windows_of
 from proxy.fork_server import ForkServer
-from proxy.plugin_loading import load_plugins, new_plugin_manager
+from proxy.plugin_loading import imported_plugins
 from proxy.running import CommonClock, run_loop
 from proxy.shared_memory import SharedMemory
 from proxy.supervisor import Supervisor
@@ -27,9 +28,10 @@ if TYPE_CHECKING:
 
 def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
     """Serve with several workers until a signal says stop. Raises `StartupError`, before anything serves."""
-    # Plugins are made by each worker for itself; here their code is loaded, and told that it cannot be.
-    load_plugins(new_plugin_manager(), disabled=config.plugins.disabled, load=config.plugins.load)
-    memory = SharedMemory(count_workers(config.workers))
+    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))  # the code; workers make them
+    memory = SharedMemory(
+        count_workers(config.workers), samples=max(window.samples for window in windows_of(config).values())
+    )
 
     def serve(number: int, sock: socket.socket) -> int:
         return run_worker(memory.place(number), sock)

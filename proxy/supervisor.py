@@ -34,6 +34,7 @@ from proxy.server import CLOSE_TIMEOUT_S
 from proxy.worker import packed
 from proxy.worker_answers import WorkersOperations
 from proxy.worker_channel import AskedWorker, WorkerSilentError
+from proxy.workers_usage import WorkersUsage
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.requests import Address
 
@@ -92,6 +93,7 @@ class Supervisor:
         self._all_ready = trio.Event()
         self._reloading = trio.Lock()
         self._forks = True
+        self._usage: WorkersUsage | None = None
         self._lost: list[Callable[[int], None]] = []
 
     def on_lost(self, forget: Callable[[int], None]) -> None:
@@ -104,12 +106,16 @@ class Supervisor:
         warn_of(self.config)
         async with trio.open_nursery() as nursery:
             self._open_admin(nursery)
+            self._usage = await WorkersUsage.open(self.config)
             nursery.start_soon(self._follow)
             nursery.start_soon(self._announce, on_ready)
             nursery.start_soon(self._kill_who_stays)
             async with trio.open_nursery() as tending:
                 for slot in self.slots:
                     tending.start_soon(self._tend, slot)
+            if self._usage is not None:
+                with trio.move_on_after(CLOSE_TIMEOUT_S):  # a disk may hang
+                    await self._usage.close()
             nursery.cancel_scope.cancel()
         if not self._forks:
             raise StartupError("the process that forks workers has ended")
@@ -117,6 +123,8 @@ class Supervisor:
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         await self._all_ready.wait()
         on_ready()
+        if self._usage is not None:
+            await self._usage.keep(self.slots)
 
     def _check_ports(self) -> None:
         """Ports that the workers share cannot tell them that somebody else shares them, too: look before."""
@@ -239,13 +247,14 @@ class Supervisor:
     async def _live(self, slot: WorkerSlot) -> None:
         """One worker from its fork to its end."""
         slot.pid, slot.ended, slot.problem, slot.reaped = None, None, None, trio.Event()
+        start = await self._start_message()
         try:
             slot.asked = AskedWorker(self._fork_server.fork(slot.number))
         except OSError as error:
             slot.problem = f"it could not be asked for: {error.strerror}"
             return
         try:
-            slot.asked.tell("start", {"enforcement": self.enforcement, "by": "supervisor"}, packed(self.config))
+            slot.asked.tell("start", *start)
             await slot.asked.run(lambda message: self._heard(slot, message))
             await slot.reaped.wait()
         finally:
@@ -253,6 +262,12 @@ class Supervisor:
         self._memory.worker_lost(slot.number)
         for forget in self._lost:
             forget(slot.number)
+
+    async def _start_message(self) -> tuple[dict[str, object], bytes]:
+        """The configuration and the switch as they are now, and what was used before."""
+        used = b"" if self._usage is None else await self._usage.told_to_new()
+        config = packed(self.config)
+        return {"config_bytes": len(config), "enforcement": self.enforcement, "by": "supervisor"}, config + used
 
     def _heard(self, slot: WorkerSlot, message: Message) -> None:
         match message.head["event"]:
@@ -265,6 +280,8 @@ class Supervisor:
                     self._all_ready.set()
             case "failed":
                 slot.problem = message.head["problem"]
+            case "usage" if self._usage is not None:
+                self._usage.take(message.body)
 
 
 def _named(slot: WorkerSlot) -> dict[str, object]:

@@ -3,7 +3,8 @@ nobody.
 
 Made and driven by the server: `UsageFile.open` at start, `save` every few seconds and at the end. The loop takes the
 states of the buckets that changed, a slice at a time; what blocks (SQLite, JSON) runs in a thread. States have ages
-instead of times, and the wall clock of the row tells how much older they are when they are taken up.
+instead of times, and the wall clock of the row tells how much older they are when they are taken up. Of several workers
+the supervisor has the file (`proxy.workers_usage`).
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ from quota_callbacks.client_quotas import IDLE_EXPIRY_MS
 from quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from quota_callbacks.buckets import QuotaBucket
     from quota_callbacks.client_quotas import ClientQuotas
+    from quota_callbacks.sampled_rate import Window
 
 log = structlog.get_logger("headrace.usage")
 
@@ -36,6 +38,7 @@ APPLICATION_ID: Final = 0x48524143
 """``PRAGMA application_id``: "HRAC"."""
 LAYOUT: Final = 1
 """``PRAGMA user_version``."""
+NOTHING_SAVED_MS: Final = -(2**63)
 BUCKETS_A_SLICE: Final = 500
 """States taken before the loop is given back, about 3 ms."""
 
@@ -52,6 +55,8 @@ CREATE TABLE IF NOT EXISTS usage (
 Row = tuple[str, int, str]
 State = tuple[list[Any], "Mapping[str, Any]"]
 """What names a bucket, and what it holds."""
+StateText = tuple[str, str]
+"""Both as JSON."""
 
 
 class UsageFile:
@@ -60,13 +65,21 @@ class UsageFile:
     def __init__(self, database: sqlite3.Connection, path: str) -> None:
         self._database = database
         self._path = path
-        self._saved_up_to_ms = -(2**63)
+        self.saved_up_to_ms = NOTHING_SAVED_MS
         self._saving = trio.Lock()
         self.failing = False
 
     @classmethod
     async def open(cls, path: str, quotas: ClientQuotas, now_ms: int) -> UsageFile:
-        """Open or make the file, and take up what it holds.
+        """Open or make the file, and take up what it holds. Raises as `read`."""
+        file, rows = await cls.read(path)
+        taken = await take_up(rows, quotas, now_ms)
+        log.info("usage taken up", file=path, buckets=taken, of=len(rows))
+        return file
+
+    @classmethod
+    async def read(cls, path: str) -> tuple[UsageFile, list[Row]]:
+        """Open or make the file; what it holds.
 
         Raises `StartupError` when it cannot be had: no directory, no right, or another proxy has it. A file that is
         damaged is put aside, since the proxy is worth more than the memory of an hour.
@@ -79,21 +92,26 @@ class UsageFile:
             aside = await trio.to_thread.run_sync(_put_aside, path)
             log.error("usage file damaged; starting without it", file=path, put_aside=aside, error=str(error))  # noqa: TRY400
             database, rows = await trio.to_thread.run_sync(_open, path)
-        taken = await _take_up(rows, quotas, now_ms)
-        log.info("usage taken up", file=path, buckets=taken, of=len(rows))
-        return cls(database, path)
+        return cls(database, path), rows
+
+    async def rows(self) -> list[Row]:
+        """What it holds now."""
+        return await trio.to_thread.run_sync(_rows_of, self._database)
 
     async def save(self, quotas: ClientQuotas, now_ms: int, *, last: bool = False) -> None:
         """Save the buckets that were used since the last time. What fails is logged and tried again the next time.
 
         *Cancellation:* waits for the disk, unless it is the ``last`` save, which is left behind.
         """
+        states = await states_of(quotas, self.saved_up_to_ms, now_ms)
+        await self.save_texts(texts_of(states), longest_kept_ms(quotas.window), now_ms, last=last)
+
+    async def save_texts(self, texts: Iterable[StateText], keep_ms: int, now_ms: int, *, last: bool = False) -> None:
+        """The same with states as they were at ``now_ms``, which are taken from ``texts`` in the thread; rows that are
+        older than ``keep_ms`` are dropped."""
         async with self._saving:
-            since_ms = self._saved_up_to_ms
-            rows = [row async for row in _states(quotas, since_ms, now_ms)]
             try:
-                keep_ms = _longest_kept_ms(quotas)
-                await trio.to_thread.run_sync(_write, self._database, rows, keep_ms, abandon_on_cancel=last)
+                await trio.to_thread.run_sync(_write, self._database, texts, keep_ms, abandon_on_cancel=last)
             except sqlite3.Error as error:
                 if not self.failing:
                     log.error("usage cannot be saved; a restart would forgive it", file=self._path, error=str(error))  # noqa: TRY400
@@ -102,20 +120,22 @@ class UsageFile:
             if self.failing:
                 log.info("usage is saved again", file=self._path)
             self.failing = False
-            self._saved_up_to_ms = now_ms
+            self.saved_up_to_ms = now_ms
 
     async def close(self) -> None:
         """Close the file."""
         await trio.to_thread.run_sync(self._database.close, abandon_on_cancel=True)
 
 
-async def _states(quotas: ClientQuotas, since_ms: int, now_ms: int) -> AsyncIterator[State]:
+async def states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[State]:
     """Name and state of each bucket used since ``since_ms``, a slice at a time."""
+    states: list[State] = []
     for number, bucket in enumerate(list(quotas)):
         if number % BUCKETS_A_SLICE == 0:
             await trio.lowlevel.checkpoint()
         if bucket.last_used_ms >= since_ms:
-            yield _name(bucket), bucket.state(now_ms)
+            states.append((_name(bucket), bucket.state(now_ms)))
+    return states
 
 
 def _name(bucket: QuotaBucket) -> list[Any]:
@@ -123,7 +143,7 @@ def _name(bucket: QuotaBucket) -> list[Any]:
     return [bucket.key.value, list(bucket.tags.items()), window.samples, window.seconds]
 
 
-async def _take_up(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
+async def take_up(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
     """Restore what is not older than its bucket would have been kept."""
     taken = 0
     wall_ms = time_ns() // 1_000_000
@@ -145,8 +165,9 @@ async def _take_up(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> in
     return taken
 
 
-def _longest_kept_ms(quotas: ClientQuotas) -> int:
-    return max(_kept_ms(quotas.window(key).seconds) for key in QuotaKey)
+def longest_kept_ms(window: Callable[[QuotaKey], Window]) -> int:
+    """How old a row may be, by the windows of all keys."""
+    return max(_kept_ms(window(key).seconds) for key in QuotaKey)
 
 
 def _kept_ms(window_s: int) -> int:
@@ -164,11 +185,16 @@ def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
         database.execute("PRAGMA synchronous = NORMAL")
         _check_is_ours(database)
         database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
-        rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM usage").fetchall()
+        rows = _rows_of(database)
     except BaseException:
         database.close()
         raise
     return database, rows
+
+
+def _rows_of(database: sqlite3.Connection) -> list[Row]:
+    rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM usage").fetchall()
+    return rows
 
 
 def _check_is_ours(database: sqlite3.Connection) -> None:
@@ -195,12 +221,13 @@ def _put_aside(path: str) -> str:
     return aside
 
 
-def _write(database: sqlite3.Connection, states: Iterable[State], keep_ms: int) -> None:
+def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: int) -> None:
     wall_ms = time_ns() // 1_000_000
     with closing(database.cursor()) as cursor:
         cursor.execute("BEGIN IMMEDIATE")
         try:
-            cursor.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?)", _rows(states, wall_ms))
+            rows = ((name, wall_ms, state) for name, state in texts)
+            cursor.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?)", rows)
             cursor.execute("DELETE FROM usage WHERE saved_ms < ?", (wall_ms - keep_ms,))
             cursor.execute("COMMIT")
         except BaseException:
@@ -208,9 +235,10 @@ def _write(database: sqlite3.Connection, states: Iterable[State], keep_ms: int) 
             raise
 
 
-def _rows(states: Iterable[State], wall_ms: int) -> Iterator[Row]:
+def texts_of(states: Iterable[State]) -> Iterator[StateText]:
+    """As the file has them."""
     for name, state in states:
-        yield json.dumps(name), wall_ms, json.dumps(state, default=_as_text)
+        yield json.dumps(name), json.dumps(state, default=_as_text)
 
 
 def _as_text(value: object) -> dict[str, str]:

@@ -20,6 +20,7 @@ from proxy.logs import configure_logs
 from proxy.running import CommonClock, run_loop, startup_error_of
 from proxy.server import Server
 from proxy.worker_channel import Channel
+from proxy.workers_usage import WorkerUsage
 
 if TYPE_CHECKING:
     import socket
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.worker")
 
-LAST_WORDS_S: Final = 2.0
-"""For what is still to be told when the worker ends."""
+LAST_WORDS_S: Final = 5.0
+"""For what is still to be told when the worker ends: states of buckets, at most."""
 
 Answer = tuple[dict[str, Any], bytes]
 
@@ -69,10 +70,14 @@ class Worker:
     """The server and what it is asked. Raises `StartupError`, as `Server` does."""
 
     def __init__(self, place: WorkerPlace, channel: Channel, first: Message) -> None:
-        config: Config = pickle.loads(first.body)  # noqa: S301 -- from the supervisor, over a socket pair
+        length = first.head["config_bytes"]
+        config: Config = pickle.loads(first.body[:length])  # noqa: S301 -- from the supervisor, over a socket pair
+        self._used_before = first.body[length:]
         configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json", worker=place.number)
         self._channel = channel
+        self._keeps_usage = config.quota_state.file is not None
         self.server = Server(config, place=place)
+        self._usage = WorkerUsage(self.server)
         self._enforce(first)
         self._commands: dict[str, Callable[[Message], Answer]] = {
             "stop": self._stop,
@@ -84,13 +89,18 @@ class Worker:
             "not_ready": self._not_ready,
             "metrics": self._metrics,
             "decisions": self._decisions,
+            "usage": self._told_usage,
         }
 
     async def serve(self, messages: AsyncIterator[Message]) -> None:
         """Until the server has drained, or the supervisor is gone."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen, messages, nursery.cancel_scope)
+            await self._usage.take_up(self._used_before)
+            self._used_before = b""
             await self.server.run(self._ready)
+            if self._keeps_usage:
+                self._channel.send({"event": "usage"}, await self._usage.told())
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: Server) -> None:
@@ -146,6 +156,9 @@ class Worker:
 
     async def _metrics(self, _message: Message) -> Answer:
         return {}, await self.server.operations.worker_metrics()
+
+    async def _told_usage(self, message: Message) -> Answer:
+        return {}, await self._usage.told(message.head["since_ms"])
 
     async def _decisions(self, message: Message) -> Answer:
         asked = message.head
