@@ -33,6 +33,6 @@ Bytes flow one way through these modules; each owns one thing.
     thread_time       what a wake-up of a relay has cost
     collector         Python's garbage collector, kept from stopping the loop
     yielding          long work beside a busy loop
-    admin, admin_client, metrics_page, counters, logs    operating it
+    admin, admin_http, admin_client, metrics_page, counters, logs    operating it
     wire/             the Kafka protocol, sans-IO
 """
