@@ -6,7 +6,6 @@ Called by `plugins.tracing` and `plugins.metrics`. Knows neither traces nor metr
 from __future__ import annotations
 
 import logging
-import socket
 from collections import deque
 from importlib.metadata import PackageNotFoundError, version
 
@@ -16,8 +15,8 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVI
 def own_resource(worker: int | None = None) -> Resource:
     """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, over our own name.
 
-    Each of several workers is an instance of its own: its number stands behind ``service.instance.id``, or behind the
-    host's name where there is none.
+    Each of several workers is an instance of its own: its number stands behind ``service.instance.id``, which the SDK
+    makes up where it is not set.
     """
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
@@ -25,7 +24,7 @@ def own_resource(worker: int | None = None) -> Resource:
     if SERVICE_VERSION not in resource.attributes:
         resource = resource.merge(Resource({SERVICE_VERSION: own_version()}))
     if worker is not None:
-        instance = resource.attributes.get(SERVICE_INSTANCE_ID) or socket.gethostname()
+        instance = resource.attributes.get(SERVICE_INSTANCE_ID, "headrace")
         resource = resource.merge(Resource({SERVICE_INSTANCE_ID: f"{instance}-worker-{worker}"}))
     return resource
 

@@ -24,7 +24,7 @@ from proxy.workers_usage import WorkerUsage
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Awaitable, Callable
+    from collections.abc import Awaitable, Callable
 
     from config.schema import Config
     from proxy.shared_memory import WorkerPlace
@@ -53,11 +53,10 @@ async def _run(place: WorkerPlace, sock: socket.socket) -> int:
     failed = False
     async with trio.open_nursery() as nursery:
         nursery.start_soon(channel.run)
-        messages = channel.messages()
-        first = await anext(messages, None)
+        first = await channel.receive()
         if first is not None:
             try:
-                await Worker(place, channel, first).serve(messages)
+                await Worker(place, channel, first).serve()
             except* StartupError as group:
                 failed = True
                 channel.send({"event": "failed", "problem": str(startup_error_of(group))})
@@ -92,10 +91,10 @@ class Worker:
             "usage": self._told_usage,
         }
 
-    async def serve(self, messages: AsyncIterator[Message]) -> None:
+    async def serve(self) -> None:
         """Until the server has drained, or the supervisor is gone."""
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._listen, messages, nursery.cancel_scope)
+            nursery.start_soon(self._listen, nursery.cancel_scope)
             await self._usage.take_up(self._used_before)
             self._used_before = b""
             await self.server.run(self._ready)
@@ -106,9 +105,9 @@ class Worker:
     def _ready(self, server: Server) -> None:
         self._channel.send({"event": "ready", "enforced": sorted(server.reloader.enforced)})
 
-    async def _listen(self, messages: AsyncIterator[Message], serving: trio.CancelScope) -> None:
+    async def _listen(self, serving: trio.CancelScope) -> None:
         async with trio.open_nursery() as answering:
-            async for message in messages:
+            while (message := await self._channel.receive()) is not None:
                 command = self._commands.get(message.head["do"])
                 if command is not None:
                     self._answer(message, command(message))

@@ -18,7 +18,7 @@ import trio
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Callable, Mapping
+    from collections.abc import Callable, Mapping
 
 _LENGTHS: Final = struct.Struct("=II")
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
@@ -41,7 +41,7 @@ class Message:
 
 
 class Channel:
-    """One end. `run` has to run; then `send` and `receive`."""
+    """One end. What is sent is written while `run` runs."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -72,31 +72,34 @@ class Channel:
         """Nothing more will be sent."""
         self._put.close()
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """What comes, until the other side ends."""
-        while (lengths := await self._take(_LENGTHS.size)) is not None:
-            head_bytes, body_bytes = _LENGTHS.unpack(lengths)
-            if head_bytes + body_bytes > MAX_MESSAGE_BYTES:
-                raise AssertionError(f"a message of {head_bytes + body_bytes} bytes between processes of one proxy")
-            head, body = await self._take(head_bytes), await self._take(body_bytes)
-            if head is None or body is None:
-                return
-            yield Message(head=json.loads(head), body=body)
-
-    async def _take(self, count: int) -> bytes | None:
-        """The next bytes; ``None`` when the other side ends before them."""
-        received = self._received
-        while len(received) < count:
+    async def receive(self) -> Message | None:
+        """The next message; ``None`` when the other side has ended. A wait that is cancelled loses nothing."""
+        while True:
+            message = self._received_message()
+            if message is not None:
+                return message
             try:
                 some = await self._stream.receive_some(READ_BYTES)
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return None
             if not some:
                 return None
-            received += some
-        taken = bytes(received[:count])
-        del received[:count]
-        return taken
+            self._received += some
+
+    def _received_message(self) -> Message | None:
+        received = self._received
+        if len(received) < _LENGTHS.size:
+            return None
+        head_bytes, body_bytes = _LENGTHS.unpack_from(received)
+        end = _LENGTHS.size + head_bytes + body_bytes
+        if end > MAX_MESSAGE_BYTES:
+            raise AssertionError(f"a message of {end} bytes between processes of one proxy")
+        if len(received) < end:
+            return None
+        head = json.loads(received[_LENGTHS.size : _LENGTHS.size + head_bytes])
+        body = bytes(received[_LENGTHS.size + head_bytes : end])
+        del received[:end]
+        return Message(head=head, body=body)
 
     def close(self) -> None:
         """Close it at once."""
@@ -124,7 +127,7 @@ class AskedWorker:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._channel.run)
-                async for message in self._channel.messages():
+                while (message := await self._channel.receive()) is not None:
                     number = message.head.get("re")
                     if number is None:
                         heard(message)

@@ -119,7 +119,7 @@ def test_what_a_worker_has_charged_outlives_it(kafka: KafkaCluster, topic: str) 
         for pid in proxy.worker_pids:
             before = replaced(proxy)
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda before=before: replaced(proxy) > before, "it is replaced")  # type: ignore[misc]
+            wait_until(lambda before=before: replaced(proxy) > before, "it is replaced")
         with crowd(proxy) as clients:
             assert both_have_some(proxy)
             assert min(produce(client, topic, 10) for client in clients) > before_ms - 60_000 > LONG_MS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -248,6 +249,36 @@ def test_signals_are_for_the_supervisor(proxy: ProxyProcess) -> None:
         bystander.wait_for_answers()
         assert proxy.worker_pids == workers
         assert proxy.get("/livez")[0] == 200
+
+
+def test_a_worker_that_hangs_is_told_of_and_does_what_it_was_told_when_it_can(proxy: ProxyProcess) -> None:
+    with crowd(proxy.port) as clients:
+        hanging = proxy.worker_pids[0]
+        os.kill(hanging, signal.SIGSTOP)
+        try:
+            status, page = proxy.get("/livez")
+            assert status == 503
+            [reason] = json.loads(page)["reasons"]
+            assert re.fullmatch("worker [01] does not answer", reason)
+            proxy.reload(TWO + "[enforcement]\nenabled = false\n")
+            line = json.loads(proxy.wait_for_log("a worker does not answer"))
+            assert (line["asked"], line["pid"]) == ("reload", hanging)
+        finally:
+            os.kill(hanging, signal.SIGCONT)
+        wait_until(lambda: proxy.get("/livez")[0] == 200, "it answers again")
+        assert series(proxy, "headrace_enforcement_enabled") == 0
+        assert all(map(still_served, clients))
+
+
+@pytest.mark.soak
+def test_a_worker_that_hangs_is_killed_behind_the_drain(kafka: KafkaCluster) -> None:
+    with proxy_of(kafka.bootstrap_servers, '[shutdown]\ndrain_timeout = "0s"\n') as proxy:
+        hanging = proxy.worker_pids[0]
+        os.kill(hanging, signal.SIGSTOP)
+        proxy.signal(signal.SIGTERM)
+        assert proxy.wait(60) == 0
+        [killed] = told(proxy, "a worker has not ended and is killed")
+        assert killed["pid"] == hanging
 
 
 BREAKABLE = """
