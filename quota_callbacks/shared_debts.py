@@ -11,16 +11,13 @@ from __future__ import annotations
 
 import math
 from operator import eq
-from struct import Struct
 from typing import TYPE_CHECKING
 
-from quota_callbacks.shared_layout import seal, sealed
+from quota_callbacks.shared_layout import WORD, seal, sealed
 from quota_callbacks.timeline import Timeline
 from quota_callbacks.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from quota_callbacks.shared_layout import Column
 
 State = tuple[float, int, float]
@@ -30,28 +27,26 @@ State = tuple[float, int, float]
 class Taken:
     """Who has taken how much, and the states that they left: the cells of one row, seen by one worker."""
 
-    __slots__ = ("_column", "_included", "_own_at", "_seen", "_states_at", "_struct", "_totals_at", "_words")
+    __slots__ = ("_column", "_included", "_memory", "_states_at", "_struct", "_totals", "_totals_at", "_words")
 
     def __init__(self, column: Column, at: int) -> None:
         """``at``: the first word."""
+        workers = column.workers
         self._column = column
+        self._memory = column.memory
         self._words = column.words
         self._totals_at = at
-        self._own_at = at + column.worker
-        self._states_at = at + column.workers
-        self._struct = Struct(f"{column.layout.state_words - 1}dq")
-        self._included = [0.0] * column.workers
-        self._included[column.worker] = self._words[self._own_at]
-        self._seen = [(at + each, 0.0) for each in column.others]
+        self._totals = column.totals.unpack_from
+        self._states_at = tuple(at + workers + worker * column.layout.state_words for worker in range(workers))
+        self._struct = column.state
+        own = self._words[at + column.worker]
+        self._included: tuple[float, ...] = tuple(own if each == column.worker else 0.0 for each in range(workers))
+        """What this worker's state has of each total."""
 
-    @property
     def news(self) -> bool:
         """Whether another worker has taken something that is not included yet."""
-        words = self._words
-        for at, seen in self._seen:  # noqa: SIM110 -- any() costs a generator
-            if words[at] != seen:
-                return True
-        return False
+        found: tuple[float, ...] = self._totals(self._memory, self._totals_at * WORD)
+        return found != self._included
 
     def first(self) -> tuple[State | None, float]:
         """The newest state that anybody has left, who had this worker's number before included."""
@@ -62,46 +57,50 @@ class Taken:
 
         ``None`` is the worker's own (of ``at_ms``; it may have none), when no other is newer.
         """
+        totals = self._totals(self._memory, self._totals_at * WORD)
+        for worker in self._column.others:
+            if totals[worker] != self._included[worker]:
+                words = self._struct.unpack_from(self._memory, self._states_at[worker] * WORD)
+                if words[3:-1] == totals and hash(words[:-1]) == words[-1]:  # it knows everything, as nearly always
+                    self._included = totals
+                    return self._here(words), 0.0
         return self._newest(self._column.others, at_ms)
 
     def tell(self, amount: float, state: State) -> None:
         """This worker has taken ``amount``, and ``state`` is what that left."""
         column, included = self._column, self._included
-        total = included[column.worker] = included[column.worker] + amount
-        self._words[self._own_at] = total
+        own = column.worker
+        total = included[own] + amount
+        self._included = included = (*included[:own], total, *included[own + 1 :])
+        self._words[self._totals_at + own] = total
         value, at_ms, limit = state
-        at = self._states_at + column.worker * column.layout.state_words
-        seal(self._struct, column.memory, at, (value, at_ms + column.offset_ms, limit, *included))
+        seal(self._struct, self._memory, self._states_at[own], (value, at_ms + column.offset_ms, limit, *included))
 
     def _newest(self, workers: tuple[int, ...] | range, at_ms: int | None) -> tuple[State | None, float]:
-        column, totals_at = self._column, self._totals_at
+        """By time, and of the same millisecond the one that knows of more. What it lacks was taken by others who did
+        not know of it either."""
         newest: tuple[float, ...] | None = None
-        rank = (-math.inf, 0) if at_ms is None else (at_ms + column.offset_ms, self._knows(self._included))
+        rank = (-math.inf, 0) if at_ms is None else (at_ms + self._column.offset_ms, self._knows(self._included))
         for worker in workers:
-            found = sealed(self._struct, column.memory, self._states_at + worker * column.layout.state_words)
+            found = sealed(self._struct, self._memory, self._states_at[worker])
             if found is not None and found[1] >= rank[0]:
                 its_rank = (found[1], self._knows(found[3:]))
                 if its_rank > rank:
                     newest, rank = found, its_rank
         if newest is None and at_ms is None:
             return None, 0.0  # a first state is being written just now: the next look will find it
-        includes = self._included if newest is None else newest[3:]
-        totals = self._totals()
-        missing = math.fsum(total - included for total, included in zip(totals, includes, strict=True))
-        self._included = totals
-        self._seen = [(totals_at + each, totals[each]) for each in column.others]
-        if newest is None:
-            return None, missing
-        return (newest[0], int(newest[1]) - column.offset_ms, newest[2]), missing
+        included = self._included if newest is None else newest[3:]
+        self._included = totals = self._totals(self._memory, self._totals_at * WORD)
+        missing = math.fsum(total - has for total, has in zip(totals, included, strict=True))
+        return (None if newest is None else self._here(newest)), missing
 
-    def _knows(self, included: Sequence[float]) -> int:
+    def _knows(self, included: tuple[float, ...]) -> int:
         """Of how many workers all that they have taken by now."""
-        return sum(map(eq, included, self._totals()))
+        return sum(map(eq, included, self._totals(self._memory, self._totals_at * WORD)))
 
-    def _totals(self) -> list[float]:
-        totals: list[float] = list(self._words[self._totals_at : self._totals_at + self._column.workers])
-        totals[self._column.worker] = self._included[self._column.worker]
-        return totals
+    def _here(self, words: tuple[float, ...]) -> State:
+        """A state, in this worker's time."""
+        return words[0], int(words[1]) - self._column.offset_ms, words[2]
 
 
 class SharedTokens(TokenBucket):
@@ -147,7 +146,7 @@ class SharedTokens(TokenBucket):
         return plain
 
     def _look(self) -> None:
-        if self._taken.news:
+        if self._taken.news():
             self._go_on(*self._taken.newest(None if self._tokens is None else self._last_ms))
 
     def _go_on(self, state: State | None, missing: float) -> None:
@@ -204,7 +203,7 @@ class SharedTimeline(Timeline):
         return plain
 
     def _look(self) -> None:
-        if self._taken.news:
+        if self._taken.news():
             self._go_on(*self._taken.newest(self._at_ms if self._limit else None))
 
     def _go_on(self, state: State | None, missing: float) -> None:

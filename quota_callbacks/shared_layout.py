@@ -17,10 +17,8 @@ that comes between finds out by itself, on every machine, whatever order its sto
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from struct import Struct
+from struct import Struct
+from typing import Any, Final
 
 WORD: Final = 8
 MAGIC: Final = 0x48524143_00000001
@@ -133,7 +131,19 @@ class Layout:
 class Column:
     """One worker's place in the memory: its number, and the time base that it shares with the others."""
 
-    __slots__ = ("layout", "memory", "numbers", "offset_ms", "others", "words", "worker", "workers")
+    __slots__ = (
+        "checkpoint",
+        "layout",
+        "memory",
+        "numbers",
+        "offset_ms",
+        "others",
+        "state",
+        "totals",
+        "words",
+        "worker",
+        "workers",
+    )
 
     def __init__(self, memory: memoryview, layout: Layout, worker: int, offset_ms: int) -> None:
         self.memory = memory
@@ -145,6 +155,9 @@ class Column:
         self.others = tuple(each for each in range(layout.workers) if each != worker)
         self.offset_ms = offset_ms
         """What makes the worker's milliseconds the shared ones."""
+        self.totals = Struct(f"{layout.workers}d")
+        self.checkpoint = Struct(f"{layout.checkpoint_words - 1}dq")
+        self.state = Struct(f"{layout.state_words - 1}dq")
 
 
 def seal(structure: Struct, memory: memoryview, at: int, words: tuple[float, ...]) -> None:

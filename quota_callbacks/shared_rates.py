@@ -10,13 +10,14 @@ everything is in the sample that it belongs to, however long a worker has not lo
 from __future__ import annotations
 
 import math
-from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from quota_callbacks.sampled_rate import SampledRate
 from quota_callbacks.shared_layout import seal, sealed
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from quota_callbacks.sampled_rate import Window
     from quota_callbacks.shared_layout import Column
 
@@ -25,17 +26,17 @@ class SharedRate(SampledRate):
     """One bucket's rate in one worker. Made over memory that others have used, it goes on from there."""
 
     __slots__ = (
-        "_checkpoint",
         "_checkpoints_at",
         "_column",
         "_included",
         "_last_at",
         "_offset_ms",
+        "_others",
         "_own_at",
         "_recorded",
-        "_seen",
         "_totals_at",
         "_words",
+        "_workers",
     )
 
     def __init__(self, window: Window, column: Column, row_at: int) -> None:
@@ -43,26 +44,27 @@ class SharedRate(SampledRate):
         super().__init__(window)
         self._column = column
         self._words = column.words
+        self._workers = column.workers
         self._offset_ms = column.offset_ms
         self._totals_at = row_at
         self._own_at = row_at + column.worker
         self._last_at = self._own_at + column.workers
         self._checkpoints_at = row_at + 2 * column.workers
-        self._checkpoint = Struct(f"{column.layout.checkpoint_words - 1}dq")
         self._recorded = self._words[self._own_at]
         """By this worker, and those before it that had its number, in all."""
         self._included = [0.0] * column.workers
         """What the samples have of each worker's total."""
-        self._seen: list[tuple[int, float]] = []
-        """Where each other total stands, and what it was."""
+        self._others = tuple((worker, row_at + worker) for worker in column.others)
+        """The other workers, and where their totals stand."""
         self._adopt(range(column.workers))
         self._book_missing()
 
     def record(self, value: float, now_ms: int) -> None:
         """As `SampledRate.record`, after what the others recorded before."""
         words = self._words
-        for at, seen in self._seen:
-            if words[at] != seen:
+        included = self._included
+        for worker, at in self._others:
+            if words[at] != included[worker]:
                 self._take_up()
                 break
         samples = self._samples
@@ -102,27 +104,40 @@ class SharedRate(SampledRate):
         return plain
 
     def _look(self) -> None:
-        words = self._words
-        for at, seen in self._seen:
-            if words[at] != seen:
+        for worker, at in self._others:
+            if self._words[at] != self._included[worker]:
                 self._take_up()
                 return
 
     def _take_up(self) -> None:
-        samples, words, workers = self._samples, self._words, self._column.workers
-        newest_ms = max(words[at + workers] for at, seen in self._seen if words[at] != seen) - self._offset_ms
-        self._included[self._column.worker] = self._recorded
-        if not samples or newest_ms - samples[-3] >= self._sample_ms:
-            self._adopt(self._column.others)
+        words, included, samples = self._words, self._included, self._samples
+        if samples:
+            next_ms = samples[-3] + self._sample_ms + self._offset_ms
+            for worker, at in self._others:
+                total = words[at]
+                if total != included[worker]:
+                    at_ms = words[at + self._workers]
+                    if at_ms >= next_ms:
+                        break
+                    difference = total - included[worker]
+                    included[worker] = total
+                    samples[-1] += difference
+                    self._total += difference
+                    samples[-2] = max(samples[-2], int(at_ms) - self._offset_ms)
+            else:
+                return
+        included[self._column.worker] = self._recorded
+        self._adopt(self._column.others)
         self._book_missing()
 
-    def _adopt(self, workers: Any) -> None:
+    def _adopt(self, workers: Iterable[int]) -> None:
         """Take the newest checkpoint of ``workers``, if one is newer than what is here."""
         newest: tuple[float, ...] | None = None
         newest_ms = self._samples[-3] + self._offset_ms if self._samples else -math.inf
-        size = self._column.layout.checkpoint_words
+        column = self._column
+        size = column.layout.checkpoint_words
         for worker in workers:
-            found = sealed(self._checkpoint, self._column.memory, self._checkpoints_at + worker * size)
+            found = sealed(column.checkpoint, column.memory, self._checkpoints_at + worker * size)
             if found is not None:
                 start_ms = found[int(found[0]) * 3 - 2]
                 if start_ms > newest_ms:
@@ -136,7 +151,7 @@ class SharedRate(SampledRate):
             samples[at + 1] = int(samples[at + 1]) - self._offset_ms
         self._samples = samples
         self._total = math.fsum(samples[2::3])
-        self._included = list(newest[-self._column.workers :])
+        self._included = list(newest[-column.workers :])
 
     def _book_missing(self) -> None:
         """Record what the samples do not have of the totals, in the order of time."""
@@ -150,7 +165,6 @@ class SharedRate(SampledRate):
                 self._included[worker] = total
         for at_ms, value in sorted(missing):
             super().record(value, max(at_ms, int(self._samples[-2])) if self._samples else at_ms)
-        self._seen = [(totals_at + worker, self._included[worker]) for worker in column.others]
 
     def _write_checkpoint(self) -> None:
         column, offset_ms = self._column, self._offset_ms
@@ -162,4 +176,4 @@ class SharedRate(SampledRate):
         padding = [0.0] * (3 * room - len(samples))
         words = (len(samples) // 3, *samples, *padding, *self._included)
         at = self._checkpoints_at + column.worker * column.layout.checkpoint_words
-        seal(self._checkpoint, column.memory, at, words)
+        seal(column.checkpoint, column.memory, at, words)

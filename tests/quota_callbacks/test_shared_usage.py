@@ -210,7 +210,7 @@ def test_a_state_that_its_writer_could_not_finish_is_passed_over() -> None:
     assert second.tokens(0) == 6
     first.admit(5, 0)
     taken = first._bucket._taken  # type: ignore[attr-defined]
-    workers.memory[taken._states_at * 8] ^= 0xFF
+    workers.memory[taken._states_at[0] * 8] ^= 0xFF
     assert second.tokens(0) == 1
     assert mutations(workers.quotas[1]).admit(2, 0) is None
     workers.replace(0)
