@@ -32,8 +32,11 @@ class ProcessLock:
     """
 
     def __init__(self) -> None:
-        with tempfile.TemporaryFile() as file:
-            self._fd = os.dup(file.fileno())
+        if hasattr(os, "memfd_create"):
+            self._fd = os.memfd_create("headrace-lock")
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._fd = os.dup(file.fileno())
 
     def __enter__(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)

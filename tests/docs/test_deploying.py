@@ -372,7 +372,9 @@ def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
 
 
 def test_every_metric_that_is_named_exists(proxy: ProxyProcess) -> None:
-    there = set(re.findall(r"^# TYPE (\S+)", proxy.get("/metrics")[1], re.MULTILINE))
+    with ProxyProcess("127.0.0.1:1", config="workers = 2\n") as workers:
+        pages = proxy.get("/metrics")[1] + workers.get("/metrics")[1]
+    there = set(re.findall(r"^# TYPE (\S+)", pages, re.MULTILINE))
     named = set(re.findall(r"\b((?:headrace|process)_[a-z_]+)", "\n".join(re.findall(r"`([^`\n]+)`", PAGE))))
     alerts = set(re.findall(r"\b((?:headrace|process)_[a-z_]+)", "\n".join(re.findall(r"expr: (.*)", RULES))))
     assert len(named) > 15

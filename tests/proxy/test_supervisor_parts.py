@@ -50,7 +50,6 @@ def test_a_startup_error_comes_out_of_all_nurseries() -> None:
 
 def test_a_mistake_beside_it_is_not_hidden() -> None:
     async def fail(error: Exception) -> None:
-        await trio.lowlevel.checkpoint()
         raise error
 
     async def main() -> None:
