@@ -1,0 +1,70 @@
+"""Builds the wheel. Where a C compiler is at hand, the modules on the path of every request are compiled by mypyc.
+
+They are the same modules either way: without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure Python, and an
+editable install always is, so that what is edited is what runs.
+"""
+
+import logging
+import os
+import sys
+
+from setuptools import Extension, setup
+
+COMPILED = [
+    "proxy/counters.py",
+    "proxy/enforcement.py",
+    "proxy/hook_calls.py",
+    "proxy/in_flight.py",
+    "proxy/judgements.py",
+    "proxy/judging.py",
+    "proxy/muting.py",
+    "proxy/poller.py",
+    "proxy/reply_edits.py",
+    "proxy/reply_plans.py",
+    "proxy/reply_relay.py",
+    "proxy/request_relay.py",
+    "proxy/sockets.py",
+    "proxy/splicing.py",
+    "proxy/thread_time.py",
+    "proxy/wire/apis.py",
+    "proxy/wire/body_walk.py",
+    "proxy/wire/fetch_walk.py",
+    "proxy/wire/frames.py",
+    "proxy/wire/heads.py",
+    "proxy/wire/produce_tail.py",
+    "proxy/wire/produce_walk.py",
+    "proxy/wire/tagged_fields.py",
+    "quota_callbacks/buckets.py",
+    "quota_callbacks/client_quotas.py",
+    "quota_callbacks/quota_bucket.py",
+    "quota_callbacks/request_costs.py",
+    "quota_callbacks/requests.py",
+    "quota_callbacks/sampled_rate.py",
+    "quota_callbacks/shared_debts.py",
+    "quota_callbacks/shared_ids.py",
+    "quota_callbacks/shared_layout.py",
+    "quota_callbacks/shared_rates.py",
+    "quota_callbacks/shared_usage.py",
+    "quota_callbacks/throttle_times.py",
+    "quota_callbacks/timeline.py",
+    "quota_callbacks/token_bucket.py",
+]
+
+
+def extensions() -> list[Extension]:
+    """What is to be compiled; each may fail, and then the module stays Python."""
+    if "editable_wheel" in sys.argv or os.environ.get("HEADRACE_PURE"):
+        return []
+    try:
+        from mypyc.build import mypycify
+    except ImportError as error:
+        logging.getLogger(__name__).warning("a pure Python wheel, without mypyc: %s", error)
+        return []
+    options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
+    found = mypycify([*options, *COMPILED], opt_level="3", debug_level="1")
+    for extension in found:
+        extension.optional = True
+    return found
+
+
+setup(ext_modules=extensions())
