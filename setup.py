@@ -61,7 +61,7 @@ def extensions() -> list[Extension]:
         logging.getLogger(__name__).warning("a pure Python wheel, without mypyc: %s", error)
         return []
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    found = mypycify([*options, *COMPILED], opt_level="3", debug_level="1")
+    found = mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
     for extension in found:
         extension.optional = True
     return found

@@ -232,11 +232,12 @@ class HookCalls:
     def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
         """The first answer; a limit that is not above 0 counts as the plugin's error (it would divide by zero)."""
         for name, call in self._limits:
-            limit: float | None = self._tell("quota_limit", name, call, key, tags)
+            limit: Any = self._tell("quota_limit", name, call, key, tags)
             if limit is None:
                 continue
-            if isinstance(limit, int | float) and limit > 0:
-                return limit
+            if _is_number(limit) and limit > 0:
+                found: float | None = limit  # a `Limit`, maybe: more than its value
+                return found
             self._failed("quota_limit", name, ValueError(f"quota_limit answered {limit!r}; a limit must be above 0"))
         return None
 
@@ -328,6 +329,10 @@ class HookCalls:
             for api_key in _ALL_KEYS if wanted is None else wanted:
                 by_api.setdefault(api_key, []).append((name, call))
         return {api_key: tuple(calls) for api_key, calls in by_api.items()}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float)
 
 
 def _enforced_by(each: Call) -> frozenset[QuotaKey]:

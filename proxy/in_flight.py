@@ -5,7 +5,6 @@ A reply that the proxy gives itself stands in the same queue, so that it goes ou
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 import trio
@@ -69,7 +68,7 @@ class InFlight:
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._alone: Exchange | None = None
-        self._queue: deque[Exchange] = deque()
+        self._queue: list[Exchange] = []
         self._room: trio.Event | None = None
 
     def __len__(self) -> int:
@@ -86,7 +85,7 @@ class InFlight:
 
     def pop(self) -> Exchange:
         """The first request has got its reply."""
-        exchange = self._queue.popleft()
+        exchange = self._queue.pop(0)
         if exchange is self._alone:
             self._alone = None
         if self._room is not None and not self.full:

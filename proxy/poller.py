@@ -81,7 +81,8 @@ class Watched:
         elif self.may_read:
             await trio.lowlevel.checkpoint()
         else:
-            await self._wait_to_read()
+            self._reader = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
 
     async def writable(self) -> None:
         """Wait until something can be written; only after the system has refused to take more."""
@@ -101,7 +102,8 @@ class Watched:
         if self.may_read:
             self._poller.call_again(self)
         self._step = step
-        await self._wait_to_read()
+        self._reader = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
 
     # --- for the poller ---
 
@@ -147,10 +149,6 @@ class Watched:
             if task is not None:
                 trio.lowlevel.reschedule(task, Error(trio.ClosedResourceError("another task closed this socket")))
         self._reader = self._writer = self._step = self._poller = None
-
-    async def _wait_to_read(self) -> None:
-        self._reader = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
 
     def _give_up_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._reader = self._step = None
