@@ -1,15 +1,22 @@
-"""What a decision costs with all four quotas on, and what an entity costs that only exists.
+"""What a decision costs with all four quotas on, what an entity costs that only exists, and what workers cost.
 
 ``python -m benchmarks.decisions``. One decision is what the callbacks do for one Produce: its bytes when it comes, the
 producer id of its batch, its thread time when its reply comes, and the look that finds it to be no mutation. Numbers
 are CPU time of this process, the best of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
+
+Then the same with 2 and 4 workers that share their buckets (`quota_callbacks.shared_usage`), as ratios to one that
+shares nothing, all in turn in this process: while the others are idle, and while all decide on the same buckets one
+after the other, so that each decision has news of all others to take up. Paced, the decision is one of bytes alone.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
+import mmap
 import time
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -21,21 +28,31 @@ from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.controller_mutation import ControllerMutation
 from quota_callbacks.default_quotas import DefaultQuotaCallback
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from quota_callbacks.policies import Quota
+from quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, Quota, QuotaPolicy
 from quota_callbacks.producer_ids import ProducerIds
 from quota_callbacks.request_percentage import RequestPercentage
 from quota_callbacks.requests import Address, Connection, Request
 from quota_callbacks.sampled_rate import Window
+from quota_callbacks.shared_usage import SharedUsage
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PRODUCE = 0
 ROUNDS = 7
 DECISIONS = 20_000
+SHORT_ROUNDS = 60
 EVERYBODY = QuotaEntity(user=DEFAULT)
 HIGH = 1e12
 """No limit binds: a verdict is made for nobody, as for most requests of most clients."""
 
 
-def quotas_for(entities: int) -> tuple[HookCalls, ClientQuotas]:
+def quotas_for(
+    entities: int,
+    shared: SharedUsage | None = None,
+    policy: QuotaPolicy = KAFKAS_WAY,
+    keys: Sequence[QuotaKey] = tuple(QuotaKey),
+) -> tuple[HookCalls, ClientQuotas]:
     """The built-in callbacks, with a quota of each kind and as many users as are asked for."""
     manager = new_plugin_manager()
     plugins = (DefaultQuotaCallback(), ByteRate(), RequestPercentage(), ControllerMutation(), ProducerIds())
@@ -47,11 +64,12 @@ def quotas_for(entities: int) -> tuple[HookCalls, ClientQuotas]:
         metric_tags=hooks.quota_metric_tags,
         quota_limit=hooks.quota_limit,
         max_buckets=10 * entities + 100,
+        shared=shared,
     )
     hooks.configure(quotas, {})
     hooks.flatten()
-    for key in QuotaKey:
-        hooks.update_quota(key, EVERYBODY, Quota(value=HIGH))
+    for key in keys:
+        hooks.update_quota(key, EVERYBODY, Quota(value=HIGH, policy=policy))
     quotas.quotas_changed()
     return hooks, quotas
 
@@ -76,15 +94,54 @@ def produce(connection: Connection, number: int) -> Request:
 
 def decision_us(hooks: HookCalls, user: str) -> float:
     """CPU microseconds of one decision, the making of the request not counted."""
-    connection = Connection(connection_id=1, peer=Address(host="h", port=1), user=user)
-    best = float("inf")
-    for turn in range(ROUNDS):
-        requests = [produce(connection, number) for number in range(DECISIONS)]
-        begin_ns = time.process_time_ns()
-        for number, request in enumerate(requests):
-            decide(hooks, request, turn * DECISIONS + number // 5)
-        best = min(best, (time.process_time_ns() - begin_ns) / DECISIONS / 1000)
-    return best
+    return min(round_us([hooks], user, turn, DECISIONS) for turn in range(ROUNDS))
+
+
+def round_us(workers: Sequence[HookCalls], user: str, turn: int, decisions: int) -> float:
+    """The same, of one round: ``workers`` decide in turn."""
+    connections = [Connection(connection_id=1, peer=Address(host="h", port=1), user=user) for _ in workers]
+    requests = [
+        (hooks, produce(connection, number))
+        for number in range(decisions // len(workers))
+        for hooks, connection in zip(workers, connections, strict=True)
+    ]
+    begin_ns = time.process_time_ns()
+    for number, (hooks, request) in enumerate(requests):
+        decide(hooks, request, turn * decisions + number // 5)
+    return (time.process_time_ns() - begin_ns) / len(requests) / 1000
+
+
+def sharing(count: int, policy: QuotaPolicy, keys: Sequence[QuotaKey]) -> list[HookCalls]:
+    """Workers that share their buckets."""
+    memory = memoryview(mmap.mmap(-1, SharedUsage.size_of(count, 64)))
+    SharedUsage.create(memory, workers=count, rows=64)
+    views = [SharedUsage(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
+    return [quotas_for(10, view, policy, keys)[0] for view in views]
+
+
+def print_sharing() -> None:
+    """Short rounds of all kinds in turn, so that a busy machine is as busy for each."""
+    print(f"\n{'':>16} {'workers':>8} {'others idle: µs, ratio':>24} {'all in turn: µs, ratio':>24}")
+    paced = QuotaPolicy(mode=EnforcementMode.PACED)
+    for name, policy, keys in (
+        ("all four quotas", KAFKAS_WAY, tuple(QuotaKey)),
+        ("bytes, paced", paced, (QuotaKey.PRODUCER_BYTE_RATE,)),
+    ):
+        alone = [quotas_for(10, None, policy, keys)[0]]
+        kinds = {(1, "idle"): alone, (1, "busy"): alone}
+        for count in (2, 4):
+            kinds[count, "idle"] = sharing(count, policy, keys)[:1]
+            kinds[count, "busy"] = sharing(count, policy, keys)
+        best = dict.fromkeys(kinds, float("inf"))
+        for turn in range(SHORT_ROUNDS):
+            for kind, workers in kinds.items():
+                best[kind] = min(best[kind], round_us(workers, kind[1], turn, DECISIONS // 10))
+        for count in (1, 2, 4):
+            costs = [best[count, "idle"], best[count, "busy"]]
+            print(
+                f"{name:>16} {count:>8}" + "".join(f"{us:>18.2f} {us / best[1, 'idle']:>6.2f}" for us in costs),
+                flush=True,
+            )
 
 
 def bucket_bytes(quotas: ClientQuotas, entities: int, key: QuotaKey) -> tuple[float, float]:
@@ -126,6 +183,7 @@ def main() -> None:
         first = first or us
         print(f"{size:>10} {us:>14.2f} {us / first:>6.2f}   {', '.join(costs)}", flush=True)
         del hooks, quotas
+    print_sharing()
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from quota_callbacks.timeline import Timeline
 from quota_callbacks.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from quota_callbacks.shared_layout import Column
 
 State = tuple[float, int, float]
@@ -27,7 +29,21 @@ State = tuple[float, int, float]
 class Taken:
     """Who has taken how much, and the states that they left: the cells of one row, seen by one worker."""
 
-    __slots__ = ("_column", "_included", "_memory", "_states_at", "_struct", "_totals", "_totals_at", "_words")
+    __slots__ = (
+        "_column",
+        "_included",
+        "_memory",
+        "_offset_ms",
+        "_others",
+        "_own",
+        "_own_at",
+        "_own_state_at",
+        "_state",
+        "_states_at",
+        "_totals",
+        "_totals_at",
+        "_words",
+    )
 
     def __init__(self, column: Column, at: int) -> None:
         """``at``: the first word."""
@@ -38,15 +54,23 @@ class Taken:
         self._totals_at = at
         self._totals = column.totals.unpack_from
         self._states_at = tuple(at + workers + worker * column.layout.state_words for worker in range(workers))
-        self._struct = column.state
-        own = self._words[at + column.worker]
-        self._included: tuple[float, ...] = tuple(own if each == column.worker else 0.0 for each in range(workers))
+        self._included = [0.0] * workers
         """What this worker's state has of each total."""
+        self._included[column.worker] = self._words[at + column.worker]
+        self._own = column.worker
+        self._own_at = at + column.worker
+        self._own_state_at = self._states_at[column.worker]
+        self._state = column.state
+        self._offset_ms = column.offset_ms
+        self._others = tuple((worker, at + worker) for worker in column.others)
 
     def news(self) -> bool:
         """Whether another worker has taken something that is not included yet."""
-        found: tuple[float, ...] = self._totals(self._memory, self._totals_at * WORD)
-        return found != self._included
+        words, included = self._words, self._included
+        for worker, at in self._others:  # noqa: SIM110 -- any() costs a generator
+            if words[at] != included[worker]:
+                return True
+        return False
 
     def first(self) -> tuple[State | None, float]:
         """The newest state that anybody has left, who had this worker's number before included."""
@@ -60,29 +84,25 @@ class Taken:
         totals = self._totals(self._memory, self._totals_at * WORD)
         for worker in self._column.others:
             if totals[worker] != self._included[worker]:
-                words = self._struct.unpack_from(self._memory, self._states_at[worker] * WORD)
+                words = self._state.unpack_from(self._memory, self._states_at[worker] * WORD)
                 if words[3:-1] == totals and hash(words[:-1]) == words[-1]:  # it knows everything, as nearly always
-                    self._included = totals
+                    self._included = list(totals)
                     return self._here(words), 0.0
         return self._newest(self._column.others, at_ms)
 
-    def tell(self, amount: float, state: State) -> None:
-        """This worker has taken ``amount``, and ``state`` is what that left."""
-        column, included = self._column, self._included
-        own = column.worker
-        total = included[own] + amount
-        self._included = included = (*included[:own], total, *included[own + 1 :])
-        self._words[self._totals_at + own] = total
-        value, at_ms, limit = state
-        seal(self._struct, self._memory, self._states_at[own], (value, at_ms + column.offset_ms, limit, *included))
+    def tell(self, amount: float, value: float, at_ms: int, limit: float) -> None:
+        """This worker has taken ``amount``, and ``value`` is what that left."""
+        included, own = self._included, self._own
+        included[own] = self._words[self._own_at] = included[own] + amount
+        seal(self._state, self._memory, self._own_state_at, (value, at_ms + self._offset_ms, limit, *included))
 
     def _newest(self, workers: tuple[int, ...] | range, at_ms: int | None) -> tuple[State | None, float]:
         """By time, and of the same millisecond the one that knows of more. What it lacks was taken by others who did
         not know of it either."""
         newest: tuple[float, ...] | None = None
-        rank = (-math.inf, 0) if at_ms is None else (at_ms + self._column.offset_ms, self._knows(self._included))
+        rank = (-math.inf, 0) if at_ms is None else (at_ms + self._offset_ms, self._knows(self._included))
         for worker in workers:
-            found = sealed(self._struct, self._memory, self._states_at[worker])
+            found = sealed(self._state, self._memory, self._states_at[worker])
             if found is not None and found[1] >= rank[0]:
                 its_rank = (found[1], self._knows(found[3:]))
                 if its_rank > rank:
@@ -90,17 +110,17 @@ class Taken:
         if newest is None and at_ms is None:
             return None, 0.0  # a first state is being written just now: the next look will find it
         included = self._included if newest is None else newest[3:]
-        self._included = totals = self._totals(self._memory, self._totals_at * WORD)
-        missing = math.fsum(total - has for total, has in zip(totals, included, strict=True))
+        self._included = list(self._totals(self._memory, self._totals_at * WORD))
+        missing = math.fsum(total - has for total, has in zip(self._included, included, strict=True))
         return (None if newest is None else self._here(newest)), missing
 
-    def _knows(self, included: tuple[float, ...]) -> int:
+    def _knows(self, included: Sequence[float]) -> int:
         """Of how many workers all that they have taken by now."""
         return sum(map(eq, included, self._totals(self._memory, self._totals_at * WORD)))
 
     def _here(self, words: tuple[float, ...]) -> State:
         """A state, in this worker's time."""
-        return words[0], int(words[1]) - self._column.offset_ms, words[2]
+        return words[0], int(words[1]) - self._offset_ms, words[2]
 
 
 class SharedTokens(TokenBucket):
@@ -125,7 +145,7 @@ class SharedTokens(TokenBucket):
     def take(self, amount: float, rate: float, now_ms: int) -> float:
         """As `TokenBucket.take`, and the others are told."""
         tokens = super().take(amount, rate, now_ms)
-        self._taken.tell(amount, (tokens, self._last_ms, rate))
+        self._taken.tell(amount, tokens, self._last_ms, rate)
         return tokens
 
     def state(self, now_ms: int) -> list[float] | None:
@@ -137,7 +157,7 @@ class SharedTokens(TokenBucket):
         """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
         if state is not None and self._tokens is None:
             super().restore(state, now_ms)
-            self._taken.tell(0.0, (state[0], self._last_ms, 0.0))
+            self._taken.tell(0.0, state[0], self._last_ms, 0.0)
 
     def alone(self) -> TokenBucket:
         """The same, no longer shared."""
@@ -171,30 +191,34 @@ class SharedTimeline(Timeline):
 
     def debt(self, limit: float, now_ms: int) -> float:
         """As `Timeline.debt`, with what the others have reserved."""
-        self._look()
-        return super().debt(limit, max(now_ms, self._at_ms) if self._limit else now_ms)
+        if self._taken.news():
+            self._take_up()
+        if now_ms < self._at_ms and self._limit:
+            now_ms = self._at_ms  # another worker's clock may be a little ahead
+        return Timeline.debt(self, limit, now_ms)
 
     def reserve(self, amount: float, limit: float, burst: float, now_ms: int) -> int:
         """As `Timeline.reserve`, and the others are told."""
-        wait_ms = super().reserve(amount, limit, burst, now_ms)
-        self._taken.tell(amount, (self._debt, self._at_ms, limit))
-        return wait_ms + self._at_ms - now_ms if wait_ms else 0  # another worker's clock may be a little ahead
+        wait_ms = Timeline.reserve(self, amount, limit, burst, now_ms)
+        self._taken.tell(amount, self._debt, self._at_ms, limit)
+        return wait_ms + self._at_ms - now_ms if wait_ms else 0
 
     def correct(self, difference: float, limit: float, now_ms: int) -> None:
         """As `Timeline.correct`, and the others are told."""
         super().correct(difference, limit, now_ms)
-        self._taken.tell(difference, (self._debt, self._at_ms, limit))
+        self._taken.tell(difference, self._debt, self._at_ms, limit)
 
     def state(self, now_ms: int) -> list[float]:
         """What all workers owe."""
-        self._look()
+        if self._taken.news():
+            self._take_up()
         return super().state(now_ms)
 
     def restore(self, state: list[float], now_ms: int) -> None:
         """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
         if state[2] and not self._limit:
             super().restore(state, now_ms)
-            self._taken.tell(0.0, (self._debt, self._at_ms, self._limit))
+            self._taken.tell(0.0, self._debt, self._at_ms, self._limit)
 
     def alone(self) -> Timeline:
         """The same, no longer shared."""
@@ -202,9 +226,8 @@ class SharedTimeline(Timeline):
         plain._debt, plain._at_ms, plain._limit = self._debt, self._at_ms, self._limit  # noqa: SLF001 -- its own class
         return plain
 
-    def _look(self) -> None:
-        if self._taken.news():
-            self._go_on(*self._taken.newest(self._at_ms if self._limit else None))
+    def _take_up(self) -> None:
+        self._go_on(*self._taken.newest(self._at_ms if self._limit else None))
 
     def _go_on(self, state: State | None, missing: float) -> None:
         if state is not None:

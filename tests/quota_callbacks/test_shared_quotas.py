@@ -130,7 +130,7 @@ def test_in_turn_workers_decide_as_one_process(op: Op, policy: QuotaPolicy, step
 
 @pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
 @pytest.mark.parametrize("op", OPS)
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(steps=steps(any_gaps), window=windows)
 def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:
     """One that refills at each look rounds otherwise than one that looks less often."""
