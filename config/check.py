@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from config.loading import load
 from config.problems import ConfigError
+from config.workers import AUTO
 
 if TYPE_CHECKING:
     import os
@@ -43,7 +44,14 @@ def summary(config: Config) -> list[str]:
     """What a configuration would do, in a few lines for people, each beginning ``ok:``."""
     upstream = ", ".join(map(str, config.upstream.bootstrap_servers))
     admin = "no admin server" if config.admin.listen is None else f"admin server at {config.admin.listen}"
-    return [f"ok: {line}" for line in (*_listeners(config.listen), f"upstream {upstream}", admin, _quotas(config))]
+    lines = (*_listeners(config.listen), *_workers(config.workers), f"upstream {upstream}", admin, _quotas(config))
+    return [f"ok: {line}" for line in lines]
+
+
+def _workers(workers: int) -> tuple[str, ...]:
+    if workers == 1:
+        return ()
+    return ("a worker for each core",) if workers == AUTO else (f"{workers} workers",)
 
 
 def _listeners(listen: Listen) -> tuple[str, str]:

@@ -12,11 +12,15 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from proxy.connection_counts import PART_BYTES, WorkerConnections
 from quota_callbacks.shared_usage import ROWS, SharedUsage
 
 if TYPE_CHECKING:
     from types import TracebackType
+
+log = structlog.get_logger("headrace.server")
 
 MOST_SAMPLES: Final = 200
 """Of a window; of one that has more, a worker that has not looked for 200 samples misses the older ones."""
@@ -47,7 +51,7 @@ class ProcessLock:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class WorkerPlace:
     """One worker of several: its number, how many there are, and its part of what they share."""
 
@@ -55,11 +59,15 @@ class WorkerPlace:
     workers: int
     connections: WorkerConnections
     usage: SharedUsage
+    _left_out: int = 0
 
     def sweep(self) -> None:
         """To be called every few seconds, so that a worker whose own clients bring no producer ids learns those of
         others before they are overwritten: up to 800 new ones a second and worker."""
         self.usage.take_up_ids()
+        if self.usage.left_out > self._left_out:
+            self._left_out = self.usage.left_out
+            log.warning("no room in shared memory: these buckets count for one worker alone", buckets=self._left_out)
 
 
 class SharedMemory:

@@ -31,7 +31,7 @@ from proxy.listeners import close_listeners, open_listeners
 from proxy.logs import set_log_level
 from proxy.reloading import load_again, tell, warn_of
 from proxy.server import CLOSE_TIMEOUT_S
-from proxy.worker import packed
+from proxy.worker import LAST_WORDS_S, packed
 from proxy.worker_answers import WorkersOperations
 from proxy.worker_channel import AskedWorker, WorkerSilentError
 from proxy.workers_usage import WorkersUsage
@@ -248,20 +248,30 @@ class Supervisor:
         """One worker from its fork to its end."""
         slot.pid, slot.ended, slot.problem, slot.reaped = None, None, None, trio.Event()
         start = await self._start_message()
+        if self.draining.is_set():
+            return
         try:
             slot.asked = AskedWorker(self._fork_server.fork(slot.number))
         except OSError as error:
             slot.problem = f"it could not be asked for: {error.strerror}"
             return
+        slot.asked.tell("start", *start)
         try:
-            slot.asked.tell("start", *start)
-            await slot.asked.run(lambda message: self._heard(slot, message))
-            await slot.reaped.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stop_listening, slot, nursery.cancel_scope)
+                await slot.asked.run(lambda message: self._heard(slot, message))
+                nursery.cancel_scope.cancel()
         finally:
             slot.asked = None
-        self._memory.worker_lost(slot.number)
         for forget in self._lost:
             forget(slot.number)
+        await slot.reaped.wait()
+        self._memory.worker_lost(slot.number)
+
+    async def _stop_listening(self, slot: WorkerSlot, listening: trio.CancelScope) -> None:
+        """A worker's end is the end of its channel, unless a child of its own still has it."""
+        await slot.reaped.wait()
+        listening.deadline = trio.current_time() + LAST_WORDS_S
 
     async def _start_message(self) -> tuple[dict[str, object], bytes]:
         """The configuration and the switch as they are now, and what was used before."""

@@ -19,7 +19,7 @@ from proxy.metrics_page import page_of, process_families
 from proxy.worker_channel import WorkerSilentError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from proxy.supervisor import Supervisor, WorkerSlot
     from proxy.worker_channel import AskedWorker, Message
@@ -65,8 +65,14 @@ class WorkersOperations:
 
     async def not_live(self) -> list[str]:
         """Workers whose loop hangs. One that is down is being replaced."""
-        answers = await self._ask_all("live", timeout_s=LIVE_TIMEOUT_S)
-        return [f"worker {slot.number} does not answer" for slot, answer in answers if answer is None]
+        silent: list[int] = []
+
+        def heard(slot: WorkerSlot, answer: Message | None) -> None:
+            if answer is None:
+                silent.append(slot.number)
+
+        await self._ask_all("live", {}, heard, timeout_s=LIVE_TIMEOUT_S)
+        return [f"worker {number} does not answer" for number in sorted(silent)]
 
     async def not_ready(self) -> list[str]:
         """Draining, or no worker that serves; else what the first worker that answers says."""
@@ -82,16 +88,25 @@ class WorkersOperations:
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """What all workers decided lately, and who waits at any of them."""
+        pages: list[dict[str, Any]] = []
+
+        def heard(_slot: WorkerSlot, answer: Message | None) -> None:
+            if answer is not None:
+                pages.append(json.loads(answer.body))
+
         asked = {"now_s": trio.current_time(), "user": user, "client_id": client_id, "newest": newest}
-        answers = await self._ask_all("decisions", asked, timeout_s=DECISIONS_TIMEOUT_S)
-        return merge_decisions((json.loads(answer.body) for _, answer in answers if answer is not None), newest)
+        await self._ask_all("decisions", asked, heard, timeout_s=DECISIONS_TIMEOUT_S)
+        return merge_decisions(pages, newest)
 
     async def metrics(self) -> bytes:
         """One page of all workers and the supervisor (not of the fork server), and a few series of each worker."""
+
+        def heard(slot: WorkerSlot, answer: Message | None) -> None:
+            if answer is not None:
+                self._told.told(slot.number, decode(answer.body))
+
         async with self._one_at_a_time:
-            for slot, answer in await self._ask_all("metrics", timeout_s=METRICS_TIMEOUT_S):
-                if answer is not None:
-                    self._told.told(slot.number, decode(answer.body))
+            await self._ask_all("metrics", {}, heard, timeout_s=METRICS_TIMEOUT_S)
             merged = self._told.merged([*process_families(), *self._of_workers()])
             return await trio.to_thread.run_sync(page_of, merged)
 
@@ -112,20 +127,24 @@ class WorkersOperations:
             yield Family(metric=metric)
 
     async def _ask_all(
-        self, do: str, arguments: Mapping[str, object] | None = None, *, timeout_s: float
-    ) -> list[tuple[WorkerSlot, Message | None]]:
-        """All workers that serve, and their answers; ``None`` of one that gave none."""
-        answers: list[tuple[WorkerSlot, Message | None]] = []
+        self,
+        do: str,
+        arguments: Mapping[str, object],
+        heard: Callable[[WorkerSlot, Message | None], None],
+        *,
+        timeout_s: float,
+    ) -> None:
+        """Ask all workers that serve; ``heard`` is called with each answer while its worker lives, and with ``None``
+        for one that gives none in time."""
 
         async def ask(slot: WorkerSlot, asked: AskedWorker) -> None:
             answer = None
             with suppress(WorkerSilentError):
-                answer = await asked.ask(do, arguments or {}, timeout_s=timeout_s)
+                answer = await asked.ask(do, arguments, timeout_s=timeout_s)
             if slot.asked is asked:
-                answers.append((slot, answer))
+                heard(slot, answer)
 
         async with trio.open_nursery() as nursery:
             for slot in self._supervisor.slots:
                 if slot.ready and slot.asked is not None:
                     nursery.start_soon(ask, slot, slot.asked)
-        return answers

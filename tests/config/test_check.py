@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from config import CheckReport, check
 from tests.config.documents import MINIMAL
 
@@ -52,6 +54,14 @@ request_percentage = 1
 def test_one_quota(tmp_path: Path) -> None:
     report = checked(tmp_path, '[[quotas]]\nentity = { user = "alice" }\nproducer_byte_rate = 1\n')
     assert report.lines[-1] == "ok: 1 quota for 1 entity, enforcement on"
+
+
+@pytest.mark.parametrize(
+    ("workers", "told"), [("1", []), ("2", ["ok: 2 workers"]), ('"auto"', ["ok: a worker for each core"])]
+)
+def test_several_workers(tmp_path: Path, workers: str, told: list[str]) -> None:
+    lines = checked(tmp_path, f"workers = {workers}\n").lines
+    assert [line for line in lines if "worker" in line] == told
 
 
 def test_problems(tmp_path: Path) -> None:
