@@ -51,10 +51,9 @@ class Mute:
 
     async def sit_out(self, client: Channel) -> bool:
         """Wait until the mute is over; ``False`` as soon as the client is found to be gone."""
-        while True:
+        while not client.hung_up():
             now_s = trio.current_time()
             if now_s >= self.until_s:
                 return True
             await trio.sleep_until(min(self.until_s, now_s + HANG_UP_CHECK_S))
-            if client.hung_up():
-                return False
+        return False

@@ -108,6 +108,7 @@ class ReplyRelay:
             if end is None:
                 return True
             if end == 0:
+                self._check_end()
                 self._ended = True
                 return False
             self._take(end)
@@ -127,6 +128,11 @@ class ReplyRelay:
             return count
         self._connection.last_active_s = self._now_s = self._house.clock()
         return kept + count
+
+    def _check_end(self) -> None:
+        missing = self._scanner.left if self._walk is None else self._walk.left
+        if missing:
+            raise UpstreamFault(f"the broker closed in the middle of a reply, {missing} bytes missing")
 
     def _take(self, end: int) -> None:
         """Scan what was read and send it; measure the thread time of it where somebody wants to know."""
@@ -340,8 +346,7 @@ class ReplyRelay:
         connection, splice = self._connection, self._splice
         if splice is None:
             splice = self._splice = Splice(self._upstream, connection.client, self._house.pipes)
-        left = self._to_splice()
-        moved = splice.move(left)
+        moved = splice.move(self._to_splice())
         if moved:
             connection.spliced(moved)
             self._passed_outside(moved)
@@ -350,7 +355,7 @@ class ReplyRelay:
             else:
                 self._sent()
         elif splice.ended:
-            raise UpstreamFault(f"the broker closed in the middle of a reply, {left} bytes missing")
+            self._check_end()
         return moved
 
     def _passed_outside(self, moved: int) -> None:

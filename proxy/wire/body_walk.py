@@ -39,6 +39,11 @@ class BodyWalk:
         self._after_tags: Step | None = None
 
     @property
+    def left(self) -> int:
+        """How many bytes of the body have not gone by."""
+        return self._left
+
+    @property
     def done(self) -> bool:
         """Whether the body has been walked to its end."""
         return self._step is None and self.skip_left == 0

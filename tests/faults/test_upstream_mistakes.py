@@ -140,17 +140,17 @@ MISTAKES = {
     "resets": Mistake(behaviour=resets, reason="upstream: connection reset"),
     "closes in a head": Mistake(behaviour=breaks_off(lambda asked: reply(asked, b"")[:6]), reason=BROKE_OFF),
     "closes in a small reply": Mistake(
-        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:500]), reason=BROKE_OFF
+        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:500]), reason="bytes missing"
     ),
     "closes in a large reply": Mistake(
         behaviour=breaks_off(lambda asked: reply(asked, LARGE)[:-1000]), reason="1000 bytes missing"
     ),
     "resets in a large reply": Mistake(behaviour=resets_in_a_large_reply, reason="upstream: connection reset"),
     "closes in a reply that is read whole": Mistake(
-        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:500]), reason=BROKE_OFF, question=METADATA
+        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:500]), reason="bytes missing", question=METADATA
     ),
     "closes in a reply that is walked": Mistake(
-        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:20]), reason=BROKE_OFF, question=FETCH_16
+        behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:20]), reason="bytes missing", question=FETCH_16
     ),
     "a reply without its throttle time": Mistake(
         behaviour=says(answers(b"\0")), reason="a Heartbeat reply ends before its throttle time"
