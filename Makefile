@@ -2,13 +2,20 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# What the compiled modules are tested with: all that is above them, the clients by two of their kinds.
+COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/test_librdkafka.py \
+	tests/clients/test_request_quota.py tests/clients/test_producer_id_quota.py tests/faults/test_limits.py
 
-.PHONY: help demo test lint types imports unit soak bench clean
+COMPILED := .cache/compiled
+HOT := $(shell git ls-files 'proxy/*.py' 'quota_callbacks/*.py' 'config/*.py' 'plugins/*.py' 2>/dev/null)
+
+.PHONY: help demo test lint types imports unit compiled soak bench clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
-	@echo "make test    lint, types, import contracts and all tests"
+	@echo "make test    lint, types, import contracts and all tests, then many of them on compiled modules"
 	@echo "make lint | types | imports | unit    one of them alone"
+	@echo "make compiled    compile what is on the path of every request, and test that"
 	@echo "make soak    the long forms: soak, floods, fuzzing, kill storms"
 	@echo "make bench   the same work through each way in turn, 40 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
 
@@ -37,7 +44,16 @@ imports: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -m "not soak" $(TESTS)
 
-test: lint types imports unit
+$(COMPILED)/.built: $(STAMP) setup.py $(HOT)
+	@echo "compiling the modules on the path of every request (two minutes) ..."
+	rm -rf $(COMPILED) build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) .
+	@touch $@
+
+compiled: $(COMPILED)/.built
+	HEADRACE_COMPILED=$(CURDIR)/$(COMPILED) $(BIN)/pytest -m "not soak" $(or $(TESTS),$(COMPILED_TESTS))
+
+test: lint types imports unit compiled
 
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 $(TESTS)

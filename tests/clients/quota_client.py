@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
+from functools import partial
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -172,7 +173,7 @@ class Behind:
         assert [row["error_code"] for row in reply["topics"]] == [0] * len(rows)
         for name, count in topics:
             self.will_have(name, count)
-            eventually(lambda: self._leads(name, count), f"the broker leads the partitions of {name}")
+            eventually(partial(self._leads, name, count), f"the broker leads the partitions of {name}")
 
     def will_have(self, topic: str, partitions: int) -> None:
         """Wait until a topic has so many partitions; 0 for one that is to go."""
