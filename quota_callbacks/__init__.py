@@ -10,6 +10,7 @@ milliseconds of a monotonic clock.
     precedence       which quota applies and which bucket is charged (the eight levels)
     sampled_rate     Kafka's Rate over SampledStat, and the throttle time that follows
     client_quotas    the configured quotas and their buckets: one per key
+    shared_usage     what several workers tell each other about usage: one row per bucket, one cell per worker
     default_quotas   KIP-257's callbacks as Kafka's DefaultQuotaCallback has them
     byte_rate        producer_byte_rate and consumer_byte_rate
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -177,7 +176,7 @@ def test_at_once_each_misses_one_request_of_each_other(
     for gap_ms, amount in rounds:
         now_ms += gap_ms
         step = Step(gap_ms, 0, amount, 0, 0)
-        expected = take(copy.deepcopy(one), op, step, now_ms)
+        expected = take(copy_of(one, op, limit, policy, now_ms), op, step, now_ms)
         found = one_round(
             workers, lambda quotas, step=step, now_ms=now_ms: take(bucket_of(quotas, op), op, step, now_ms)
         )
@@ -189,6 +188,14 @@ def test_at_once_each_misses_one_request_of_each_other(
         for quotas in workers.quotas:
             for name, value in bucket_of(quotas, op).measures(now_ms):
                 assert name == "throttle-time" or value == pytest.approx(measured[name], rel=1e-9, abs=1e-6), name
+
+
+def copy_of(bucket: QuotaBucket, op: Op, limit: int, policy: QuotaPolicy, now_ms: int) -> QuotaBucket:
+    quotas = OurQuotas()
+    quotas.set(KEY_OF[op], "u", None, limit, policy)
+    copy = bucket_of(quotas, op)
+    copy.restore(bucket.state(now_ms), now_ms)
+    return copy
 
 
 def force(bucket: QuotaBucket, op: Op, step: Step, now_ms: int) -> None:

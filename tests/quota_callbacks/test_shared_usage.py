@@ -277,10 +277,13 @@ def test_ids_that_were_overwritten_are_counted_and_totals_hold() -> None:
     first, second = map(producer_ids, workers.quotas)
     for producer_id in range(NEW_IDS + 100):
         first.charge(producer_id, 0)
+    told = 3 * NEW_IDS - first.tokens(0)
+    assert told == pytest.approx(NEW_IDS + 100, abs=40), "one in a thousand passes for seen"
     for producer_id in range(NEW_IDS + 100):
         second.charge(producer_id, 0)
-    assert workers.usages[1].lost_ids == 100
-    assert first.tokens(0) == second.tokens(0) == pytest.approx(3 * NEW_IDS - NEW_IDS - 200, abs=10), "of the filters"
+    assert workers.usages[1].lost_ids == told - NEW_IDS
+    assert first.tokens(0) == second.tokens(0)
+    assert 0 < 3 * NEW_IDS - told - second.tokens(0) <= 100, "the lost ones a second time"
 
 
 def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
@@ -294,7 +297,7 @@ def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
     for producer_id in range(2 * NEW_IDS):
         assert second.charge(producer_id, 0) is None
     assert workers.usages[1].lost_ids == 0
-    assert second.tokens(0) == pytest.approx(before, abs=10)
+    assert second.tokens(0) == pytest.approx(before, abs=40)
 
 
 # --- restored ---
