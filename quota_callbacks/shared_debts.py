@@ -10,7 +10,6 @@ state includes everything, and the arithmetic is that of one process. Pure: the 
 from __future__ import annotations
 
 import math
-from operator import eq
 from typing import TYPE_CHECKING
 
 from quota_callbacks.shared_layout import WORD, seal, sealed
@@ -18,8 +17,6 @@ from quota_callbacks.timeline import Timeline
 from quota_callbacks.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from quota_callbacks.shared_layout import Column
 
 State = tuple[float, int, float]
@@ -97,26 +94,19 @@ class Taken:
         seal(self._state, self._memory, self._own_state_at, (value, at_ms + self._offset_ms, limit, *included))
 
     def _newest(self, workers: tuple[int, ...] | range, at_ms: int | None) -> tuple[State | None, float]:
-        """By time, and of the same millisecond the one that knows of more. What it lacks was taken by others who did
-        not know of it either."""
+        """By time. What it lacks was taken by others who did not know of it either."""
         newest: tuple[float, ...] | None = None
-        rank = (-math.inf, 0) if at_ms is None else (at_ms + self._offset_ms, self._knows(self._included))
+        newest_ms = -math.inf if at_ms is None else at_ms + self._offset_ms
         for worker in workers:
             found = sealed(self._state, self._memory, self._states_at[worker])
-            if found is not None and found[1] >= rank[0]:
-                its_rank = (found[1], self._knows(found[3:]))
-                if its_rank > rank:
-                    newest, rank = found, its_rank
+            if found is not None and found[1] > newest_ms:
+                newest, newest_ms = found, found[1]
         if newest is None and at_ms is None:
             return None, 0.0  # a first state is being written just now: the next look will find it
         included = self._included if newest is None else newest[3:]
         self._included = list(self._totals(self._memory, self._totals_at * WORD))
         missing = math.fsum(total - has for total, has in zip(self._included, included, strict=True))
         return (None if newest is None else self._here(newest)), missing
-
-    def _knows(self, included: Sequence[float]) -> int:
-        """Of how many workers all that they have taken by now."""
-        return sum(map(eq, included, self._totals(self._memory, self._totals_at * WORD)))
 
     def _here(self, words: tuple[float, ...]) -> State:
         """A state, in this worker's time."""
