@@ -11,9 +11,11 @@ import sys
 from setuptools import Extension, setup
 
 COMPILED = [
+    "proxy/client_connection.py",
     "proxy/counters.py",
     "proxy/enforcement.py",
     "proxy/hook_calls.py",
+    "proxy/house.py",
     "proxy/in_flight.py",
     "proxy/judgements.py",
     "proxy/judging.py",

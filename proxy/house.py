@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -20,8 +20,25 @@ if TYPE_CHECKING:
     from proxy.enforcement import Enforcement
     from proxy.hook_calls import HookCalls
     from proxy.poller import Poller
+    from proxy.sockets import Channel
     from proxy.topology import Topology
-    from proxy.upstream import Upstream
+    from quota_callbacks.requests import Address
+
+
+class Dialler(Protocol):
+    """Reaches brokers; `proxy.upstream.Upstream` does."""
+
+    bootstrap_servers: tuple[Address, ...]
+    connect_timeout_s: float
+
+    async def dial(self, node_id: int | None) -> tuple[Channel, Address]:
+        """See `proxy.upstream.Upstream.dial`."""
+
+    async def refresh(self) -> bool:
+        """See `proxy.upstream.Upstream.refresh`."""
+
+    async def answers(self) -> bool:
+        """See `proxy.upstream.Upstream.answers`."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +77,7 @@ class House:
         *,
         limits: Limits,
         topology: Topology,
-        upstream: Upstream,
+        upstream: Dialler,
         hooks: HookCalls,
         enforcement: Enforcement,
         counters: Counters,

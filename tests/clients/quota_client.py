@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from functools import partial
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.wire.apis import APIS, ApiKey
