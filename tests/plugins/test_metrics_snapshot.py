@@ -21,7 +21,7 @@ def entities(metered: Metered, reader: object) -> dict[str, float]:
 
 @pytest.mark.parametrize("key", QuotaKey)
 def test_every_measure_of_every_bucket_has_a_name(key: QuotaKey) -> None:
-    bucket = BUCKET_KINDS[key](key, {}, Window())
+    bucket = BUCKET_KINDS[key](key, (), Window())
     assert {*SERIES_OF[key]} == {*(name for name, _ in bucket.measures(0)), LIMIT}
     assert key in KAFKA_TYPES
     assert set(SERIES_OF[key]) <= {measure.kafka for measure in MEASURES}
@@ -231,13 +231,15 @@ def test_queues_of_plugins_that_name_too_many_are_cut() -> None:
     ],
 )
 def test_tags_become_labels(tags: dict[str, str], labels: dict[str, str]) -> None:
-    bucket = RateBucket(PRODUCE, tags, Window())
+    bucket = RateBucket(PRODUCE, tuple(tags.items()), Window())
     assert labels_of(bucket) == {"quota": "producer_byte_rate", **labels}
 
 
 def test_a_long_text_is_cut_and_stays_its_own() -> None:
-    long = [labels_of(RateBucket(PRODUCE, {"client-id": "x" * 30_000 + end}, Window()))["client_id"] for end in "abc"]
+    long = [
+        labels_of(RateBucket(PRODUCE, (("client-id", "x" * 30_000 + end),), Window()))["client_id"] for end in "abc"
+    ]
     assert [len(text) for text in long] == [LONGEST_TEXT] * 3
     assert len(set(long)) == 3
     exact = "y" * LONGEST_TEXT
-    assert labels_of(RateBucket(PRODUCE, {"client-id": exact}, Window()))["client_id"] == exact
+    assert labels_of(RateBucket(PRODUCE, (("client-id", exact),), Window()))["client_id"] == exact
