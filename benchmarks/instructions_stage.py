@@ -1,0 +1,293 @@
+"""One connection through the proxy's own server, poller and sockets, request by request in one thread, for
+`benchmarks.instructions`: what is counted is the same on every machine, however busy it is.
+
+The client and the broker are played from inside the proxy's wait: whenever it would wait for events, they go on with
+their script until it is the proxy's turn again, and what they send has arrived whole before it is. So the proxy never
+sees a part by chance, and waits as often as the script has turns. Its clocks are numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+import termios
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import trio
+
+from config.loading import loads
+from proxy import thread_time
+from proxy.client_connection import ClientConnection
+from proxy.errors import ClientFault, UpstreamFault
+from proxy.server import Server
+from proxy.sockets import PlainChannel
+from quota_callbacks.requests import Address, Connection
+
+if TYPE_CHECKING:
+    import select
+    from collections.abc import AsyncIterator, Iterator
+
+CONFIG: Final = """
+upstream.bootstrap_servers = ["127.0.0.1:9092"]
+listen.address = "127.0.0.1:19192"
+listen.advertised_host = "127.0.0.1"
+"""
+PIECE_BYTES: Final = 64 * 1024
+"""A large reply comes in pieces of this size, each when the proxy has taken the one before."""
+SOCKET_BUFFER_BYTES: Final = 1 << 20
+"""So that a piece arrives whole."""
+LARGEST_FRAME_BYTES: Final = 1 << 21
+STALLED_S: Final = 20.0
+CLOCK_BEGIN_S: Final = 1000.0
+SPELL_NS: Final = 10_000
+"""What a look at the thread's clock finds to have passed."""
+_INT32 = struct.Struct(">i")
+_NATIVE_INT = struct.Struct("i")
+
+
+class Meter(Protocol):
+    """Measures from the moment before the first request is sent to that of the last reply's receipt."""
+
+    def begin(self) -> None:
+        """The first request is about to be sent."""
+
+    def end(self) -> None:
+        """The last reply has been received."""
+
+
+class Clock:
+    """The proxy's: goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.now_s = CLOCK_BEGIN_S
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class CountedSocket(socket.socket):
+    """The proxy's end of a connection; its system calls are counted in `calls`."""
+
+    calls: defaultdict[str, int]
+
+    def recv_into(self, *args: Any) -> int:
+        self.calls["recv"] += 1
+        return super().recv_into(*args)
+
+    def send(self, *args: Any) -> int:
+        self.calls["send"] += 1
+        return super().send(*args)
+
+    def sendmsg(self, *args: Any) -> int:
+        self.calls["send"] += 1
+        return super().sendmsg(*args)
+
+
+class PlayedEpoll:
+    """The proxy's epoll: counts its calls, and lets the peers play where it would wait."""
+
+    def __init__(self, epoll: select.epoll, peers: Peers, calls: defaultdict[str, int]) -> None:
+        self._epoll = epoll
+        self._peers = peers
+        self._calls = calls
+
+    def poll(self, timeout: float, most: int) -> list[tuple[int, int]]:
+        self._calls["epoll_wait"] += 1
+        if timeout == 0:
+            return self._epoll.poll(0, most)
+        deadline_s = time.monotonic() + STALLED_S
+        while self._peers.play():
+            if found := self._epoll.poll(0, most):
+                return found
+            if time.monotonic() > deadline_s:
+                raise TimeoutError("the proxy waits, and so do its peers")
+        return []
+
+    def register(self, fd: int, events: int) -> None:
+        self._calls["epoll_ctl"] += 1
+        self._epoll.register(fd, events)
+
+    def unregister(self, fd: int) -> None:
+        self._calls["epoll_ctl"] += 1
+        self._epoll.unregister(fd)
+
+    def close(self) -> None:
+        self._epoll.close()
+
+
+class Peer:
+    """The client or the broker: its socket, and what it has received of the frame that it waits for."""
+
+    def __init__(self, calls: defaultdict[str, int]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BUFFER_BYTES)
+            self._socket = socket.create_connection(listener.getsockname())
+            self.proxys = CountedSocket(fileno=listener.accept()[0].detach())
+        self.proxys.calls = calls
+        self._buffer = bytearray(LARGEST_FRAME_BYTES)
+        self._view = memoryview(self._buffer)
+        self._count = 0
+
+    def send(self, data: bytes | memoryview) -> None:
+        """Send it, and wait until the proxy could read it whole."""
+        self._socket.sendall(data)
+        deadline_s = time.monotonic() + STALLED_S
+        while self.unread != len(data):
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"{self.unread} of {len(data)} bytes have arrived at the proxy")
+
+    @property
+    def unread(self) -> int:
+        """How many of the bytes that were sent the proxy has not read."""
+        return int(_NATIVE_INT.unpack(fcntl.ioctl(self.proxys, termios.FIONREAD, bytes(4)))[0])
+
+    def receive(self) -> None:
+        """All that is there now."""
+        while True:
+            try:
+                received = self._socket.recv_into(self._view[self._count :], 0, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not received:
+                raise EOFError("the proxy has closed the connection")
+            self._count += received
+
+    @property
+    def has_received(self) -> bool:
+        """Whether the frame is whole."""
+        return self._count >= _INT32.size and self._count == _INT32.size + _INT32.unpack_from(self._buffer)[0]
+
+    def take(self) -> memoryview:
+        """The frame, until more is received; the next one is waited for."""
+        frame = self._view[: self._count]
+        self._count = 0
+        return frame
+
+    def close(self) -> None:
+        """Its end; the other is the proxy's."""
+        self._socket.close()
+
+
+class Peers:
+    """Both of them, in lock-step: a request, its reply, the next request."""
+
+    def __init__(self, request: bytes, reply: bytes, clock: Clock, calls: defaultdict[str, int]) -> None:
+        self._request = request
+        self._reply = bytearray(reply)
+        self._clock = clock
+        self.client, self.broker = Peer(calls), Peer(calls)
+        self._script: Iterator[None] = iter(())
+
+    async def ask(self, requests: int, step_s: float, meter: Meter | None = None) -> None:
+        """So many requests, one after the other; the clock goes on by ``step_s`` for each."""
+        done = trio.Event()
+        self._script = self._play(requests, step_s, meter, done)
+        await done.wait()
+
+    def play(self) -> bool:
+        """Go on until it is the proxy's turn; ``False`` when all was asked and answered."""
+        self.client.receive()
+        self.broker.receive()
+        return next(self._script, self) is None
+
+    def close(self) -> None:
+        """Both connections."""
+        self.client.close()
+        self.broker.close()
+
+    def _play(self, requests: int, step_s: float, meter: Meter | None, done: trio.Event) -> Iterator[None]:
+        client, broker = self.client, self.broker
+        if meter is not None:
+            meter.begin()
+        for _ in range(requests):
+            self._clock.now_s += step_s
+            client.send(self._request)
+            while not broker.has_received:
+                yield
+            self._reply[4:8] = broker.take()[8:12]
+            reply = memoryview(self._reply)
+            for at in range(0, len(reply), PIECE_BYTES):
+                while broker.unread:
+                    yield
+                broker.send(reply[at : at + PIECE_BYTES])
+            while not client.has_received:
+                yield
+            client.take()
+        if meter is not None:
+            meter.end()
+        done.set()
+
+
+class OneBroker:
+    """Dials the broker that is played."""
+
+    def __init__(self, channel: PlainChannel) -> None:
+        self._channel = channel
+
+    async def dial(self, _node_id: int | None) -> tuple[PlainChannel, Address]:
+        await trio.lowlevel.checkpoint()
+        return self._channel, Address(host="127.0.0.1", port=9092)
+
+
+class Stage:
+    """What a `Meter` may want to know."""
+
+    def __init__(self, peers: Peers, calls: defaultdict[str, int]) -> None:
+        self.ask = peers.ask
+        self.calls = calls
+
+
+@contextlib.asynccontextmanager
+async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator[Stage]:
+    """A server with one connection, whose client sends ``request`` and whose broker answers with ``reply``, given the
+    correlation id."""
+    server = Server(loads(CONFIG + config))
+    house = server.house
+    calls: defaultdict[str, int] = defaultdict(int)
+    clock = Clock()
+    peers = Peers(request, reply, clock, calls)
+    house.clock = clock
+    with _counted(calls), house.poller.attach():
+        if not house.poller.attached:
+            raise RuntimeError("no poller: nothing can be counted here")
+        house.poller._epoll = PlayedEpoll(house.poller._epoll, peers, calls)  # type: ignore[assignment]  # noqa: SLF001
+        house.upstream = OneBroker(PlainChannel(peers.broker.proxys, UpstreamFault, house.poller))  # type: ignore[assignment]
+        info = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1))
+        channel = PlainChannel(peers.client.proxys, ClientFault, house.poller)
+        connection = ClientConnection(house, info, channel)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(connection.serve)
+            yield Stage(peers, calls)
+            nursery.cancel_scope.cancel()
+    house.pipes.close()
+    house.hooks.close()
+    peers.close()
+
+
+@contextlib.contextmanager
+def _counted(calls: defaultdict[str, int]) -> Iterator[None]:
+    """Count the system calls that do not go through a socket object; the thread's clock has no times of its own."""
+    splice, spells = os.splice, vars(thread_time)
+    thread_time_ns = spells["thread_time_ns"]
+    now_ns = 0
+
+    def counted_splice(*args: Any, **options: Any) -> int:
+        calls["splice"] += 1
+        return splice(*args, **options)
+
+    def counted_clock() -> int:
+        nonlocal now_ns
+        calls["clock_gettime"] += 1
+        now_ns += SPELL_NS
+        return now_ns
+
+    os.splice, spells["thread_time_ns"] = counted_splice, counted_clock
+    try:
+        yield
+    finally:
+        os.splice, spells["thread_time_ns"] = splice, thread_time_ns

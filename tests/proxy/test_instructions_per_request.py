@@ -1,0 +1,94 @@
+"""What a request may cost at most: instructions, memory, system calls. A change that makes the path longer fails here,
+on every machine alike; one that makes it much shorter does, too, until the bounds are lowered.
+
+``python -m benchmarks.instructions --where`` tells in which functions the instructions are.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pytest
+
+from proxy import request_relay
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Costs: TypeAlias = "Mapping[tuple[str, bool], Mapping[str, Any]]"
+
+ROOT = Path(__file__).parents[2]
+SLACK = 1.1
+FEWER = 1.0 if sys.version_info < (3, 12) else 0.95
+"""3.12 and 3.13 execute 5 to 15 % fewer instructions for the same code."""
+SOME_BLOCKS, SOME_BYTES = 10, 500
+"""What the measuring itself may leave; one block that stays of each request is more."""
+SMALL_CALLS = {"epoll_wait": 2, "recv": 2, "send": 2}
+FETCH_CALLS = {"epoll_wait": 17, "recv": 3, "send": 3, "splice": 43}
+"""The reply comes in sixteen pieces."""
+THREAD_CLOCK = {"clock_gettime": 6 / 7}
+"""Two looks in one step of seven, at most six steps, where request time has a quota."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """On Python 3.11; the instructions with all four quotas and without any."""
+
+    instructions: tuple[int, int]
+    peak_bytes: int
+    calls: Mapping[str, float]
+
+
+MEASURED = {
+    "produce, one record": Measured(instructions=(5163, 3219), peak_bytes=3640, calls=SMALL_CALLS),
+    "produce, 64 KiB": Measured(instructions=(5195, 3219), peak_bytes=3640, calls=SMALL_CALLS),
+    "fetch, 1 MiB": Measured(instructions=(14292, 13610), peak_bytes=3960, calls=FETCH_CALLS),
+    "api versions": Measured(instructions=(34767, 34367), peak_bytes=23626, calls=SMALL_CALLS),
+    "metadata": Measured(instructions=(16496, 9318), peak_bytes=6974, calls=SMALL_CALLS),
+}
+REQUESTS = [(name, quotas) for name in MEASURED for quotas in (True, False)]
+each_request = pytest.mark.parametrize(
+    ("name", "quotas"), REQUESTS, ids=[f"{name}, {'quotas' if quotas else 'no quotas'}" for name, quotas in REQUESTS]
+)
+COMPILED = not (request_relay.__file__ or "").endswith(".py")
+
+
+@pytest.fixture(scope="module")
+def costs() -> Costs:
+    """In a process of its own, where nobody else allocates or traces."""
+    command = [sys.executable, "-m", "benchmarks.instructions", "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return {(cost["name"], cost["quotas"]): cost for cost in json.loads(done.stdout)}
+
+
+@pytest.mark.skipif(COMPILED, reason="compiled modules execute no instructions")
+@each_request
+def test_instructions(costs: Costs, name: str, quotas: bool) -> None:
+    most = MEASURED[name].instructions[0 if quotas else 1] * FEWER * SLACK
+    assert most / 2 < costs[name, quotas]["instructions"] <= most
+
+
+@each_request
+def test_memory_that_is_held_at_once(costs: Costs, name: str, quotas: bool) -> None:
+    assert 0 < costs[name, quotas]["peak_bytes"] <= MEASURED[name].peak_bytes * SLACK
+
+
+@each_request
+def test_nothing_is_left(costs: Costs, name: str, quotas: bool) -> None:
+    cost = costs[name, quotas]
+    assert cost["blocks_left"] <= SOME_BLOCKS
+    assert cost["bytes_left"] <= SOME_BYTES
+
+
+@each_request
+def test_system_calls(costs: Costs, name: str, quotas: bool) -> None:
+    most = {**MEASURED[name].calls, **(THREAD_CLOCK if quotas else {})}
+    made = costs[name, quotas]["calls"]
+    assert made["epoll_wait"] >= 1
+    assert {call: count for call, count in made.items() if count > most.get(call, 0)} == {}
