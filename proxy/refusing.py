@@ -43,6 +43,7 @@ def answer(connection: ClientConnection, exchange: Exchange, make_reply: Callabl
 
     def reply() -> bytes:
         frame = make_reply()
+        exchange.local_reply = None  # it holds the exchange: without a cycle, nothing is left to the collector
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         return frame
 
