@@ -20,6 +20,10 @@ class ArtifactsUnavailableError(TestbedError):
     """Kafka's jars are neither in the cache nor to be had from the Maven repository."""
 
 
+class CompiledUnavailableError(TestbedError):
+    """The proxy's modules cannot be compiled on this machine."""
+
+
 class JavaNotFoundError(TestbedError):
     """No Java of the lowest usable version or newer on this machine."""
 

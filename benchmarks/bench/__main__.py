@@ -22,12 +22,12 @@ from benchmarks.bench.peers import Haproxy, Kroxylicious
 from benchmarks.bench.programs import Program
 from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, write
 from benchmarks.bench.runner import Plan, Runner
-from benchmarks.bench.ways import Direct, Peer, Way, headrace_ways
+from benchmarks.bench.ways import Direct, Peer, Way, headrace_way
 from benchmarks.bench.works import WORKS, Work, scaled
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 WAYS: Final = (
     ways.DIRECT,
@@ -35,6 +35,8 @@ WAYS: Final = (
     ways.KROXYLICIOUS,
     ways.HEADRACE,
     ways.HEADRACE_QUOTAS,
+    ways.HEADRACE_COMPILED,
+    ways.HEADRACE_2_WORKERS,
     ways.HEADRACE_TRACING,
 )
 """Unless --way says otherwise."""
@@ -81,8 +83,8 @@ def start_sink(stack: contextlib.ExitStack) -> str:
     return f"http://127.0.0.1:{sink.wait_for_output(chr(10), SINK_START_S).strip()}"
 
 
-def make_way(name: str, peers: Mapping[str, Peer], cores: Cores) -> Way:
-    """The way of that name. Raises WayUnavailableError."""
+def make_way(name: str, peers: Mapping[str, Peer], cores: Cores, told: Callable[[str], None]) -> Way:
+    """The way of that name; ``told`` is told what takes long. Raises WayUnavailableError."""
     if name in peers:
         return peers[name]
     match name:
@@ -94,7 +96,7 @@ def make_way(name: str, peers: Mapping[str, Peer], cores: Cores) -> Way:
             return Haproxy(name, cores, splice=True)
         case ways.KROXYLICIOUS:
             return Kroxylicious(cores)
-    return {headrace.name: headrace for headrace in headrace_ways(cores, start_sink)}[name]
+    return headrace_way(name, cores, start_sink, told)
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
@@ -164,7 +166,7 @@ def measure(asked: Asked) -> str:
     made = []
     for name in asked.way_names:
         try:
-            made.append(make_way(name, asked.peers, cores))
+            made.append(make_way(name, asked.peers, cores, screen.told))
         except WayUnavailableError as error:
             screen.told(f"without {name}: {error}")
     for way in made:

@@ -20,6 +20,8 @@ RESIDENT_BYTES = "resident_bytes"
 """Of the proxy, at the run's end."""
 P50_MS, P99_MS, P999_MS = "p50_ms", "p99_ms", "p999_ms"
 LATENCIES = (P50_MS, P99_MS, P999_MS)
+WORKER_SHARE = "worker_share"
+"""Of what all workers' CPU grew by, the part of the one that did least; where there are several."""
 CONNECTIONS = "connections"
 CONNECTION_BYTES = "connection_bytes"
 """Resident bytes that each idle connection added."""

@@ -18,7 +18,7 @@ from benchmarks.bench.figures import (
 )
 from benchmarks.bench.plot import draw
 from benchmarks.bench.targets import Judgement, judge
-from benchmarks.bench.ways import DIRECT, HAPROXY, KROXYLICIOUS
+from benchmarks.bench.ways import DIRECT, HAPROXY, HEADRACE_COMPILED, KROXYLICIOUS
 from benchmarks.bench.works import IDLE, LATENCY, WORKS, Work
 
 if TYPE_CHECKING:
@@ -67,17 +67,14 @@ def _in_words(value: Any) -> str:
 
 
 def targets_table(judgements: Sequence[Judgement]) -> str:
-    """A row for each target."""
-    rows = [
-        [
-            each.what,
-            each.target,
-            with_quartiles(each.measured, each.unit) + (f", against {each.against}" if each.against else ""),
-            each.verdict.value,
-        ]
-        for each in judgements
-    ]
-    return table(["Headrace, all four quotas on", "target", "measured", ""], rows)
+    """A row for each target, with what is said of pure Python, and of the compiled modules."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for each in judgements:
+        row = rows.setdefault((each.what, each.target), [each.what, each.target, *[NOTHING] * 4])
+        against = f", against {each.against}" if each.against else ""
+        column = 4 if each.way == HEADRACE_COMPILED else 2
+        row[column : column + 2] = [with_quartiles(each.measured, each.unit) + against, each.verdict.value]
+    return table(["Headrace, all four quotas on", "target", "pure Python", "", "compiled", ""], list(rows.values()))
 
 
 def work_table(results: Results, work: Work) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import WayUnavailableError
-from benchmarks.bench.figures import CPU_S, P99_MS, RATE, Sample
+from benchmarks.bench.figures import CPU_S, P99_MS, RATE, WORKER_SHARE, Sample
 from benchmarks.bench.works import BUSY, FETCH, LATENCY, PRODUCE, SMALL, Scene, prepare
 
 if TYPE_CHECKING:
@@ -85,7 +85,8 @@ class Runner:
                 before = now
 
     def _measure(self, scene: Scene, number: int, work: Work, way: Way, front: Front) -> None:
-        values = work.run(scene, way, front)
+        suits = front.works is None or work.name in front.works
+        values = work.run(scene, way, front) if suits else {}
         if values:
             self.samples.append(Sample(work=work.name, way=way.name, round=number, values=values))
             self.told(f"round {number}  {in_words(work, way.name, values)}")
@@ -117,6 +118,8 @@ def in_words(work: Work, way: str, values: dict[str, float]) -> str:
         said.append(f"p50 {values['p50_ms']:.2f}, p99 {values['p99_ms']:.2f}, p99.9 {values['p999_ms']:.2f} ms")
     if CPU_S in values:
         said.append(f"{values[CPU_S]:6.2f} CPU s")
+    if WORKER_SHARE in values:
+        said.append(f"{values[WORKER_SHARE]:.2f} of it by the worker that did less")
     if "connection_bytes" in values:
         said.append(f"{values['connection_bytes'] / 1024:.1f} KiB each of {values['connections']:.0f}")
     return "  ".join(said)

@@ -6,23 +6,26 @@ A `Way` can be started, more than once; what runs then is a `Front`. What it cos
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from benchmarks.bench.cores import ProcessMeter
 from benchmarks.bench.errors import WayUnavailableError
+from testbed.compiled import compiled_copy, environment_of
+from testbed.errors import TestbedError
 from testbed.probe import ask
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:
     import contextlib
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from benchmarks.bench.broker import BenchBroker
     from benchmarks.bench.cores import Cores
 
 DIRECT, HAPROXY, HAPROXY_SPLICE, KROXYLICIOUS = "direct", "haproxy", "haproxy-splice", "kroxylicious"
 HEADRACE, HEADRACE_QUOTAS, HEADRACE_TRACING = "headrace", "headrace-quotas", "headrace-tracing"
+HEADRACE_COMPILED, HEADRACE_2_WORKERS = "headrace-compiled", "headrace-2-workers"
 
 SERVING_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
@@ -37,6 +40,9 @@ controller_mutation_rate = 1000000.0
 producer_ids_rate = 1000000.0
 """
 """All four kinds, so high that none is ever hit."""
+TWO_WORKERS: Final = "workers = 2\n"
+TWO_WORKERS_WORKS: Final = frozenset({"produce", "fetch", "small", "busy"})
+"""What is compared with one worker; the others would tell nothing more and take their time."""
 TRACING: Final = """
 [plugins.options.tracing]
 enabled = true
@@ -53,6 +59,10 @@ class Front:
     node: tuple[str, int]
     meter: ProcessMeter | None
     """None for the direct way."""
+    workers: Sequence[ProcessMeter] = ()
+    """Each by itself, where there are several; the meter counts them, too."""
+    works: frozenset[str] | None = None
+    """The names of those that it is good for; None for all."""
 
     @property
     def bootstrap_servers(self) -> str:
@@ -113,19 +123,22 @@ class Direct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headrace:
-    """Headrace with a configuration; `arguments` and `config` are those of `ProxyProcess`."""
+    """Headrace with a configuration and an environment, which are those of `ProxyProcess`."""
 
     name: str
     cores: Cores
     config: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    works: frozenset[str] | None = None
+    """As in `Front`."""
     otlp_endpoint: Callable[[contextlib.ExitStack], str] | None = None
     """Starts a receiver of traces."""
     is_jvm: bool = False
     relay_address: tuple[str, int] | None = None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """One process."""
-        environment = {}
+        """One process, or a supervisor and its workers, on the proxy's core."""
+        environment = dict(self.environment)
         if self.otlp_endpoint is not None:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
         proxy = stack.enter_context(
@@ -137,7 +150,9 @@ class Headrace:
                 command_prefix=self.cores.proxy_prefix(),
             )
         )
-        return serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker)
+        front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker)
+        workers = [ProcessMeter(pid) for pid in proxy.worker_pids]
+        return replace(front, workers=workers, works=self.works)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,10 +181,26 @@ class Peer:
         return serving(self.name, self.address, ProcessMeter(self.pid), broker)
 
 
-def headrace_ways(cores: Cores, otlp_endpoint: Callable[[contextlib.ExitStack], str]) -> list[Headrace]:
-    """Without quotas; with all four; with all four and 1 % of the requests traced."""
-    return [
-        Headrace(name=HEADRACE, cores=cores),
-        Headrace(name=HEADRACE_QUOTAS, cores=cores, config=QUOTAS),
-        Headrace(name=HEADRACE_TRACING, cores=cores, config=QUOTAS + TRACING, otlp_endpoint=otlp_endpoint),
-    ]
+def headrace_way(
+    name: str, cores: Cores, otlp_endpoint: Callable[[contextlib.ExitStack], str], told: Callable[[str], None]
+) -> Headrace:
+    """The way of that name; ``told`` is told that something is built for it. Raises WayUnavailableError where that
+    cannot be."""
+    plain = Headrace(name=name, cores=cores)
+    quotas = replace(plain, config=QUOTAS)
+    if name == HEADRACE_QUOTAS:
+        return quotas
+    if name == HEADRACE_COMPILED:
+        return replace(quotas, environment=_compiled(told))
+    if name == HEADRACE_2_WORKERS:
+        return replace(quotas, config=TWO_WORKERS + QUOTAS, works=TWO_WORKERS_WORKS)
+    if name == HEADRACE_TRACING:
+        return replace(quotas, config=QUOTAS + TRACING, otlp_endpoint=otlp_endpoint)
+    return plain
+
+
+def _compiled(told: Callable[[str], None]) -> dict[str, str]:
+    try:
+        return environment_of(compiled_copy(told))
+    except TestbedError as error:
+        raise WayUnavailableError(str(error)) from error

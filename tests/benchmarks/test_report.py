@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks.bench.figures import Results, Spread
-from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, digits, with_quartiles, work_table, write
+from benchmarks.bench.report import (
+    JSON_FILE,
+    MARKDOWN_FILE,
+    PLOT_FILE,
+    digits,
+    targets_table,
+    with_quartiles,
+    work_table,
+    write,
+)
+from benchmarks.bench.targets import Judgement, Verdict
 from benchmarks.bench.works import WORKS
 from tests.benchmarks.samples import sample
 
@@ -65,7 +75,7 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     text = write(tmp_path / "new", MEASURED, {"rounds": 1, "sizes": {"connects": 4}})
     assert (tmp_path / "new" / MARKDOWN_FILE).read_text(encoding="utf-8") == text
     assert "- sizes: connects 4" in text
-    assert "| CPU, 64 KiB batches in | ≤ 1.5 x haproxy | 1.5 x | met |" in text
+    assert "| CPU, 64 KiB batches in | ≤ 1.5 x haproxy | 1.5 x | met | - | not measured |" in text
     document = json.loads((tmp_path / "new" / JSON_FILE).read_text(encoding="utf-8"))
     assert len(document["samples"]) == len(MEASURED.samples)
     assert document["samples"][1]["values"]["cpu_s"] == 0.3
@@ -73,3 +83,17 @@ def test_three_files_are_written(tmp_path: Path) -> None:
     picture = (tmp_path / "new" / PLOT_FILE).read_text(encoding="utf-8")
     assert picture.startswith("<svg")
     assert "headrace-quotas" in picture
+
+
+def test_pure_python_and_compiled_stand_in_one_row_unless_their_targets_differ() -> None:
+    def judged(way: str, target: str, measured: float, verdict: Verdict) -> Judgement:
+        found = Spread(middle=measured, low=measured, high=measured)
+        return Judgement(way=way, what="CPU", target=target, measured=found, against="mine", unit="x", verdict=verdict)
+
+    pure = [judged("headrace-quotas", target, 3.0, Verdict.MISSED) for target in ("≤ 2 x", "≤ 1.5 x")]
+    compiled = [judged("headrace-compiled", target, 1.0, Verdict.MET) for target in ("≤ 2 x", "≤ 1 x")]
+    assert targets_table([*pure, *compiled]).splitlines()[2:] == [
+        "| CPU | ≤ 2 x | 3 x, against mine | **missed** | 1 x, against mine | met |",
+        "| CPU | ≤ 1.5 x | 3 x, against mine | **missed** | - | - |",
+        "| CPU | ≤ 1 x | - | - | 1 x, against mine | met |",
+    ]

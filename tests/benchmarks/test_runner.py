@@ -30,11 +30,12 @@ class FakeWay:
     is_jvm: bool = False
     relay_address: tuple[str, int] | None = None
     missing: bool = False
+    works: frozenset[str] | None = None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
         if self.missing:
             raise WayUnavailableError(f"{self.name} is not installed")
-        return Front(way=self.name, bootstrap=("h", 1), node=("h", 1), meter=None)
+        return Front(way=self.name, bootstrap=("h", 1), node=("h", 1), meter=None, works=self.works)
 
 
 @dataclass
@@ -107,6 +108,13 @@ def test_a_way_that_has_nothing_to_say_has_no_sample() -> None:
     journal = Journal()
     runner = run(journal, [FakeWay("a"), FakeWay("silent")], ["idle"], 2)
     assert [(sample.way, sample.round) for sample in runner.samples] == [("a", 1), ("a", 2)]
+    assert journal.advanced == 4
+
+
+def test_a_way_does_only_the_works_that_it_is_good_for() -> None:
+    journal = Journal()
+    run(journal, [FakeWay("a"), FakeWay("b", works=frozenset({"idle"}))], ["connect", "idle"], 1)
+    assert journal.done == [("connect", "a"), ("idle", "a"), ("idle", "b")]
     assert journal.advanced == 4
 
 

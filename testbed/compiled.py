@@ -1,0 +1,82 @@
+"""A copy of the proxy whose modules on the path of every request are compiled, as a wheel has them (setup.py).
+
+Built by pip in a few minutes, once for the same sources and the same Python, and kept in ``.cache`` of the tree. Called
+by the benchmarks; knows which folders are the proxy's, not what is in them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from testbed.errors import CompiledUnavailableError
+from testbed.locks import exclusive
+from testbed.programs import run_program
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT: Final = Path(__file__).parents[1]
+CACHE: Final = ROOT / ".cache"
+BUILDING: Final = ("pyproject.toml", "setup.py")
+PACKAGES: Final = ("config", "plugins", "proxy", "quota_callbacks")
+SUFFIXES: Final = (".py", ".json", ".toml", ".typed")
+HOT: Final = "proxy/request_relay"
+"""Of the modules that setup.py compiles; where this one is not compiled, none is."""
+BUILD_TIMEOUT_S: Final = 1200.0
+
+
+def compiled_copy(told: Callable[[str], None]) -> Path:
+    """The directory of the copy, built where there is none yet, which is announced by a line to ``told``.
+
+    Raises CompiledUnavailableError where it cannot be built, LockTimeoutError when another process is still at it.
+    """
+    directory = CACHE / f"compiled-{_digest()}"
+    CACHE.mkdir(exist_ok=True)
+    with exclusive(CACHE / "compiled.lock", timeout_s=BUILD_TIMEOUT_S):
+        if not directory.is_dir():
+            told("compiling the modules on the path of every request, once for these sources: some minutes")
+            _build(directory)
+    return directory
+
+
+def environment_of(copy: Path) -> dict[str, str]:
+    """What to set for a Python that is to run it instead of the tree."""
+    return {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}
+
+
+def _sources() -> list[Path]:
+    """Relative to the tree, all that the copy is made of."""
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*") if file.suffix in SUFFIXES]
+    return [Path(name) for name in BUILDING] + sorted(file.relative_to(ROOT) for file in files)
+
+
+def _digest() -> str:
+    digest = hashlib.sha256(f"{sys.version}{sysconfig.get_config_var('SOABI')}".encode())
+    for file in _sources():
+        digest.update(f"\0{file}\0".encode() + (ROOT / file).read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def _build(directory: Path) -> None:
+    """From a copy of the sources, so that the tree stays as it is, and under another name until it is whole."""
+    with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+        sources, installed = Path(scratch, "sources"), Path(scratch, "installed")
+        for file in _sources():
+            (sources / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / file, sources / file)
+        options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--target", str(installed)]
+        argv = [sys.executable, "-m", "pip", "install", *options, str(sources)]
+        done = run_program(argv, timeout_s=BUILD_TIMEOUT_S)
+        if done.returncode:
+            raise CompiledUnavailableError(f"pip could not build it: {done.stderr[-1000:].strip()}")
+        if not list(installed.glob(f"{HOT}.*.so")):
+            raise CompiledUnavailableError(
+                f"{HOT} was not compiled, as without a C compiler; pip install -v . says why"
+            )
+        installed.rename(directory)

@@ -1,0 +1,81 @@
+"""When the compiled copy is built, and what is said where it cannot be. What it does is tested by `make compiled`."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed import compiled
+from testbed.compiled import compiled_copy
+from testbed.errors import CompiledUnavailableError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Pip:
+    """Installs into ``--target`` what it was made with."""
+
+    def __init__(self, *installs: str, status: int = 0) -> None:
+        self._installs = installs
+        self._status = status
+        self.runs = 0
+
+    def __call__(self, argv: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+        self.runs += 1
+        target = Path(argv[argv.index("--target") + 1])
+        for name in self._installs:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).touch()
+        return subprocess.CompletedProcess(list(argv), self._status, "", "no such wheel")
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small one."""
+    for name in (
+        "pyproject.toml",
+        "setup.py",
+        "proxy/request_relay.py",
+        "quota_callbacks/buckets.py",
+        "proxy/note.txt",
+    ):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name, encoding="ascii")
+    monkeypatch.setattr(compiled, "ROOT", tmp_path)
+    monkeypatch.setattr(compiled, "CACHE", tmp_path / ".cache")
+    return tmp_path
+
+
+BUILT = "proxy/request_relay.cpython-311-x86_64-linux-gnu.so"
+
+
+def test_it_is_built_once_for_the_same_sources(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pip = Pip(BUILT)
+    monkeypatch.setattr(compiled, "run_program", pip)
+    told: list[str] = []
+    first = compiled_copy(told.append)
+    (tree / "proxy/note.txt").write_text("no source", encoding="ascii")
+    assert compiled_copy(told.append) == first
+    assert (first / BUILT).is_file()
+    assert (pip.runs, len(told)) == (1, 1)
+    (tree / "quota_callbacks/buckets.py").write_text("changed", encoding="ascii")
+    assert compiled_copy(told.append) != first
+    assert (pip.runs, len(told)) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("pip", "reason"),
+    [(Pip(status=1), "no such wheel"), (Pip("proxy/request_relay.py"), "without a C compiler")],
+    ids=["pip fails", "nothing is compiled"],
+)
+def test_where_it_cannot_be_built(tree: Path, monkeypatch: pytest.MonkeyPatch, pip: Pip, reason: str) -> None:
+    monkeypatch.setattr(compiled, "run_program", pip)
+    for _ in range(2):
+        with pytest.raises(CompiledUnavailableError, match=reason):
+            compiled_copy(lambda line: None)
+    assert pip.runs == 2
+    assert [each.name for each in (tree / ".cache").iterdir()] == ["compiled.lock"]
