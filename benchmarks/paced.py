@@ -1,10 +1,10 @@
 """Paced enforcement beside Kafka's way and a real broker's: what gets through, and how evenly.
 
-    .venv/bin/python -m benchmarks.paced [--seconds 60] [--connections 1,20,200] [--quick]
+    .venv/bin/python -m benchmarks.paced [--seconds 60] [--connections 1,20,200] [--workers 1,2] [--quick]
 
-A real broker, the proxy as a process, and raw clients that ignore throttle times (`benchmarks.paced_clients`). In each
-run the three ways work side by side, each with a client id of its own and the same limit: through the proxy paced,
-through the proxy Kafka's way, and straight to the broker with its own client quota.
+A real broker, the proxy with so many workers, and raw clients that ignore throttle times (`benchmarks.paced_clients`).
+In each run the three ways work side by side, each with a client id of its own and the same limit: through the proxy
+paced, through the proxy Kafka's way, and straight to the broker with its own client quota.
 
 *ratio*, paced: what was charged from the first request to the last reply within the time, the burst taken off, over
 limit x time. The others let a window's bytes through at once, again and again, so theirs is the mean over all spans of
@@ -14,7 +14,6 @@ that time which begin within two of Kafka's windows, after the first. *Jain* is 
 
 from __future__ import annotations
 
-import contextlib
 import struct
 import sys
 import uuid
@@ -72,7 +71,8 @@ BROKER_CONFIG: Final[dict[str, str | int | bool]] = {
     "log.segment.delete.delay.ms": 1000,
 }
 HEADER: Final = (
-    f"{'what':20} {'way':8} {'connections':>11} {'limit/s':>9} {'s':>6} {'ratio':>7} {'Jain':>6} {'longest':>8}"
+    f"{'what':20} {'way':8} {'workers':>7} {'connections':>11} {'limit/s':>9} {'s':>6} {'ratio':>7} {'Jain':>6}"
+    f" {'longest':>8}"
 )
 
 
@@ -131,10 +131,11 @@ def all_runs(connections: Sequence[int]) -> list[Run]:
     return runs
 
 
-def config(runs: Sequence[Run]) -> str:
+def config(runs: Sequence[Run], workers: int) -> str:
     """Of the proxy."""
     return "".join(
         (
+            f"workers = {workers}\n",
             '[plugins]\nload = ["benchmarks.paced_request_time:PLUGIN"]\n',
             *(_table(run.client_id(way), run.key, LIMIT, way) for run in runs for way in ("paced", "kafka")),
             _table(TIME_CLIENT_ID, "request_percentage", PERCENT, "paced"),
@@ -172,15 +173,6 @@ def write(client: RawClient, topic: str, batch: bytes) -> int:
     return messages.read_produce_reply(reply).error_code
 
 
-def row(what: str, way: str, group: Group, limit: float, seconds: float, ratio: float, until_s: float) -> str:
-    """A line of the table."""
-    shares = group.acks.shares(group.connections, 0 if way == "paced" else WINDOW_S, until_s)
-    return (
-        f"{what:20} {way:8} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f} {jain(shares):6.3f}"
-        f" {group.acks.longest_s:6.2f} s"
-    )
-
-
 def paced_ratio(acks: Acks, limit: float, duration_s: float) -> tuple[float, float]:
     """What came within the time, the burst aside, over limit x time; and the time."""
     charged, until_s = acks.since_first_sent(duration_s)
@@ -188,11 +180,12 @@ def paced_ratio(acks: Acks, limit: float, duration_s: float) -> tuple[float, flo
 
 
 class Bench:
-    """The broker, the proxy and a topic for each kind of work."""
+    """The broker, the proxy with so many workers, and a topic for each kind of work."""
 
-    def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess, timing: Timing) -> None:
+    def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess, workers: int, timing: Timing) -> None:
         self._cluster = cluster
         self._proxy = proxy
+        self._workers = workers
         self._timing = timing
         self._read_topic = f"read-{uuid.uuid4().hex[:8]}"
         self._ports = {"paced": proxy.broker_port(0), "kafka": proxy.broker_port(0), "broker": cluster.brokers[0].port}
@@ -220,10 +213,10 @@ class Bench:
         for way, group in groups.items():
             if way == "paced":
                 ratio, seconds = paced_ratio(group.acks, LIMIT, timing.paced_s)
-                told(row(run.what, way, group, LIMIT, seconds, ratio, timing.paced_s))
+                self._told(run.what, way, group, LIMIT, seconds, ratio, timing.paced_s)
             else:
                 rate = group.acks.mean_rate(timing.settle_s, timing.paced_s, timing.cycle_s)
-                told(row(run.what, way, group, LIMIT, timing.paced_s, rate / LIMIT, timing.total_s))
+                self._told(run.what, way, group, LIMIT, timing.paced_s, rate / LIMIT, timing.total_s)
 
     def request_time_and_mutations(self) -> None:
         """Both paced, side by side: they do not touch each other's quota."""
@@ -233,9 +226,9 @@ class Bench:
         duration_s = self._timing.paced_s
         charged, seconds = trio.run(self._metered, [time, mutations], duration_s)
         ratio = (charged - BURST_S * PERCENT) / (PERCENT * seconds)
-        told(row("request time, 1 KiB", "paced", time, PERCENT, seconds, ratio, duration_s))
+        self._told("request time, 1 KiB", "paced", time, PERCENT, seconds, ratio, duration_s)
         ratio, seconds = paced_ratio(mutations.acks, MUTATIONS, duration_s)
-        told(row("CreateTopics", "paced", mutations, MUTATIONS, seconds, ratio, duration_s))
+        self._told("CreateTopics", "paced", mutations, MUTATIONS, seconds, ratio, duration_s)
 
     async def _metered(self, groups: Sequence[Group], duration_s: float) -> tuple[float, float]:
         """Run them; what request time was charged by the end, which only the proxy knows, and how long it took."""
@@ -247,6 +240,17 @@ class Bench:
             now_s = trio.current_time()
             nursery.cancel_scope.cancel()
         return charged, now_s - groups[0].acks.first_sent_s
+
+    def _told(
+        self, what: str, way: str, group: Group, limit: float, seconds: float, ratio: float, until_s: float
+    ) -> None:
+        """A line of the table."""
+        shares = group.acks.shares(group.connections, 0 if way == "paced" else WINDOW_S, until_s)
+        workers = "" if way == "broker" else self._workers
+        told(
+            f"{what:20} {way:8} {workers:>7} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f}"
+            f" {jain(shares):6.3f} {group.acks.longest_s:6.2f} s"
+        )
 
     def _group(self, way: str, client_id: str, work: Work, connections: int) -> Group:
         return Group(client_id=client_id, port=self._ports[way], connections=connections, work=work)
@@ -261,23 +265,31 @@ def told(line: str) -> None:
 @click.command()
 @click.option("--seconds", default=60.0, show_default=True, help="How long each rate is measured.")
 @click.option("--connections", default="1,20,200", show_default=True, help="Of the producers, a run for each number.")
+@click.option("--workers", default="1", show_default=True, help="Of the proxy; all of it again for each number.")
 @click.option("--quick", is_flag=True, help="Ten seconds each; says little of Kafka's way, whose window is eleven.")
 @click.option("--only", default="", help="Only what has this in its name.")
-def main(seconds: float, connections: str, quick: bool, only: str) -> None:
+def main(seconds: float, connections: str, workers: str, quick: bool, only: str) -> None:
     """Measure what paced quotas let through, beside Kafka's way and a broker's own."""
     timing = Timing(paced_s=seconds, settle_s=WINDOW_S + 1, cycle_s=2 * WINDOW_S)
     if quick:
         timing = Timing(paced_s=10, settle_s=1, cycle_s=1)
     runs = [run for run in all_runs([int(each) for each in connections.split(",")]) if only in run.what.lower()]
-    with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(KafkaCluster(config=BROKER_CONFIG))
-        proxy = stack.enter_context(ProxyProcess(cluster.bootstrap_servers, config=config(runs)))
-        bench = Bench(cluster, proxy, timing)
+    told(HEADER)
+    for count in [int(each) for each in workers.split(",")]:
+        measure(runs, count, timing, time_and_mutations=only in "time and mutations")
+
+
+def measure(runs: Sequence[Run], workers: int, timing: Timing, *, time_and_mutations: bool) -> None:
+    """All of it with so many workers, on a broker of its own. Raises ClickException when the proxy made a mistake."""
+    with (
+        KafkaCluster(config=BROKER_CONFIG) as cluster,
+        ProxyProcess(cluster.bootstrap_servers, config=config(runs, workers)) as proxy,
+    ):
+        bench = Bench(cluster, proxy, workers, timing)
         bench.prepare(runs)
-        told(HEADER)
         for run in runs:
             bench.three_ways(run)
-        if only in "time and mutations":
+        if time_and_mutations:
             bench.request_time_and_mutations()
         if "Traceback" in proxy.log:
             raise click.ClickException(proxy.log[-4000:])
