@@ -133,7 +133,7 @@ class Watched:
                     self._poller.call_again(self)
                 return
             end: Value[None] | Error = Value(None)
-        except BaseException as error:  # noqa: BLE001 -- raised in the task that has left the step
+        except Exception as error:  # noqa: BLE001 -- raised in the task that has left the step
             end = Error(error)
         task, self._reader, self._step = self._reader, None, None
         if task is not None:  # else the step has cancelled it

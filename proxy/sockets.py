@@ -88,9 +88,6 @@ class Channel(Protocol):
     def receive_into(self, view: Buffer) -> int | None:
         """See `PlainChannel.receive_into`."""
 
-    def wake_at(self, count: int) -> None:
-        """See `PlainChannel.wake_at`."""
-
     def send_now(self, parts: Sequence[Buffer | bytes]) -> bytes:
         """See `PlainChannel.send_now`."""
 
@@ -118,7 +115,7 @@ class PlainChannel(Watched):
     may have sent a part.
     """
 
-    __slots__ = ("_fault", "_socket", "_wake_at", "bytes_received", "bytes_sent")
+    __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent")
 
     can_splice = HAVE_SPLICE
 
@@ -129,7 +126,6 @@ class PlainChannel(Watched):
         super().__init__(sock.fileno(), poller)
         self._socket = sock
         self._fault = fault
-        self._wake_at = 1
         self.bytes_received = 0
         self.bytes_sent = 0
 
@@ -139,8 +135,6 @@ class PlainChannel(Watched):
 
     def receive_into(self, view: Buffer) -> int | None:
         """Read once. Return the number of bytes, 0 at the end of the stream, ``None`` when there is nothing now."""
-        if self._wake_at != 1:
-            self.wake_at(1)
         most = len(view) if waiting.count < MAX_WAITING_BYTES else min(CROWDED_READ_BYTES, len(view))
         try:
             count = self._socket.recv_into(view, most)
@@ -152,14 +146,6 @@ class PlainChannel(Watched):
         self.bytes_received += count
         self.may_read = count == most or self.ending
         return count
-
-    def wake_at(self, count: int) -> None:
-        """Be told of bytes to read only when ``count`` have come, or the end (``SO_RCVLOWAT``). Of a large frame every
-        piece would cost a wake-up, and nobody can use it before it is whole."""
-        if count != self._wake_at:
-            self._wake_at = count
-            with contextlib.suppress(OSError):
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, count)
 
     def send_now(self, parts: Sequence[Buffer | bytes]) -> bytes:
         """Write as much of ``parts`` as the socket takes in one system call; return a copy of the rest, for `send`."""

@@ -16,9 +16,6 @@ PIPE_BYTES: Final = 1024 * 1024
 STEP_BYTES: Final = 4 * 1024 * 1024
 """What one step moves at most: a fast pair of sockets never blocks, and others want their turn."""
 
-WAKE_BYTES: Final = 256 * 1024
-"""Of a large frame so much is waited for: a sixteenth of the wake-ups, and 2 ms on a line of a gigabit."""
-
 _FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 1) | getattr(os, "SPLICE_F_NONBLOCK", 2)
 
 
@@ -92,7 +89,6 @@ class Splice:
             self._give(pipe[0])
         if not self.held:
             self._put_away()
-            self._source.wake_at(max(1, min(count - moved, WAKE_BYTES)))
         return moved
 
     async def drain(self) -> None:
