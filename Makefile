@@ -17,7 +17,7 @@ help:
 	@echo "make lint | types | imports | unit    one of them alone"
 	@echo "make compiled    compile what is on the path of every request, and test that"
 	@echo "make soak    the long forms: soak, floods, fuzzing, kill storms"
-	@echo "make bench   the same work through each way in turn, 40 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
+	@echo "make bench   the same work through each way in turn, 50 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
