@@ -101,8 +101,10 @@ def test_consoles_and_groups(front: Front) -> None:
     offsets = {
         (row[0], row[2]): (int(row[3]), int(row[4])) for row in map(str.split, printed.splitlines()) if topic in row
     }
-    assert offsets.keys() == {(group, partition) for group in (classic, consumer) for partition in "01"}
-    assert sum(end for (group, _), (_, end) in offsets.items() if group == classic) == len(LINES)
+    for each in (classic, consumer):  # a partition without records may have got no position before the consumer ended
+        ends = {partition: end for (group, partition), (_, end) in offsets.items() if group == each}
+        assert ends.keys() <= {"0", "1"}
+        assert sum(ends.values()) == len(LINES)
     assert {key for key, (current, end) in offsets.items() if current != end} <= {(classic, "0")}
     assert offsets[classic, "0"][0] == 0
     printed = tool(front, Tool.CONSUMER_GROUPS, "--delete", *both)
