@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.poller")
 
-HAVE_EPOLL: Final = hasattr(select, "epoll")
 _IN: Final = getattr(select, "EPOLLIN", 1)
 _OUT: Final = getattr(select, "EPOLLOUT", 4)
 _HUNG_UP: Final = getattr(select, "EPOLLRDHUP", 0x2000)
@@ -166,6 +165,7 @@ class Poller:
         self.attached = False
         self._watched: dict[int, Watched] = {}
         self._again: deque[Watched] = deque()
+        self._inner: Any = None
 
     @contextlib.contextmanager
     def attach(self) -> Iterator[None]:
@@ -180,7 +180,7 @@ class Poller:
             yield
             return
         self._runner: Any = runner
-        self._inner: Any = inner
+        self._inner = inner
         self._inner_fd: int = inner_epoll.fileno()
         self._epoll = select.epoll()
         self._epoll.register(self._inner_fd, _IN)
@@ -216,7 +216,8 @@ class Poller:
         """
         poll, watched, runner = self._epoll.poll, self._watched, self._runner
         while True:
-            found = poll(0 if self._again else timeout, EVENTS_AT_ONCE)
+            again = len(self._again)
+            found = poll(0 if again else timeout, EVENTS_AT_ONCE)
             for_trio = False
             for fd, events in found:
                 each = watched.get(fd)
@@ -229,7 +230,7 @@ class Poller:
             if for_trio:
                 due: Iterable[tuple[int, int]] = self._inner.get_events(0)
                 return due
-            if not found and not self._again:
+            if not found and not again:
                 return ()
             if runner.runq or runner.waiting_for_idle or runner.clock_autojump_threshold < LONGEST_WAIT_S:
                 return STEPPED
