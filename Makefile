@@ -6,9 +6,6 @@ STAMP := .venv/.installed
 COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/test_librdkafka.py \
 	tests/clients/test_request_quota.py tests/clients/test_producer_id_quota.py tests/faults/test_limits.py
 
-COMPILED := .cache/compiled
-HOT := $(shell git ls-files 'proxy/*.py' 'quota_callbacks/*.py' 'config/*.py' 'plugins/*.py' 2>/dev/null)
-
 .PHONY: help demo test lint types imports unit compiled soak bench clean
 
 help:
@@ -44,14 +41,9 @@ imports: $(STAMP)
 unit: $(STAMP)
 	$(BIN)/pytest -m "not soak" $(TESTS)
 
-$(COMPILED)/.built: $(STAMP) setup.py $(HOT)
-	@echo "compiling the modules on the path of every request (two minutes) ..."
-	rm -rf $(COMPILED) build
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(COMPILED) .
-	@touch $@
-
-compiled: $(COMPILED)/.built
-	HEADRACE_COMPILED=$(CURDIR)/$(COMPILED) $(BIN)/pytest -m "not soak" $(or $(TESTS),$(COMPILED_TESTS))
+compiled: $(STAMP)
+	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
+		&& $(BIN)/pytest -m "not soak" $(or $(TESTS),$(COMPILED_TESTS))
 
 test: lint types imports unit
 

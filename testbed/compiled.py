@@ -1,7 +1,7 @@
 """A copy of the proxy whose modules on the path of every request are compiled, as a wheel has them (setup.py).
 
 Built by pip in a few minutes, once for the same sources and the same Python, and kept in ``.cache`` of the tree. Called
-by the benchmarks; knows which folders are the proxy's, not what is in them.
+by the benchmarks and by ``make compiled``; knows which folders are the proxy's, not what is in them.
 """
 
 from __future__ import annotations
@@ -80,3 +80,16 @@ def _build(directory: Path) -> None:
                 f"{HOT} was not compiled, as without a C compiler; pip install -v . says why"
             )
         installed.rename(directory)
+
+
+def _tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def main() -> None:
+    """Print where the copy is, for ``make``."""
+    sys.stdout.write(f"{compiled_copy(_tell)}\n")
+
+
+if __name__ == "__main__":
+    main()
