@@ -179,8 +179,8 @@ def test_java_without_retries_is_told_of_additions(slow: Front, behind: Behind) 
 def test_the_tool_fails_fast(version: str, slow: Front, behind: Behind) -> None:
     """TopicCommand does not retry, as KIP-599 wants it."""
     [topic] = names(1)
-    with QuotaClient(slow, "adminclient-1") as same_client_id:
-        same_client_id.creates(7, (unique("mutation-quota"), SLOW_BURST + 1))
+    with QuotaClient(slow, "adminclient-1") as same_client_id:  # minutes of debt: a JVM may take its time to start
+        same_client_id.creates(7, (unique("mutation-quota"), SLOW_BURST + 20))
     asked, refused = slow.requests("CreateTopics"), slow.proxy.metric(REFUSED)
     arguments = ("--bootstrap-server", slow.bootstrap_servers, "--create", "--topic", topic, "--partitions", "1")
     ended = run_tool(Tool.TOPICS, arguments, version=version, timeout_s=DEADLINE_S, check=False)

@@ -19,12 +19,19 @@ if TYPE_CHECKING:
 # Warnings are errors in callers too: an unclosed pipe or a process left behind fails the test.
 PYTHON = (sys.executable, "-W", "error", "-c")
 
+# What a shell's background job or nohup has had ignored, a caller would inherit.
+HEARS_SIGNALS = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+"""
+
 
 @contextlib.contextmanager
 def caller(code: str, environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
     """A Python process that runs `code`; killed at the end of the block if it still runs."""
     with subprocess.Popen(
-        [*PYTHON, code],
+        [*PYTHON, HEARS_SIGNALS + code],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
