@@ -23,7 +23,7 @@ from quota_callbacks.requests import Detail
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pluggy
 
@@ -306,7 +306,7 @@ class HookCalls:
         caller = getattr(self._manager.hook, hook)
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
-            call = _with_arguments(implementation.function, names, implementation.argnames)
+            call = _with_arguments(implementation.function, names)
             calls.append((implementation.plugin_name, call))
         return tuple(calls)
 
@@ -351,10 +351,14 @@ _ALL_KEYS: Final = range(256)
 """Room for API keys to come; Kafka 4.4 ends at 94."""
 
 
-def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...], wanted: Iterable[str]) -> Callable[..., Any]:
+_NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...]) -> Callable[..., Any]:
     """``function``, to be called with all of ``passed`` in order, whatever part of them it names."""
-    names = tuple(wanted)
-    if names == passed and len(inspect.signature(function).parameters) == len(passed):
+    parameters = inspect.signature(function).parameters  # pluggy does not see those of compiled methods
+    if tuple(parameters) == passed:
         return function
+    names = [each.name for each in parameters.values() if each.default is each.empty and each.kind in _NAMED]
     picks = [passed.index(name) for name in names]
     return lambda *arguments: function(**{name: arguments[pick] for name, pick in zip(names, picks, strict=True)})

@@ -1,10 +1,11 @@
 """One wait for everything: the sockets of all connections, and what trio itself waits for.
 
 A task that waits for its socket costs a wake-up each time: scheduling, an ``epoll_ctl``, a context switch of
-coroutines. Here a socket is registered once, edge-triggered, and who reads it leaves a *step*: a plain function that
-does all that can be done without waiting. The poller stands where trio waits for input and output: its epoll holds the
-sockets and trio's own epoll, so one ``epoll_wait`` serves both, and steps run there, outside every task. A task is
-woken only when its step says that something has to wait.
+coroutines. Here a socket is registered once, edge-triggered, for what may be read, and who reads it leaves a *step*: a
+plain function that does all that can be done without waiting. Room for writing is asked of only while somebody waits
+for it: each acknowledgement would wake the process for nothing. The poller stands where trio waits for input and
+output: its epoll holds the sockets and trio's own epoll, so one ``epoll_wait`` serves both, and steps run there,
+outside every task. A task is woken only when its step says that something has to wait.
 
 trio has no public way to put something in front of its I/O manager; `Poller.attach` reaches for it by its private name,
 and where that is not to be had (another trio, no epoll) sockets are waited for by ``trio.lowlevel`` as usual.
@@ -33,6 +34,8 @@ _IN: Final = getattr(select, "EPOLLIN", 1)
 _OUT: Final = getattr(select, "EPOLLOUT", 4)
 _HUNG_UP: Final = getattr(select, "EPOLLRDHUP", 0x2000)
 _EDGE: Final = getattr(select, "EPOLLET", 1 << 31)
+_READING: Final = _IN | _HUNG_UP | _EDGE
+_WRITING: Final = _READING | _OUT
 _ENDED: Final = ~(_IN | _OUT)
 _NOT_OUT: Final = ~_OUT
 _NOT_IN: Final = ~(_IN | _HUNG_UP)
@@ -88,6 +91,7 @@ class Watched:
         if self._poller is None:
             await trio.lowlevel.wait_writable(self._fd)
             return
+        self._poller.watch_writing(self._fd, True)
         self._writer = trio.lowlevel.current_task()
         await trio.lowlevel.wait_task_rescheduled(self._give_up_writing)
 
@@ -119,6 +123,8 @@ class Watched:
                 trio.lowlevel.reschedule(task)
         if self._writer is not None and events & _NOT_IN:
             task, self._writer = self._writer, None
+            if self._poller is not None:
+                self._poller.watch_writing(self._fd, False)
             trio.lowlevel.reschedule(task)
 
     def run_step(self) -> None:
@@ -155,6 +161,8 @@ class Watched:
 
     def _give_up_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._writer = None
+        if self._poller is not None:
+            self._poller.watch_writing(self._fd, False)
         return trio.lowlevel.Abort.SUCCEEDED
 
 
@@ -195,8 +203,12 @@ class Poller:
 
     def register(self, fd: int, watched: Watched) -> None:
         """Tell ``watched`` from now on what happens to ``fd``. Raises ``OSError``."""
-        self._epoll.register(fd, _IN | _OUT | _HUNG_UP | _EDGE)
+        self._epoll.register(fd, _READING)
         self._watched[fd] = watched
+
+    def watch_writing(self, fd: int, wanted: bool) -> None:
+        """Tell of room for writing, too, or no longer. There may be room already: then it is told at once."""
+        self._epoll.modify(fd, _WRITING if wanted else _READING)
 
     def unregister(self, fd: int) -> None:
         """``fd`` is about to be closed."""

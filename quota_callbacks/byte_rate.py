@@ -11,7 +11,7 @@ with the entity), and the difference is settled when the reply comes.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.buckets import RateBucket
 from quota_callbacks.entities import QuotaKey
@@ -34,7 +34,7 @@ PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 class ByteRate:
     """Charges Produce and Fetch bytes to the buckets of their sender."""
 
-    headrace_hooks = HOOK_VERSION
+    headrace_hooks: ClassVar[int] = HOOK_VERSION
 
     def __init__(self) -> None:
         self._quotas: ClientQuotas

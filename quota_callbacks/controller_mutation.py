@@ -14,7 +14,7 @@ Source: ``ControllerMutationQuotaManager``, ``ControllerApis``.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.buckets import MutationBucket
 from quota_callbacks.entities import QuotaKey
@@ -41,7 +41,7 @@ _CHARGED: Final = "controller_mutation"
 class ControllerMutation:
     """Charges controller mutations to the buckets of their sender."""
 
-    headrace_hooks = HOOK_VERSION
+    headrace_hooks: ClassVar[int] = HOOK_VERSION
 
     def __init__(self) -> None:
         self._quotas: ClientQuotas

@@ -25,14 +25,15 @@ Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the 
 # mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pluggy
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping
+    from collections.abc import Awaitable, Iterable, Mapping
 
     from quota_callbacks.client_quotas import ClientQuotas
     from quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -47,7 +48,45 @@ HOOK_VERSION: Final = 1
 PROJECT: Final = "headrace"
 
 hookspec = pluggy.HookspecMarker(PROJECT)
-hookimpl = pluggy.HookimplMarker(PROJECT)
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+_mark = pluggy.HookimplMarker(PROJECT)
+_compiled: Final[dict[object, dict[str, Any]]] = {}
+_AS_PLUGGY_HAS_THEM: Final[dict[str, Any]] = {
+    "wrapper": False,
+    "hookwrapper": False,
+    "optionalhook": False,
+    "tryfirst": False,
+    "trylast": False,
+    "specname": None,
+}
+
+
+@overload
+def hookimpl(function: _Hook) -> _Hook: ...
+@overload
+def hookimpl(**options: Any) -> Callable[[_Hook], _Hook]: ...
+def hookimpl(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """Mark a function or method as the implementation of a hook; takes what pluggy's ``HookimplMarker`` takes, such as
+    ``tryfirst`` and ``trylast``.
+
+    The methods of classes that mypyc has compiled can be marked, too: they take no attributes, so their options are
+    kept here (`compiled_hookimpl`).
+    """
+
+    def marked(implementation: _Hook) -> _Hook:
+        try:
+            return _mark(implementation, **options)
+        except AttributeError:
+            _compiled[implementation] = _AS_PLUGGY_HAS_THEM | options
+            return implementation
+
+    return marked if function is None else marked(function)
+
+
+def compiled_hookimpl(implementation: object) -> dict[str, Any] | None:
+    """The options of a compiled method that `hookimpl` has marked, as pluggy has them; ``None`` for all else."""
+    return _compiled.get(implementation)
 
 
 def _no_loop(_function: Callable[[], Awaitable[None]]) -> None:

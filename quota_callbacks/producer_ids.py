@@ -7,7 +7,7 @@ request that brings one id too many is served, and the next one waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.buckets import ProducerIdBucket
 from quota_callbacks.entities import QuotaKey
@@ -26,7 +26,7 @@ PRODUCE: Final = 0
 class ProducerIds:
     """Charges producer ids to the buckets of their users."""
 
-    headrace_hooks = HOOK_VERSION
+    headrace_hooks: ClassVar[int] = HOOK_VERSION
 
     def __init__(self) -> None:
         self._quotas: ClientQuotas

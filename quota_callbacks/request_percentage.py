@@ -11,7 +11,7 @@ Exempt, and counted as such: Produce without acks, SASL while the connection aut
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.buckets import RateBucket
 from quota_callbacks.entities import QuotaKey
@@ -41,7 +41,7 @@ PERCENT_PER_NS: Final = 100.0 / 1e9
 class RequestPercentage:
     """Charges thread time to the buckets of its sender."""
 
-    headrace_hooks = HOOK_VERSION
+    headrace_hooks: ClassVar[int] = HOOK_VERSION
 
     def __init__(self) -> None:
         self._quotas: ClientQuotas
