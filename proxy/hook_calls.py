@@ -18,7 +18,7 @@ from proxy.judgements import Judgement, check_verdict
 from proxy.repeated_lines import RepeatedLines
 from proxy.wire.apis import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.hookspecs import PluginContext
+from quota_callbacks.hookspecs import PluginContext, compiled_method
 from quota_callbacks.requests import Detail
 from quota_callbacks.verdicts import Refuse
 
@@ -306,7 +306,7 @@ class HookCalls:
         caller = getattr(self._manager.hook, hook)
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
-            call = _with_arguments(implementation.function, names)
+            call = _with_arguments(compiled_method(implementation.function), names)
             calls.append((implementation.plugin_name, call))
         return tuple(calls)
 
@@ -356,7 +356,7 @@ _NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL
 
 def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...]) -> Callable[..., Any]:
     """``function``, to be called with all of ``passed`` in order, whatever part of them it names."""
-    parameters = inspect.signature(function).parameters  # pluggy does not see those of compiled methods
+    parameters = inspect.signature(function).parameters
     if tuple(parameters) == passed:
         return function
     names = [each.name for each in parameters.values() if each.default is each.empty and each.kind in _NAMED]

@@ -9,14 +9,13 @@ from __future__ import annotations
 import importlib
 import inspect
 from importlib.metadata import entry_points
-from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
 
 from proxy.errors import StartupError
 from quota_callbacks import hookspecs
-from quota_callbacks.hookspecs import HOOK_VERSION, PROJECT, compiled_hookimpl
+from quota_callbacks.hookspecs import HOOK_VERSION, PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,20 +24,9 @@ ENTRY_POINT_GROUP: Final = "headrace.plugins"
 VERSION_ATTRIBUTE: Final = "headrace_hooks"
 
 
-class _PluginManager(pluggy.PluginManager):
-    """Finds the marked methods of compiled classes, too."""
-
-    def parse_hookimpl_opts(self, plugin: object, name: str) -> Any:
-        found: Any = super().parse_hookimpl_opts(plugin, name)
-        method = inspect.getattr_static(plugin, name, None)
-        if found is None and isinstance(method, MethodDescriptorType):
-            return compiled_hookimpl(method)
-        return found
-
-
 def new_plugin_manager() -> pluggy.PluginManager:
     """A plugin manager that knows the hooks and no plugin."""
-    manager = _PluginManager(PROJECT)
+    manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     return manager
 

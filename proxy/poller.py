@@ -19,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import select
 from collections import deque
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -182,7 +183,7 @@ class Poller:
             runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner  # noqa: SLF001
             inner = runner.io_manager
             inner_epoll = inner._epoll  # noqa: SLF001
-            runner.runq, runner.deadlines.next_deadline, runner.clock.deadline_to_sleep_time  # noqa: B018
+            runner.runq, runner.deadlines._heap  # noqa: B018, SLF001
         except AttributeError:
             log.warning("no poller of its own", reason=f"trio {trio.__version__} keeps its I/O manager elsewhere")
             yield
@@ -227,6 +228,9 @@ class Poller:
         Returns what trio's own epoll has; empty when the time is up or a step has made a task runnable.
         """
         poll, watched, runner = self._epoll.poll, self._watched, self._runner
+        until_s = monotonic() + timeout
+        deadlines = runner.deadlines._heap  # noqa: SLF001
+        first = deadlines[0] if deadlines else None
         while True:
             again = len(self._again)
             found = poll(0 if again else timeout, EVENTS_AT_ONCE)
@@ -246,10 +250,11 @@ class Poller:
                 return ()
             if runner.runq or runner.waiting_for_idle or runner.clock_autojump_threshold < LONGEST_WAIT_S:
                 return STEPPED
-            timeout = runner.clock.deadline_to_sleep_time(runner.deadlines.next_deadline())
+            if (deadlines[0] if deadlines else None) is not first:  # a step has set one that comes before
+                return STEPPED
+            timeout = until_s - monotonic()
             if timeout <= 0:
                 return STEPPED
-            timeout = min(timeout, LONGEST_WAIT_S)
 
     def __getattr__(self, name: str) -> Any:
         """All else is trio's own."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from proxy.wire.apis import APIS, ApiKey, must_rewrite, throttle_offset
+from proxy.wire.apis import APIS, ApiKey, must_rewrite, response_header_version, throttle_offset
 from proxy.wire.fetch_walk import FIRST_VERSION_WITH_HINTS
 
 
@@ -25,12 +25,14 @@ class ReplyKind(Enum):
 class ReplyPlan:
     """How the replies of one API and version are treated."""
 
-    __slots__ = ("api_key", "api_version", "kind", "throttle_at")
+    __slots__ = ("api_key", "api_version", "flexible", "kind", "throttle_at")
 
     def __init__(self, kind: ReplyKind, api_key: int, api_version: int, throttle_at: int | None) -> None:
         self.kind = kind
         self.api_key = api_key
         self.api_version = api_version
+        self.flexible = kind is not ReplyKind.TOKEN and response_header_version(api_key, api_version) > 0
+        """Whether the header has tagged fields."""
         self.throttle_at = throttle_at
         """Where ``throttle_time_ms`` lies, from the body's first byte; ``None`` when it has no fixed place or none."""
 

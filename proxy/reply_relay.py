@@ -21,7 +21,7 @@ from proxy.wire.apis import API_NAMES, ApiKey
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.fetch_walk import FetchWalk
 from proxy.wire.frames import FrameScanner
-from proxy.wire.heads import LENGTH_BYTES, frame_size, read_response_head, response_body_at
+from proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
 from proxy.wire.mutations import read_topic_errors
 
 if TYPE_CHECKING:
@@ -208,10 +208,13 @@ class ReplyRelay:
             raise UpstreamFault(
                 f"the broker answered request {correlation_id} where {exchange.correlation_id} was its turn"
             )
-        body_at = response_body_at(buffer, at, end, size, exchange.api_key, exchange.api_version)
-        if body_at is None:
-            return False
-        return self._begin_body(exchange, at, end, size, body_at)
+        body_at: int | None = PLAIN_BODY_AT
+        if plan.flexible:
+            if size > PLAIN_BODY_AT - LENGTH_BYTES and end - at > PLAIN_BODY_AT and buffer[at + PLAIN_BODY_AT] == 0:
+                body_at = PLAIN_BODY_AT + 1  # no tagged fields, as nearly always
+            else:
+                body_at = response_body_at(buffer, at, end, size, exchange.api_key, exchange.api_version)
+        return body_at is not None and self._begin_body(exchange, at, end, size, body_at)
 
     def _begin_body(self, exchange: Exchange, at: int, end: int, size: int, body_at: int) -> bool:
         plan, scanner = exchange.plan, self._scanner

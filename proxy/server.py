@@ -31,6 +31,7 @@ from proxy.plugin_loading import load_plugins, new_plugin_manager
 from proxy.poller import Poller
 from proxy.reloading import Reloader, warn_of
 from proxy.repeated_lines import RepeatedLines
+from proxy.running import running_clock
 from proxy.sockets import PlainChannel
 from proxy.topology import Topology
 from proxy.upstream import Upstream
@@ -140,7 +141,7 @@ class Server:
 
     async def _run(self, on_ready: Callable[[Server], None]) -> None:
         config = self._config
-        self.house.clock = trio.lowlevel.current_clock().current_time
+        self.house.clock = running_clock()
         self._token = trio.lowlevel.current_trio_token()
         self._listeners = open_listeners(
             config.listen.address.host,

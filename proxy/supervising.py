@@ -14,7 +14,7 @@ from config.workers import count_workers
 from proxy.configured import windows_of
 from proxy.fork_server import ForkServer
 from proxy.plugin_loading import imported_plugins
-from proxy.running import CommonClock, run_loop
+from proxy.running import run_loop
 from proxy.shared_memory import SharedMemory
 from proxy.supervisor import Supervisor
 from proxy.worker import run_worker
@@ -41,7 +41,7 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
     fork_server = ForkServer(serve)
     try:
         supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
-        run_loop(partial(_supervise, supervisor, on_ready), CommonClock())
+        run_loop(partial(_supervise, supervisor, on_ready))
     finally:
         fork_server.close()
 

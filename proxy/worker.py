@@ -17,7 +17,7 @@ import trio
 
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
-from proxy.running import CommonClock, run_loop, startup_error_of
+from proxy.running import run_loop, startup_error_of
 from proxy.server import Server
 from proxy.worker_channel import Channel
 from proxy.workers_usage import WorkerUsage
@@ -45,7 +45,7 @@ def packed(config: Config) -> bytes:
 
 def run_worker(place: WorkerPlace, sock: socket.socket) -> int:
     """Serve until the supervisor says stop, or is gone; the exit status."""
-    return run_loop(partial(_run, place, sock), CommonClock())
+    return run_loop(partial(_run, place, sock))
 
 
 async def _run(place: WorkerPlace, sock: socket.socket) -> int:

@@ -25,9 +25,11 @@ Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the 
 # mypy: disable-error-code="empty-body"
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import MethodDescriptorType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pluggy
@@ -51,15 +53,6 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 _mark = pluggy.HookimplMarker(PROJECT)
-_compiled: Final[dict[object, dict[str, Any]]] = {}
-_AS_PLUGGY_HAS_THEM: Final[dict[str, Any]] = {
-    "wrapper": False,
-    "hookwrapper": False,
-    "optionalhook": False,
-    "tryfirst": False,
-    "trylast": False,
-    "specname": None,
-}
 
 
 @overload
@@ -70,23 +63,30 @@ def hookimpl(function: Callable[..., Any] | None = None, **options: Any) -> Any:
     """Mark a function or method as the implementation of a hook; takes what pluggy's ``HookimplMarker`` takes, such as
     ``tryfirst`` and ``trylast``.
 
-    The methods of classes that mypyc has compiled can be marked, too: they take no attributes, so their options are
-    kept here (`compiled_hookimpl`).
+    The methods of classes that mypyc has compiled can be marked, too: pluggy knows Python's functions only, so one is
+    put in front of each.
     """
-
-    def marked(implementation: _Hook) -> _Hook:
-        try:
-            return _mark(implementation, **options)
-        except AttributeError:
-            _compiled[implementation] = _AS_PLUGGY_HAS_THEM | options
-            return implementation
-
-    return marked if function is None else marked(function)
+    if function is None:
+        return lambda marked: hookimpl(marked, **options)
+    if isinstance(function, MethodDescriptorType):
+        function = _in_front_of(function)
+    return _mark(function, **options)
 
 
-def compiled_hookimpl(implementation: object) -> dict[str, Any] | None:
-    """The options of a compiled method that `hookimpl` has marked, as pluggy has them; ``None`` for all else."""
-    return _compiled.get(implementation)
+def _in_front_of(compiled: MethodDescriptorType) -> Callable[..., Any]:
+    """A function with the arguments of ``compiled``, which its attribute ``compiled`` is."""
+    names = ", ".join(inspect.signature(compiled).parameters)
+    made: dict[str, Any] = {}
+    exec(f"def {compiled.__name__}({names}): return compiled({names})", {"compiled": compiled}, made)  # noqa: S102
+    function: Callable[..., Any] = made[compiled.__name__]
+    function.compiled = compiled  # type: ignore[attr-defined]
+    return function
+
+
+def compiled_method(implementation: Callable[..., Any]) -> Callable[..., Any]:
+    """What is behind a bound method that `hookimpl` has made; any other ``implementation`` is returned as it is."""
+    compiled: MethodDescriptorType | None = getattr(implementation, "compiled", None)
+    return implementation if compiled is None else compiled.__get__(getattr(implementation, "__self__", None))
 
 
 def _no_loop(_function: Callable[[], Awaitable[None]]) -> None:

@@ -31,6 +31,8 @@ _REPLY = Struct(">ii")
 
 _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id: header v0
 _SHORTEST_REPLY: Final = 4  # correlation id
+PLAIN_BODY_AT: Final = LENGTH_BYTES + _SHORTEST_REPLY
+"""Where the body of a reply begins that has no tagged fields in its header, or where the number of them stands."""
 _QUICK_NEEDS: Final = {0: 5, 1: 17}
 """Bytes behind the client id that `_quick_head` reads: tagged fields (1), and Produce's transactional id (up to 2) and
 acks (2), or Fetch's replica_id, max_wait_ms, min_bytes and max_bytes (4 each)."""
@@ -176,7 +178,7 @@ def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes:
 def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key: int, api_version: int) -> int | None:
     """Where the body of the reply at ``position`` begins, counted from its first byte (its length included)."""
     if response_header_version(api_key, api_version) == 0:
-        return LENGTH_BYTES + _SHORTEST_REPLY
+        return PLAIN_BODY_AT
     frame_end = position + LENGTH_BYTES + size
     cursor = _Cursor(buffer, position + LENGTH_BYTES + _SHORTEST_REPLY, min(end, frame_end))
     try:

@@ -13,7 +13,7 @@ import trio
 
 from plugins.otel_sdk import own_resource
 from proxy.errors import StartupError
-from proxy.running import CommonClock, run_loop
+from proxy.running import run_loop
 from proxy.shared_memory import MOST_USAGE_BYTES, ProcessLock, SharedMemory
 from quota_callbacks.entities import QuotaKey
 
@@ -32,7 +32,7 @@ def test_the_clock_is_the_systems() -> None:
         return began, trio.current_time()
 
     before = time.monotonic()
-    began, ended = run_loop(main, CommonClock())
+    began, ended = run_loop(main)
     assert before <= began <= ended - 0.01 <= time.monotonic() - 0.01
 
 
