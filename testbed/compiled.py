@@ -45,11 +45,6 @@ def compiled_copy(told: Callable[[str], None]) -> Path:
     return directory
 
 
-def environment_of(copy: Path) -> dict[str, str]:
-    """What to set for a Python that is to run it instead of the tree."""
-    return {"PYTHONPATH": str(copy), "PYTHONSAFEPATH": "1"}
-
-
 def _sources() -> list[Path]:
     """Relative to the tree, all that the copy is made of."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*") if file.suffix in SUFFIXES]

@@ -35,9 +35,8 @@ class ProxyProcess:
     """A running proxy. A context manager, whose end kills it.
 
     `config` is TOML that is put behind the listeners; the listeners, the upstream and the admin server are set by
-    arguments of the command line, on reserved ports of 127.0.0.1. Raises TestbedError, with what the proxy printed,
-    when it
-    does not become ready.
+    arguments of the command line, on reserved ports of 127.0.0.1. `python` has to find the proxy and what it needs, by
+    `environment` if not by itself. Raises TestbedError, with what the proxy printed, when it does not become ready.
     """
 
     def __init__(
@@ -49,6 +48,7 @@ class ProxyProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
+        python: str = sys.executable,
     ) -> None:
         highest = max(int(each) for part in node_ids.split(",") for each in part.split("-"))
         self._block = reserve_ports(highest + 2)
@@ -62,7 +62,7 @@ class ProxyProcess:
         self._program = start_program(
             [
                 *command_prefix,
-                *(sys.executable, "-m", "proxy.cli", "run", "--config", str(self.config_file)),
+                *(python, "-m", "proxy.cli", "run", "--config", str(self.config_file)),
                 *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
                 *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
                 *arguments,

@@ -18,6 +18,7 @@ from benchmarks.bench.broker import BenchBroker
 from benchmarks.bench.cores import Cores, pin_process, take_cores
 from benchmarks.bench.errors import BenchError, WayUnavailableError
 from benchmarks.bench.figures import Results
+from benchmarks.bench.interpreters import THIS, Interpreter, interpreter
 from benchmarks.bench.peers import Haproxy, Kroxylicious
 from benchmarks.bench.programs import Program
 from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, write
@@ -83,7 +84,9 @@ def start_sink(stack: contextlib.ExitStack) -> str:
     return f"http://127.0.0.1:{sink.wait_for_output(chr(10), SINK_START_S).strip()}"
 
 
-def make_way(name: str, peers: Mapping[str, Peer], cores: Cores, told: Callable[[str], None]) -> Way:
+def make_way(
+    name: str, peers: Mapping[str, Peer], cores: Cores, told: Callable[[str], None], python: Interpreter = THIS
+) -> Way:
     """The way of that name; ``told`` is told what takes long. Raises WayUnavailableError."""
     if name in peers:
         return peers[name]
@@ -96,7 +99,7 @@ def make_way(name: str, peers: Mapping[str, Peer], cores: Cores, told: Callable[
             return Haproxy(name, cores, splice=True)
         case ways.KROXYLICIOUS:
             return Kroxylicious(cores)
-    return headrace_way(name, cores, start_sink, told)
+    return headrace_way(name, cores, start_sink, told, python)
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
@@ -116,14 +119,15 @@ def make_broker(made: Sequence[Way], peers_port: int) -> BenchBroker:
     return BenchBroker(relays, fixed)
 
 
-def about(plan: Plan, cores: Cores) -> dict[str, Any]:
+def about(plan: Plan, cores: Cores, python: Interpreter = THIS) -> dict[str, Any]:
     """How the run is made, for those who read its figures later."""
     return {
         "ways": ", ".join(way.name for way in plan.ways),
         "rounds": plan.rounds,
         "sizes": asdict(plan.sizes),
         "cores": f"broker and clients on {cores.work}, the proxy on {cores.proxy}",
-        "system": f"Linux {platform.release()}, Python {platform.python_version()}",
+        "system": f"Linux {platform.release()}",
+        "Headrace's Python": python.version,
         "load before": f"{os.getloadavg()[0]:.2f}",
     }
 
@@ -156,6 +160,7 @@ class Asked:
     scale: float
     peers: Mapping[str, Peer]
     peers_port: int
+    python: Interpreter
     output: Path
 
 
@@ -166,7 +171,7 @@ def measure(asked: Asked) -> str:
     made = []
     for name in asked.way_names:
         try:
-            made.append(make_way(name, asked.peers, cores, screen.told))
+            made.append(make_way(name, asked.peers, cores, screen.told, asked.python))
         except WayUnavailableError as error:
             screen.told(f"without {name}: {error}")
     for way in made:
@@ -174,7 +179,7 @@ def measure(asked: Asked) -> str:
             pin_process(way.pid, cores.proxy)
     plan = Plan(ways=made, works=asked.works, rounds=asked.rounds, sizes=scaled(asked.scale))
     runner = Runner(plan=plan, told=screen.told, advanced=screen.advanced)
-    described = about(plan, cores)
+    described = about(plan, cores, asked.python)
     try:
         with screen.progress, make_broker(made, asked.peers_port) as broker:
             runner.run(broker)
@@ -200,6 +205,11 @@ def measure(asked: Asked) -> str:
     help="Where the broker listens for the peers; for the first of them that is a relay 1 above, and so on.",
 )
 @click.option(
+    "--python",
+    default=sys.executable,
+    help="The Python that runs Headrace, of this one's version. This one unless given.",
+)
+@click.option(
     "--output",
     default=Path(".cache/bench"),
     show_default=True,
@@ -215,12 +225,17 @@ def main(
     peers: tuple[str, ...],
     relays: tuple[str, ...],
     peers_port: int,
+    python: str,
     output: Path,
 ) -> None:
     """Do the same work through each way in turn, and say what each cost."""
     given = [read_peer(text, relays=True) for text in relays] + [read_peer(text, relays=False) for text in peers]
     theirs = [each.name for each in given]
     wanted = choose(work_names, [work.name for work in WORKS], "work")
+    try:
+        chosen = THIS if python == sys.executable else interpreter(python)
+    except BenchError as error:
+        raise click.ClickException(str(error)) from error
     asked = Asked(
         way_names=choose(way_names, [*ALL_WAYS, *theirs], "way") if way_names else [*WAYS, *theirs],
         works=[work for work in WORKS if work.name in wanted],
@@ -228,6 +243,7 @@ def main(
         scale=QUICK_SCALE if quick else scale,
         peers=make_peers(given, peers_port),
         peers_port=peers_port,
+        python=chosen,
         output=output,
     )
     try:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from benchmarks.bench.cores import ProcessMeter
 from benchmarks.bench.errors import WayUnavailableError
-from testbed.compiled import compiled_copy, environment_of
+from benchmarks.bench.interpreters import THIS, Interpreter
+from testbed.compiled import compiled_copy
 from testbed.errors import TestbedError
 from testbed.probe import ask
 from testbed.proxy_process import ProxyProcess
@@ -127,6 +128,7 @@ class Headrace:
 
     name: str
     cores: Cores
+    python: Interpreter = THIS
     config: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
     works: frozenset[str] | None = None
@@ -148,6 +150,7 @@ class Headrace:
                 node_ids="0",
                 environment=environment,
                 command_prefix=self.cores.proxy_prefix(),
+                python=self.python.command,
             )
         )
         front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker)
@@ -182,16 +185,20 @@ class Peer:
 
 
 def headrace_way(
-    name: str, cores: Cores, otlp_endpoint: Callable[[contextlib.ExitStack], str], told: Callable[[str], None]
+    name: str,
+    cores: Cores,
+    otlp_endpoint: Callable[[contextlib.ExitStack], str],
+    told: Callable[[str], None],
+    python: Interpreter = THIS,
 ) -> Headrace:
     """The way of that name; ``told`` is told that something is built for it. Raises WayUnavailableError where that
     cannot be."""
-    plain = Headrace(name=name, cores=cores)
+    plain = Headrace(name=name, cores=cores, python=python, environment=python.environment())
     quotas = replace(plain, config=QUOTAS)
     if name == HEADRACE_QUOTAS:
         return quotas
     if name == HEADRACE_COMPILED:
-        return replace(quotas, environment=_compiled(told))
+        return replace(quotas, environment=_compiled(told, python))
     if name == HEADRACE_2_WORKERS:
         return replace(quotas, config=TWO_WORKERS + QUOTAS, works=TWO_WORKERS_WORKS)
     if name == HEADRACE_TRACING:
@@ -199,8 +206,8 @@ def headrace_way(
     return plain
 
 
-def _compiled(told: Callable[[str], None]) -> dict[str, str]:
+def _compiled(told: Callable[[str], None], python: Interpreter) -> dict[str, str]:
     try:
-        return environment_of(compiled_copy(told))
+        return python.environment(str(compiled_copy(told)))
     except TestbedError as error:
         raise WayUnavailableError(str(error)) from error
