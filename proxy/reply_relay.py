@@ -14,7 +14,7 @@ from proxy.errors import UpstreamFault
 from proxy.judging import judge_reply
 from proxy.reply_edits import edit_reply
 from proxy.reply_plans import ReplyKind
-from proxy.request_relay import READS_A_STEP, SPLICE_FROM_BYTES
+from proxy.request_relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES
 from proxy.sockets import READ_BYTES
 from proxy.splicing import Splice
 from proxy.wire.apis import API_NAMES, ApiKey
@@ -43,6 +43,7 @@ class ReplyRelay:
         "_house",
         "_now_s",
         "_parts",
+        "_read_bytes",
         "_scanner",
         "_sending",
         "_sent_to",
@@ -57,6 +58,7 @@ class ReplyRelay:
         self._house = connection.house
         self._upstream = upstream
         self._scanner = FrameScanner(connection.limits.max_collected_bytes)
+        self._read_bytes = READ_BYTES
         self._tail = b""
         self._parts: list[memoryview | bytes] = []
         self._sent_to = 0
@@ -123,7 +125,7 @@ class ReplyRelay:
         kept = len(tail)
         if kept:
             buffer[:kept] = tail
-        count = self._upstream.receive_into(buffer[kept : kept + READ_BYTES])
+        count = self._upstream.receive_into(buffer[kept : kept + self._read_bytes])
         if count is None or count == 0:
             return count
         self._connection.last_active_s = self._now_s = self._house.clock()
@@ -234,6 +236,8 @@ class ReplyRelay:
         exchange.reply_s = now_s
         exchange.response_bytes = size
         exchange.response_header_bytes = body_at - LENGTH_BYTES
+        large = size >= SPLICE_FROM_BYTES and not collect and self._connection.can_splice
+        self._read_bytes = HEAD_BYTES if large else READ_BYTES
         authentication = self._connection.authentication
         if authentication is not None and exchange.connection.authenticating:
             authentication.answered(exchange.api_key)
@@ -308,7 +312,7 @@ class ReplyRelay:
         connection, parts = self._connection, self._parts
         if parts:
             self._parts = []
-            rest = connection.client.send_now(parts)
+            rest = connection.client.send_now(parts, more=self._to_splice() > 0)
             if rest:
                 self._parts = [rest]
                 self._sending = connection.replying = True

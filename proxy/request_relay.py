@@ -26,8 +26,11 @@ if TYPE_CHECKING:
     from proxy.authentication import Authentication
     from proxy.client_connection import ClientConnection
 
-SPLICE_FROM_BYTES: Final = 64 * 1024
+SPLICE_FROM_BYTES: Final = 32 * 1024
 """What is left of a frame is spliced from here on; below, a copy costs less than the two more system calls."""
+
+HEAD_BYTES: Final = 4096
+"""What is read behind a frame so large that all but its head could have been spliced: the next one will be like it."""
 
 SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """A ShareFetch may ask for so much at most. Its reply has to be held whole: the leader hints behind the records are no
@@ -48,6 +51,7 @@ class RequestRelay:
         "_house",
         "_now_s",
         "_parts",
+        "_read_bytes",
         "_scanner",
         "_splice",
         "_tail",
@@ -61,6 +65,7 @@ class RequestRelay:
         self._connection = connection
         self._house = connection.house
         self._scanner = FrameScanner(connection.limits.max_collected_bytes)
+        self._read_bytes = READ_BYTES
         self._tail = b""
         self._held = False
         """Whether `_tail` may hold whole requests, so that it is looked at before the socket is read again."""
@@ -158,7 +163,7 @@ class RequestRelay:
             waiting.count -= kept
             return kept
         connection = self._connection
-        count = connection.client.receive_into(buffer[kept : kept + READ_BYTES])
+        count = connection.client.receive_into(buffer[kept : kept + self._read_bytes])
         if count is None or count == 0:
             return count
         connection.last_active_s = self._now_s
@@ -316,6 +321,7 @@ class RequestRelay:
     def _admitted(self, exchange: Exchange, head: RequestHead, at: int) -> int:
         """The request goes on, by its head alone."""
         self._cap_fetch(exchange, head, at)
+        self._read_bytes = HEAD_BYTES if head.size >= SPLICE_FROM_BYTES and self._connection.can_splice else READ_BYTES
         end_hold(self._connection, exchange)
         self._forwarded(exchange, self._now_s)
         if exchange.read_batches:
@@ -358,7 +364,7 @@ class RequestRelay:
                 self._parts = [b"".join(parts)]
                 return False
             self._parts = []
-            rest = connection.upstream.send_now(parts)
+            rest = connection.upstream.send_now(parts, more=self._to_splice() > 0)
             if rest:
                 self._parts = [rest]
                 return False

@@ -44,6 +44,7 @@ _WORDS: Final = {
     errno.ECONNREFUSED: "connection refused",
 }
 
+_MORE: Final = getattr(socket, "MSG_MORE", 0)
 _ESTABLISHED: Final = 1
 _TCP_STATE = Struct("B")
 RETRY: Final = (BlockingIOError, InterruptedError)
@@ -88,7 +89,7 @@ class Channel(Protocol):
     def receive_into(self, view: Buffer) -> int | None:
         """See `PlainChannel.receive_into`."""
 
-    def send_now(self, parts: Sequence[Buffer | bytes]) -> bytes:
+    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
         """See `PlainChannel.send_now`."""
 
     async def send(self, parts: Sequence[Buffer | bytes]) -> None:
@@ -147,12 +148,16 @@ class PlainChannel(Watched):
         self.may_read = count == most or self.ending
         return count
 
-    def send_now(self, parts: Sequence[Buffer | bytes]) -> bytes:
-        """Write as much of ``parts`` as the socket takes in one system call; return a copy of the rest, for `send`."""
+    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
+        """Write as much of ``parts`` as the socket takes in one system call; return a copy of the rest, for `send`.
+
+        ``more``: the rest of the frame follows at once, and may share a packet with it.
+        """
+        flags = _MORE if more else 0
         try:
             if len(parts) > MAX_PARTS:
                 parts = [b"".join(parts)]
-            sent = self._socket.send(parts[0]) if len(parts) == 1 else self._socket.sendmsg(parts)
+            sent = self._socket.send(parts[0], flags) if len(parts) == 1 else self._socket.sendmsg(parts, [], flags)
         except RETRY:
             sent = 0
         except OSError as error:
