@@ -87,7 +87,7 @@ class MemoryChannel:
         self.bytes_received += count
         return count
 
-    def send_now(self, parts: Iterable[bytes | memoryview]) -> bytes:
+    def send_now(self, parts: Iterable[bytes | memoryview], *, more: bool = False) -> bytes:
         for part in parts:
             self.peer._buffer += part
             self.bytes_sent += len(part)
