@@ -30,8 +30,19 @@ from config.schema import Config
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from quota_callbacks.entities import QuotaEntity, QuotaKey
+    from quota_callbacks.policies import Quota
+    from quota_callbacks.sampled_rate import Window
+
 MAX_FILE_BYTES: Final = 16 * 2**20
 """A longer file is refused: it holds quotas for some hundred thousand entities, and /dev/zero has no end."""
+
+NO_PROXY: Final = {
+    "upstream.bootstrap_servers": "127.0.0.1:9092",
+    "listen.address": "127.0.0.1:9192",
+    "listen.advertised_host": "127.0.0.1",
+}
+"""For what a file must have, where it is read for its quotas alone."""
 
 _AT_LINE: Final = re.compile(r" \(at line ([0-9]+), column ([0-9]+)\)$")
 _AT_END: Final = re.compile(r" \(at end of document\)$")
@@ -56,10 +67,21 @@ def loads(text: str | bytes, source: str = "<string>", flags: Mapping[str, objec
     return _load(text if isinstance(text, str) else _decode(text, source), source, flags or {})
 
 
-def _load(text: str, source: str | None, flags: Mapping[str, object]) -> Config:
+def load_quotas(path: str | os.PathLike[str]) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
+    """The ``[[quotas]]`` and the windows of a file that may have no more than these. Raises as `load`."""
+    source = os.fspath(path)
+    config = _load(_decode(_read(source), source), source, {}, stand_ins=NO_PROXY)
+    return config.entity_quotas(), config.windows()
+
+
+def _load(
+    text: str, source: str | None, flags: Mapping[str, object], stand_ins: Mapping[str, object] | None = None
+) -> Config:
     loading = _Loading(source=source, flags=flags)
     if source is not None:
         loading.read_file(text, source)
+    if stand_ins:
+        loading.flags = {leaf.key: stand_ins[leaf.key] for leaf in loading.reading.missing(Config)}
     loading.read_flags()
     loading.look_for_missing()
     loading.check_rules()

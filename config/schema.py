@@ -20,6 +20,7 @@ from config.usage import INT_MAX, ProducerIdQuota, QuotaState, QuotaWindow
 from config.workers import Workers
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.policies import Quota
+from quota_callbacks.sampled_rate import Window
 
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
@@ -363,3 +364,15 @@ class Config:
     def entity_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
         """All of ``quotas`` by entity."""
         return merged_quotas(self.quotas)
+
+    def windows(self) -> dict[QuotaKey, Window]:
+        """What each key is measured over."""
+        broker, controller, ids = self.quota_window, self.controller_quota_window, self.producer_id_quota
+        usual = Window(samples=broker.num, seconds=broker.size_s)
+        return {
+            QuotaKey.PRODUCER_BYTE_RATE: usual,
+            QuotaKey.CONSUMER_BYTE_RATE: usual,
+            QuotaKey.REQUEST_PERCENTAGE: usual,
+            QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size_s),
+            QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size_s),
+        }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -32,9 +33,28 @@ if TYPE_CHECKING:
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
+COMMANDS = "headrace.commands"
+"""The group of entry points."""
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+class Commands(click.Group):
+    """Those here, and those of other rooms, which are found as plugins are and imported when they are called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All of them, by name."""
+        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Here first."""
+        if (own := super().get_command(ctx, cmd_name)) is not None:
+            return own
+        for found in entry_points(group=COMMANDS, name=cmd_name):
+            command: click.Command = found.load()
+            return command
+        return None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="headrace", message="headrace %(version)s")
 def main() -> None:
     """A quota-enforcing proxy for Apache Kafka."""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from proxy.house import Limits
-from quota_callbacks.entities import QuotaKey
 from quota_callbacks.requests import Address
-from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
     from config.addresses import HostPort
@@ -29,16 +27,3 @@ def limits_of(config: Config) -> Limits:
 def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
     """Where to connect to."""
     return tuple(Address(host=server.host, port=server.port) for server in servers)
-
-
-def windows_of(config: Config) -> dict[QuotaKey, Window]:
-    """What each key is measured over."""
-    broker, controller, ids = config.quota_window, config.controller_quota_window, config.producer_id_quota
-    usual = Window(samples=broker.num, seconds=broker.size_s)
-    return {
-        QuotaKey.PRODUCER_BYTE_RATE: usual,
-        QuotaKey.CONSUMER_BYTE_RATE: usual,
-        QuotaKey.REQUEST_PERCENTAGE: usual,
-        QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size_s),
-        QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size_s),
-    }

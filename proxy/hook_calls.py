@@ -19,7 +19,7 @@ from proxy.repeated_lines import RepeatedLines
 from proxy.wire.apis import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import PluginContext, compiled_method
-from quota_callbacks.requests import Detail
+from quota_callbacks.requests import Detail, Interest
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ UNKNOWN_SERVER_ERROR: Final = -1
 INT32_MAX: Final = 2**31 - 1
 Call = tuple[str, "Callable[..., Any]"]
 Calls = tuple[Call, ...]
+Interests = dict[str, dict[int, Interest]]
 
 
 class HookCalls:
@@ -310,24 +311,25 @@ class HookCalls:
             calls.append((implementation.plugin_name, call))
         return tuple(calls)
 
-    def _interests(self) -> dict[str, dict[int, Detail] | None]:
-        """For every plugin the APIs it wants; ``None`` is all, by the head."""
-        wanted: dict[str, dict[int, Detail] | None] = {}
+    def _interests(self) -> Interests:
+        """For every plugin that names them the APIs it wants; others want all, by the head."""
+        wanted: Interests = {}
         for name, call in self._calls("request_interest", ()):
             try:
-                wanted[name] = {interest.api_key: interest.detail for interest in call()}
+                wanted[name] = {interest.api_key: interest for interest in call()}
             except Exception as error:
                 raise StartupError(f"plugin {name!r}: request_interest: {error}") from error
         return wanted
 
     def _by_api(
-        self, hook: str, names: tuple[str, ...], interests: dict[str, dict[int, Detail] | None]
+        self, hook: str, names: tuple[str, ...], interests: Interests
     ) -> dict[int, Calls]:
         by_api: dict[int, list[Call]] = {}
         for name, call in self._calls(hook, names):
             wanted = interests.get(name)
-            for api_key in _ALL_KEYS if wanted is None else wanted:
-                by_api.setdefault(api_key, []).append((name, call))
+            for api_key in _ALL_KEYS:
+                if wanted is None or _wants(wanted.get(api_key), hook):
+                    by_api.setdefault(api_key, []).append((name, call))
         return {api_key: tuple(calls) for api_key, calls in by_api.items()}
 
 
@@ -343,8 +345,12 @@ def _enforced_by(each: Call) -> frozenset[QuotaKey]:
         raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error
 
 
-def _wanting(detail: Detail, interests: dict[str, dict[int, Detail] | None]) -> frozenset[int]:
-    return frozenset(key for wanted in interests.values() if wanted for key, each in wanted.items() if each is detail)
+def _wants(interest: Interest | None, hook: str) -> bool:
+    return interest is not None and (hook == "request_completed" or not interest.end_only)
+
+
+def _wanting(detail: Detail, interests: Interests) -> frozenset[int]:
+    return frozenset(key for wanted in interests.values() for key, each in wanted.items() if each.detail is detail)
 
 
 _ALL_KEYS: Final = range(256)

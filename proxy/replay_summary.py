@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from proxy.replay_lines import Op
+from quota_callbacks.replaying import Op
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from proxy.replay_lines import Usage
+    from quota_callbacks.replaying import Usage
     from quota_callbacks.verdicts import Throttle
 
 TOP: Final = 5

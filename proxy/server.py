@@ -18,7 +18,7 @@ import trio
 from config.schema import OnError
 from proxy.client_connection import ClientConnection
 from proxy.collector import Collector
-from proxy.configured import addresses_of, limits_of, windows_of
+from proxy.configured import addresses_of, limits_of
 from proxy.connection_counts import ConnectionCounts
 from proxy.counters import Counters
 from proxy.enforcement import Enforcement
@@ -84,7 +84,7 @@ class Server:
             load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
         hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
         quotas = ClientQuotas(
-            windows=windows_of(config),
+            windows=config.windows(),
             metric_tags=hooks.quota_metric_tags,
             quota_limit=hooks.quota_limit,
             shared=place.usage if place is not None else None,

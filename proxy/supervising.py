@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import trio
 
 from config.workers import count_workers
-from proxy.configured import windows_of
 from proxy.fork_server import ForkServer
 from proxy.plugin_loading import imported_plugins
 from proxy.running import run_loop
@@ -30,7 +29,7 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
     """Serve with several workers until a signal says stop. Raises `StartupError`, before anything serves."""
     list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))  # the code; workers make them
     memory = SharedMemory(
-        count_workers(config.workers), samples=max(window.samples for window in windows_of(config).values())
+        count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
     )
 
     def serve(number: int, sock: socket.socket) -> int:

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from proxy.configured import windows_of
 from proxy.usage_file import NOTHING_SAVED_MS, UsageFile, longest_kept_ms, states_of, take_up, texts_of
 from proxy.worker_channel import WorkerSilentError
 
@@ -38,7 +37,7 @@ class WorkersUsage:
     def __init__(self, file: UsageFile, config: Config) -> None:
         self._file = file
         self._interval_s = config.quota_state.interval_s
-        self._keep_ms = longest_kept_ms(windows_of(config).__getitem__)
+        self._keep_ms = longest_kept_ms(config.windows().__getitem__)
         self._keeping = trio.CancelScope()
         self._last: dict[str, str] = {}
         """What workers told, and is not saved yet."""

@@ -188,12 +188,14 @@ class MutationBucket(QuotaBucket):
 class ProducerIdBucket(QuotaBucket):
     """Producer ids (KIP-936): an id that was not seen in the window takes a token; all tokens come back in a window."""
 
-    __slots__ = ("_bucket", "_filters", "_seen_until_ms")
+    __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids")
 
     def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
         self._bucket = _tokens(window.seconds, row)
         self._filters: TimedBloomFilters | None = None
+        self.new_ids = 0
+        """How many were charged here."""
         self._seen_until_ms: dict[int, int] | None = None
         """Producer ids that came lately, and until when the filters remember them; most requests bring one of these."""
         if row is not None:
@@ -237,6 +239,7 @@ class ProducerIdBucket(QuotaBucket):
     def charge_new(self, now_ms: int) -> Throttle | None:
         """Charge an id that is new, or that cannot be told."""
         self.last_used_ms = now_ms
+        self.new_ids += 1
         self._rate.record(1, now_ms)
         limit = self.limit
         if limit is None:

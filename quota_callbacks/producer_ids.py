@@ -58,9 +58,11 @@ class ProducerIds:
         bucket = self._quotas.bucket_for(request, KEY, ProducerIdBucket)
         if bucket is None:
             return None
+        before = bucket.new_ids
         longest = bucket.charge_new(now_ms) if request.batches_left_out else None
         for batch in request.batches:
             verdict = bucket.charge(batch[3], now_ms)
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
+        request.new_producer_ids = bucket.new_ids - before
         return longest

@@ -37,6 +37,8 @@ class Interest:
 
     api_key: int
     detail: Detail = Detail.HEAD
+    end_only: bool = False
+    """Whether only `request_completed` is to be called, which spares every request the other calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +115,7 @@ class Request:
         "forwarded_s",
         "hold_ms",
         "mutations",
+        "new_producer_ids",
         "notes",
         "observed_ms",
         "read_batches",
@@ -164,6 +167,9 @@ class Request:
         """How many more there were than the proxy keeps (4,096)."""
         self.mutations: tuple[TopicMutation, ...] | None = None
         """Where a callback asked for `Detail.MUTATIONS`: what it would change, in the order of the request."""
+        self.new_producer_ids = 0
+        """How many of its producer ids were new in the window, where ``producer_ids_rate`` holds the sender. *Callbacks
+        may write.*"""
         self.validate_only = False
         """Whether it only asks what would happen; of the mutations."""
         self.topic_errors: Mapping[str | bytes, int] | None = None

@@ -18,8 +18,9 @@ import pytest
 from click.testing import CliRunner
 
 from proxy.cli import main
-from proxy.replay import Replay, replay
-from proxy.replay_lines import Usage, parse, read, read_windows
+from proxy.replay import replay
+from quota_callbacks.replaying import Replay, Usage
+from quota_callbacks.trace_lines import parse, read, read_windows
 from quota_callbacks.client_quotas import IDLE_EXPIRY_MS, ClientQuotas
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def _usage(entry: Entry) -> Usage:
 
 def test_more_buckets_than_are_kept_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was resolved before must not outlive its bucket: u's second name leads to the new one."""
-    monkeypatch.setattr("proxy.replay.ClientQuotas", functools.partial(ClientQuotas, max_buckets=1))
+    monkeypatch.setattr("quota_callbacks.replaying.ClientQuotas", functools.partial(ClientQuotas, max_buckets=1))
     quota = alter(0, {"user": None}, producer_byte_rate=1000)
     uses = [use(0, "produce", n, user=user) for user, n in (("u", 10_001), ("v", 1), ("u", 1), ("u", 10_000))]
     result = run(text(window(), quota, *uses))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from proxy.replay_lines import MAX_LINE_BYTES
+from quota_callbacks.trace_lines import MAX_LINE_BYTES
 from tests.proxy.replay_traces import (
     GOOD,
     PAIR,

@@ -1,17 +1,16 @@
 """The lines of a trace for ``headrace replay``: one JSON object each, and what is wrong with one that cannot be used.
 
-Called by `proxy.replay`, line by line; knows nothing of files, order or quota arithmetic. Pure.
+Called by `proxy.replay` and the pipeline, line by line; knows nothing of files, order or quota arithmetic. Pure.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from quota_callbacks.replaying import Change, Op, Usage
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
@@ -30,45 +29,6 @@ Members = dict[str, Any]
 
 class BadLineError(ValueError):
     """A line that cannot be replayed. ``str()`` says what was found and what is expected."""
-
-
-class Op(StrEnum):
-    """What a usage line tells of."""
-
-    PRODUCE = "produce"
-    """Bytes produced."""
-    FETCH = "fetch"
-    """Bytes fetched."""
-    REQUEST = "request"
-    """Thread time, in milliseconds of one thread."""
-    CONTROLLER_MUTATION = "controller_mutation"
-    """Partitions created, added or deleted."""
-    PRODUCER_ID = "producer_id"
-    """A batch of the producer with this id."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """An ``alter`` line: quotas of one entity that are set or removed."""
-
-    t_ms: int
-    entity: QuotaEntity
-    values: Mapping[QuotaKey, float]
-    removed: tuple[QuotaKey, ...]
-
-
-@dataclass(slots=True, kw_only=True)
-class Usage:
-    """A usage line. Not frozen: one is made per line, and freezing doubles its cost."""
-
-    t_ms: int
-    user: str
-    client_id: str
-    op: Op
-    amount: float
-    """In the unit of ``op``; of a producer id, the id."""
-    strict: bool
-    """Controller mutations only: refused while the quota is overdrawn, rather than charged and throttled."""
 
 
 def parse(line: str) -> Members:
@@ -282,6 +242,7 @@ _UNITS: Final = {
     Op.FETCH: "bytes",
     Op.REQUEST: "milliseconds of thread time",
     Op.CONTROLLER_MUTATION: "mutations",
+    Op.NEW_PRODUCER_IDS: "producer ids",
 }
 _WINDOWS: Final = ("window", "controller_window", "producer_id_window")
 _WINDOW_LINE: Final = '{"window": {"samples": 11, "seconds": 1}, "controller_window": {"samples": 11, "seconds": 1}}'

@@ -1,0 +1,114 @@
+"""``headrace pipeline JOB …``, and the same by spark-submit (`pipeline.__main__`). Imports a job when it is asked for."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pipeline.session import SparkOptions
+
+JOBS: Final = {
+    "ingest": "Usage records from Kafka or files into the lake, each once.",
+    "instances": "What each instance of the proxy has recorded, and what is missing.",
+    "rollup": "Hours and days by user, client id and team; bills by a price sheet.",
+    "recommend": "Quotas for each entity from what it has used.",
+    "what-if": "Who would be throttled by these quotas, for how long, and what would come later.",
+    "calibrate": "Fit the cost model of request_percentage to a broker.",
+    "anomalies": "What is unlike each entity's own past.",
+    "report": "One HTML file with plots.",
+    "zip": "The pipeline as a zip for spark-submit --py-files.",
+}
+
+
+class Jobs(click.Group):
+    """A command for each module of `pipeline.jobs`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
+        """In the order in which they are used."""
+        return list(JOBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command; ``None`` when there is no such job."""
+        if cmd_name not in JOBS:
+            return None
+        try:
+            module = importlib.import_module(f"pipeline.jobs.{cmd_name.replace('-', '_')}")
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.partition(".")[0] in ("pipeline", "quota_callbacks", "config"):
+                raise
+            _fail(f"the pipeline needs the package {error.name}, which is not installed: install headrace[pipeline]")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Without importing them all."""
+        with formatter.section("Jobs"):
+            formatter.write_dl(list(JOBS.items()))
+
+
+@click.command(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+def pipeline() -> None:
+    """From usage records to bills, quotas, what-if answers and a report, on Spark.
+
+    The lake (--lake) is a folder, or a place in any store that Hadoop knows, such as s3a://bucket/headrace; every job
+    reads its tables there and writes its own. docs/pipeline.md goes through all jobs.
+    """
+
+
+LAKE = click.option("--lake", required=True, metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
+
+
+def spark_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--master``, ``--packages`` and ``--conf``, which come as one argument, ``spark``; say errors in a line."""
+
+    @functools.wraps(command)
+    def run(*, master: str | None, packages: str | None, conf: tuple[str, ...], **options: Any) -> None:
+        from pipeline.session import SparkOptions
+
+        spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
+        try:
+            command(spark=spark, **options)
+        except PipelineError as error:
+            _fail(str(error))
+
+    for option in (
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed."),
+        click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark; the Kafka connector among them."),
+        click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or spark-submit's]"),
+    ):
+        run = option(run)
+    return run
+
+
+def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
+    """NAME=VALUE each. Raises BadParameter."""
+    settings = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or not equals:
+            raise click.BadParameter(f"{option} {each}: expected NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def told(line: str) -> None:
+    """Say what a job does, where its results do not go."""
+    click.echo(line, err=True)
+
+
+def _fail(message: str) -> Any:
+    for line in message.splitlines():
+        click.echo(f"headrace pipeline: {line}", err=True)
+    sys.exit(1)
+
+
+__all__ = ["LAKE", "pipeline", "settings_of", "spark_options", "told"]

@@ -1,0 +1,60 @@
+"""Usage records, and the lines of a trace, as the events that quotas are charged with (`schemas.EVENTS`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from quota_callbacks.replaying import Op
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+END_OF_SECOND_MS: Final = 999
+"""A second's usage is charged at its end: at its start, eleven seconds' usage would be held against ten seconds."""
+
+PRODUCE: Final = 0
+FETCHES: Final = (1, 78)
+"""Fetch, ShareFetch."""
+
+_ORDER: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
+
+
+def amounts() -> dict[Op, Column]:
+    """Of usage records: what each kind of quota counts, summed up."""
+    api_key = F.col("api_key")
+    return {
+        Op.PRODUCE: F.sum(F.when(api_key == PRODUCE, F.col("request_bytes"))).cast("double"),
+        Op.FETCH: F.sum(F.when(api_key.isin(*FETCHES), F.col("response_bytes"))).cast("double"),
+        Op.REQUEST: F.sum("thread_ms"),
+        Op.CONTROLLER_MUTATION: F.sum("mutations").cast("double"),
+        Op.NEW_PRODUCER_IDS: F.sum("producer_ids").cast("double"),
+    }
+
+
+def events_of(usage: DataFrame) -> DataFrame:
+    """One event for each second, sender and kind that something was used of (`schemas.EVENTS`).
+
+    Records that do not tell their sender are left out: nobody could be charged. Mutations are charged strictly, as
+    clients of KIP-599 are.
+    """
+    by_second = (
+        usage.where(F.col("user").isNotNull())
+        .groupBy("second", "user", "client_id")
+        .agg(*(amount.alias(op.value) for op, amount in amounts().items()))
+    )
+    stacked = ", ".join(f"{index}, '{op.value}', `{op.value}`" for index, op in enumerate(_ORDER))
+    events = by_second.select(
+        "second", "user", "client_id", F.expr(f"stack({len(_ORDER)}, {stacked}) as (order, op, amount)")
+    )
+    return events.where("amount > 0").select(
+        F.col("order").cast("long").alias("order"),
+        (F.col("second") * 1000 + END_OF_SECOND_MS).alias("t_ms"),
+        "user",
+        F.coalesce("client_id", F.lit("")).alias("client_id"),
+        "op",
+        "amount",
+        F.lit(0).cast("long").alias("producer_id"),
+        (F.col("op") == Op.CONTROLLER_MUTATION.value).alias("strict"),
+    )

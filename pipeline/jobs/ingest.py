@@ -1,0 +1,86 @@
+"""``headrace pipeline ingest``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli import LAKE, settings_of, spark_options, told
+from pipeline.errors import PipelineError
+from pipeline.ingest import FileSource, Ingest, KafkaSource
+from pipeline.lake import Lake
+from pipeline.session import start_session
+from quota_callbacks.usage_records import DEFAULT_TOPIC
+
+if TYPE_CHECKING:
+    from pipeline.ingest import Source
+    from pipeline.session import SparkOptions
+
+DAY_S = 86_400
+
+
+@click.command()
+@LAKE
+@click.option("--from-files", "folder", metavar="PATH", help="The folder that proxies write to.")
+@click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="The cluster with the topic.")
+@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="The topic that proxies write to.")
+@click.option("--kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's consumer, such as for TLS.")
+@click.option("--accept-data-loss", is_flag=True, help="Go on where the topic's retention has removed records.")
+@click.option("--quarantined", is_flag=True, help="Take in what was put aside and is right by now.")
+@click.option("--follow", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Go on, looking that often.")
+@click.option(
+    "--watermark",
+    type=click.IntRange(min=0),
+    default=DAY_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long hours stay open behind the newest record; what comes later is put aside.",
+)
+@click.option("--accept-late", is_flag=True, help="No hour is ever final.")
+@spark_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    folder: str | None,
+    bootstrap_servers: str | None,
+    topic: str,
+    kafka: tuple[str, ...],
+    accept_data_loss: bool,
+    quarantined: bool,
+    follow: float | None,
+    watermark: int,
+    accept_late: bool,
+) -> None:
+    """Take usage records into the lake, each once: from files or from Kafka.
+
+    Without --follow, what is there; the next run goes on from there. A run that was killed is repeated by the next one,
+    and nothing doubles. Lines that are no usage records go to the table quarantine with the reason; duplicates are
+    passed over. One ingest at a time writes to a lake.
+    """
+    given = [name for name, value in (("--from-files", folder), ("--bootstrap-servers", bootstrap_servers)) if value]
+    given += ["--quarantined"] if quarantined else []
+    if len(given) != 1:
+        raise click.UsageError(
+            f"expected one of --from-files, --bootstrap-servers and --quarantined; got {', '.join(given) or 'none'}"
+        )
+    session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
+    ingest = Ingest(Lake(session, lake), None if accept_late else watermark, told)
+    if quarantined:
+        outcome = ingest.again()
+    else:
+        source: Source
+        if folder is not None:
+            source = FileSource(folder=folder)
+        elif bootstrap_servers is not None:
+            client = settings_of(kafka, "--kafka")
+            source = KafkaSource(
+                topic=topic, bootstrap_servers=bootstrap_servers, client=client, accept_data_loss=accept_data_loss
+            )
+        else:
+            raise PipelineError("no source")
+        outcome = ingest.run(source, follow_s=follow)
+    told(outcome.told())
+    for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
+        told(f"  put aside: {count:,} x {reason}")

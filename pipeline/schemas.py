@@ -1,0 +1,208 @@
+"""The columns of every table, in one place. Units are in the names; times are seconds of UTC or Spark timestamps.
+
+What a usage record holds is `quota_callbacks.usage_records`; `USAGE_RECORD` is the same as Spark reads it, with every
+column nullable, since `ingest` says itself what is missing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.types import (
+    BooleanType,
+    DateType,
+    DoubleType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from pipeline.errors import InputError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType
+
+_TEXT, _LONG, _INT, _DOUBLE = StringType(), LongType(), IntegerType(), DoubleType()
+_BY_QUOTA: Final = MapType(_TEXT, _LONG)
+
+
+def _columns(**types: DataType) -> StructType:
+    return StructType([StructField(name, each) for name, each in types.items()])
+
+
+RECORD: Final = _columns(
+    schema=_INT,
+    kind=_TEXT,
+    instance=_TEXT,
+    sequence=_LONG,
+    second=_LONG,
+    cluster=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    api_key=_INT,
+    topic=_TEXT,
+    requests=_LONG,
+    errors=_LONG,
+    request_bytes=_LONG,
+    response_bytes=_LONG,
+    thread_ms=_DOUBLE,
+    broker_ms=_DOUBLE,
+    mutations=_LONG,
+    producer_ids=_LONG,
+    throttle_ms=_BY_QUOTA,
+    throttled=_BY_QUOTA,
+    refused=_BY_QUOTA,
+    records=_LONG,
+    reason=_TEXT,
+)
+"""A line of any kind, as `quota_callbacks.usage_records` has it."""
+
+RAW: Final = _columns(value=_TEXT, origin=_TEXT)
+"""What a source gives: a line, and where it is from: ``topic/partition`` or a file."""
+
+USAGE: Final = StructType(
+    [StructField("date", DateType()), StructField("hour", _INT)]
+    + [
+        field
+        for field in RECORD.fields
+        if field.name not in ("schema", "kind", "records", "reason")
+    ]
+)
+"""The lake's table ``usage``: usage records, each once, by ``date`` and ``hour`` of their second."""
+
+MARKS: Final = StructType(
+    [StructField("date", DateType())]
+    + [RECORD[name] for name in (
+        "kind", "instance", "sequence", "second", "records", "requests", "request_bytes", "response_bytes", "reason",
+    )]
+)  # fmt: skip
+"""The lake's table ``marks``: what instances say of themselves: ``lost`` and ``end``."""
+
+QUARANTINE: Final = _columns(date=DateType(), origin=_TEXT, value=_TEXT, reason=_TEXT, ingested=TimestampType())
+"""The lake's table ``quarantine``: lines that are no usage records, and why; ``date`` of when they were found."""
+
+EVENTS: Final = _columns(
+    order=_LONG,
+    t_ms=_LONG,
+    user=_TEXT,
+    client_id=_TEXT,
+    op=_TEXT,
+    amount=_DOUBLE,
+    producer_id=_LONG,
+    strict=BooleanType(),
+)
+"""What quotas are charged with (`pipeline.events`); ``order`` decides between events of the same millisecond.
+``producer_id`` is for the op of this name, whose ids a double does not hold; else 0."""
+
+DECISIONS: Final = _columns(order=_LONG, throttle_time_ms=_LONG, accepted=BooleanType(), entity=_TEXT)
+"""What quotas say of each event, as it was recorded: what ``headrace replay`` says of the line with this number."""
+
+WHAT_IF: Final = _columns(
+    hour=TimestampType(),
+    key=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    entity=_TEXT,
+    quota=_DOUBLE,
+    events=_LONG,
+    amount=_DOUBLE,
+    throttled=_LONG,
+    refused=_LONG,
+    throttle_ms=_LONG,
+    longest_throttle_ms=_LONG,
+    waits=_LONG,
+    waited_ms=_LONG,
+    shifted_amount=_DOUBLE,
+    mean_shift_ms=_DOUBLE,
+    longest_shift_ms=_LONG,
+)
+"""By hour and bucket (``user``, ``client_id``: its metric tags). ``throttled`` to ``longest_throttle_ms``: as recorded,
+nobody waiting. From ``waits`` on: every sender waits when told to, and what it sends comes later by that."""
+
+TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, team=_TEXT)
+"""Who belongs to which team; a null ``client_id`` is all of the user's, a null ``user`` all of the client id's."""
+
+TOTALS: Final = _columns(
+    user=_TEXT,
+    client_id=_TEXT,
+    team=_TEXT,
+    requests=_LONG,
+    errors=_LONG,
+    produced_bytes=_LONG,
+    fetched_bytes=_LONG,
+    request_bytes=_LONG,
+    response_bytes=_LONG,
+    thread_ms=_DOUBLE,
+    broker_ms=_DOUBLE,
+    mutations=_LONG,
+    producer_ids=_LONG,
+    throttled=_LONG,
+    throttle_ms=_LONG,
+    refused=_LONG,
+)
+"""What ``rollup_hour`` (with ``hour``) and ``rollup_day`` (with ``date``) have of each sender."""
+
+RECOMMENDATIONS: Final = _columns(
+    user=_TEXT,
+    client_id=_TEXT,
+    key=_TEXT,
+    quota=_DOUBLE,
+    p50=_DOUBLE,
+    p95=_DOUBLE,
+    p99=_DOUBLE,
+    peak=_DOUBLE,
+    burst=_DOUBLE,
+    headroom=_DOUBLE,
+    active_seconds=_LONG,
+    throttled=_LONG,
+    reason=_TEXT,
+)
+"""A quota for each entity (null: not part of it) and key; rates in the key's unit, over the quota's own window."""
+
+COSTS: Final = _columns(
+    api_key=_INT,
+    base_ms=_DOUBLE,
+    per_kib_ms=_DOUBLE,
+    samples=_LONG,
+    requests=_LONG,
+    error_ms=_DOUBLE,
+    default_error_ms=_DOUBLE,
+    taken=BooleanType(),
+)
+"""The cost model of each API (`quota_callbacks.request_costs`), with the held-out error of a request, root mean square,
+beside that of the model before it; ``taken``: whether it is better, and goes into the file."""
+
+ANOMALIES: Final = _columns(
+    start=TimestampType(),
+    kind=_TEXT,
+    user=_TEXT,
+    client_id=_TEXT,
+    observed=_DOUBLE,
+    usual=_DOUBLE,
+    score=_DOUBLE,
+    told=_TEXT,
+)
+"""What is unlike an entity's own past, in a window that begins at ``start``; ``told`` is a sentence."""
+
+
+def require(frame: DataFrame, schema: StructType, what: str) -> DataFrame:
+    """``frame`` if it has the columns of ``schema``; else `InputError`, with what is missing and what is there."""
+    there = {field.name: field.dataType for field in frame.schema.fields}
+    missing = [field.name for field in schema.fields if field.name not in there]
+    wrong = [
+        f"{field.name} is {there[field.name].simpleString()}, not {field.dataType.simpleString()}"
+        for field in schema.fields
+        if field.name in there and there[field.name] != field.dataType
+    ]
+    if missing or wrong:
+        raise InputError(
+            f"{what} is not what it is to be: "
+            + "; ".join(([f"no column {', '.join(missing)}"] if missing else []) + wrong)
+            + f"; there are {', '.join(there) or 'none'}"
+        )
+    return frame

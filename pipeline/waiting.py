@@ -1,0 +1,128 @@
+"""What becomes of usage when its senders wait as they are told: by how much it comes later.
+
+One channel for each sender (user and client id): what it sends while it is muted comes when the mute ends, in order.
+Used by `pipeline.what_if` for one bucket at a time; charges by `quota_callbacks.replaying`. Pure. Memory is bounded:
+of a sender that falls behind for good, what waits is put together into `QUEUED` lots.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Final
+
+from quota_callbacks.replaying import Usage, charge
+
+if TYPE_CHECKING:
+    from quota_callbacks.buckets import QuotaBucket
+
+QUEUED: Final = 600
+"""Lots that wait for one sender; ten minutes of seconds. Those beyond are added to the last one."""
+
+
+class Lot:
+    """Usage that waits: its amount, and when it was meant to be, on average (by amount) and at the earliest."""
+
+    __slots__ = ("amount", "first_ms", "hour", "mean_ms", "usage")
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self.amount = usage.amount
+        self.mean_ms = float(usage.t_ms)
+        self.first_ms = usage.t_ms
+        self.hour = usage.t_ms // 3_600_000
+
+    def add(self, usage: Usage) -> None:
+        """Put it together with what waits already."""
+        amount = self.amount + usage.amount
+        self.mean_ms += (usage.t_ms - self.mean_ms) * usage.amount / amount
+        self.amount = amount
+
+
+class Shift:
+    """What came later than it was meant to, in one hour."""
+
+    __slots__ = ("amount", "amount_ms", "longest_ms", "waited_ms", "waits")
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.waited_ms = 0
+        self.amount = 0.0
+        self.amount_ms = 0.0
+        self.longest_ms = 0
+
+
+class Sender:
+    """One channel."""
+
+    __slots__ = ("free_ms", "lots")
+
+    def __init__(self) -> None:
+        self.free_ms = 0
+        self.lots: list[Lot] = []
+
+
+class WaitingSenders:
+    """The senders of one bucket."""
+
+    def __init__(self, bucket: QuotaBucket) -> None:
+        self._bucket = bucket
+        self._senders: dict[tuple[str, str], Sender] = {}
+        self._due: list[tuple[int, int, Sender]] = []
+        self._turn = 0
+        self.hours: dict[int, Shift] = {}
+
+    def send(self, usage: Usage) -> None:
+        """``usage`` is meant to be sent at its time; times do not go back."""
+        due = self._due
+        while due and due[0][0] <= usage.t_ms:
+            self._send_lot()
+        name = (usage.user, usage.client_id)
+        sender = self._senders.get(name)
+        if sender is None:
+            sender = self._senders[name] = Sender()
+        if not sender.lots and sender.free_ms <= usage.t_ms:
+            self._charge(sender, usage, usage.t_ms // 3_600_000)
+            return
+        if len(sender.lots) >= QUEUED:
+            sender.lots[-1].add(usage)
+            return
+        sender.lots.append(Lot(usage))
+        if len(sender.lots) == 1:
+            self._push(sender)
+
+    def finish(self) -> None:
+        """Send what still waits."""
+        while self._due:
+            self._send_lot()
+
+    def _push(self, sender: Sender) -> None:
+        self._turn += 1
+        heapq.heappush(self._due, (sender.free_ms, self._turn, sender))
+
+    def _send_lot(self) -> None:
+        at_ms, _, sender = heapq.heappop(self._due)
+        lot = sender.lots.pop(0)
+        shift = self._shift(lot.hour)
+        shift.amount += lot.amount
+        shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
+        shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
+        usage = lot.usage
+        usage.t_ms, usage.amount = at_ms, lot.amount
+        self._charge(sender, usage, lot.hour)
+        if sender.lots:
+            self._push(sender)
+
+    def _charge(self, sender: Sender, usage: Usage, hour: int) -> None:
+        verdict = charge(self._bucket, usage)
+        if verdict is None:
+            return
+        shift = self._shift(hour)
+        shift.waits += 1
+        shift.waited_ms += verdict.throttle_ms
+        sender.free_ms = usage.t_ms + verdict.throttle_ms
+
+    def _shift(self, hour: int) -> Shift:
+        shift = self.hours.get(hour)
+        if shift is None:
+            shift = self.hours[hour] = Shift()
+        return shift

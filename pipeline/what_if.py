@@ -1,0 +1,356 @@
+"""What-if: usage against quotas, with the very code that the proxy enforces them with.
+
+Events (`schemas.EVENTS`) are brought together by the bucket that they would be charged to, in order, and charged by
+`quota_callbacks.replaying` in Arrow batches, one bucket after the other. A bucket is never in memory whole: what is
+kept is its state, as in the proxy. So a job's memory does not grow with its events, and its speed does with its cores,
+as long as no bucket has most of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+from pyspark.sql import functions as F
+from pyspark.sql.types import StringType, StructField, StructType
+
+from pipeline import schemas
+from pipeline.errors import InputError
+from pipeline.waiting import WaitingSenders
+from quota_callbacks.replaying import KEYS, Op, Replay, Usage
+from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
+from quota_callbacks.verdicts import Refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from quota_callbacks.buckets import QuotaBucket
+    from quota_callbacks.entities import QuotaKey
+    from quota_callbacks.replaying import Change
+    from quota_callbacks.sampled_rate import Window
+    from quota_callbacks.verdicts import Throttle
+
+MAX_CHANGES: Final = 100_000
+"""Quota changes of a trace: all of them go to every executor."""
+
+_SEPARATOR: Final = "\x1f"
+"""Between the parts of a bucket's name."""
+
+OrderedChange = tuple[int, "Change"]
+"""A change, and the number of its line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quotas:
+    """What is asked about: quotas, how they change, and what they are measured over."""
+
+    windows: Mapping[QuotaKey, Window]
+    changes: Sequence[OrderedChange]
+    """In order; those with order 0 hold from the beginning."""
+    began_ms: int | None = None
+    """When the record begins; idle buckets are looked for from then on."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether they stay as they are from the beginning."""
+        return all(order == 0 for order, _ in self.changes)
+
+
+def fixed_quotas(changes: Sequence[Change], windows: Mapping[QuotaKey, Window]) -> Quotas:
+    """Quotas that hold from the beginning."""
+    return Quotas(windows=windows, changes=[(0, change) for change in changes])
+
+
+# --- pure: DataFrames to DataFrames -----------------------------------------------------------------------------------
+
+
+def decide(events: DataFrame, quotas: Quotas) -> DataFrame:
+    """What quotas say of each event, as it was recorded, nobody waiting (`schemas.DECISIONS`)."""
+
+    def decide_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        run = _Run(quotas)
+        for batch in batches:
+            rows = [(event.order, *_decision(run.charge(event))) for event in batch.itertuples(index=False)]
+            yield pd.DataFrame(rows, columns=schemas.DECISIONS.names)
+
+    charged = _by_bucket(events, quotas, keep_free=True)
+    free = charged.where(F.col("bucket").isNull()).select(
+        "order", F.lit(0).cast("long").alias("throttle_time_ms"), F.lit(True).alias("accepted"),
+        F.lit(None).cast("string").alias("entity"),
+    )  # fmt: skip
+    decided = _in_order(charged.where(F.col("bucket").isNotNull())).mapInPandas(decide_all, schemas.DECISIONS)
+    return decided.unionByName(free)
+
+
+def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
+    """Who would be throttled, for how long, and how much would come later (`schemas.WHAT_IF`), by hour and bucket."""
+    if not quotas.fixed:
+        raise InputError("quotas that change are for --trace; what-if over usage takes quotas that hold throughout")
+
+    def total_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        run = _Totals(quotas)
+        for batch in batches:
+            for event in batch.itertuples(index=False):
+                run.add(event)
+            if run.rows:
+                yield pd.DataFrame(run.take(), columns=schemas.WHAT_IF.names)
+        run.end_bucket()
+        yield pd.DataFrame(run.take(), columns=schemas.WHAT_IF.names)
+
+    return _in_order(_by_bucket(events, quotas)).mapInPandas(total_all, schemas.WHAT_IF)
+
+
+def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) -> DataFrame:
+    """With ``bucket``, the name of what they are charged to; those without one only where they are asked for."""
+
+    def name_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        namer = _Namer(quotas)
+        for batch in batches:
+            columns = (batch["order"], batch["op"], batch["user"], batch["client_id"])
+            batch["bucket"] = [namer.name(*row) for row in zip(*columns, strict=True)]
+            yield batch if keep_free else batch[batch["bucket"].notna()]
+
+    schema = StructType([*schemas.EVENTS.fields, StructField("bucket", StringType())])
+    return events.select(*schemas.EVENTS.names).mapInPandas(name_all, schema)
+
+
+def _in_order(events: DataFrame) -> DataFrame:
+    """Each bucket's events behind each other, in time; a bucket is in one partition."""
+    return events.repartition("bucket").sortWithinPartitions("bucket", "t_ms", "order")
+
+
+# --- on the executors -------------------------------------------------------------------------------------------------
+
+
+class _Namer:
+    """Names the bucket of an event by the quotas as they are at its line."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._names: dict[tuple[str, str, str], str | None] = {}
+        self._begin()
+
+    def _begin(self) -> None:
+        self._replay = Replay(self._quotas.windows)
+        self._applied = 0
+        self._order = -1
+
+    def name(self, order: int, op: str, user: str, client_id: str) -> str | None:
+        self._go_to(order)
+        key = (op, user, client_id)
+        if key not in self._names:
+            tags = self._replay.tags(Op(op), user, client_id)
+            named = None if tags is None else _SEPARATOR.join((KEYS[Op(op)].value, *tags.values()))
+            if len(self._names) > 100_000:
+                self._names.clear()
+            self._names[key] = named
+        return self._names[key]
+
+    def _go_to(self, order: int) -> None:
+        if order < self._order:
+            if self._quotas.fixed:
+                return
+            self._begin()
+            self._names.clear()
+        self._order = order
+        changes = self._quotas.changes
+        while self._applied < len(changes) and changes[self._applied][0] <= order:
+            self._replay.alter(changes[self._applied][1])
+            self._applied += 1
+            self._names.clear()
+
+
+class _Run:
+    """Charges the events of one bucket after the other."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._quotas = quotas
+        self._bucket_name: str | None = None
+        self.replay = Replay(quotas.windows, began_ms=quotas.began_ms)
+        self._applied = 0
+        self._apply(0)
+
+    def charge(self, event: Any) -> Throttle | Refuse | None:
+        """The verdict, as it was recorded."""
+        if event.bucket != self._bucket_name:
+            self.begin_bucket(event.bucket)
+        if not self._quotas.fixed:
+            self._apply(event.order)
+        return self.replay.charge(usage_of(event))
+
+    def begin_bucket(self, name: str) -> None:
+        """Forget the one before."""
+        self._bucket_name = name
+        if self._quotas.fixed:
+            self.replay.forget(self._quotas.began_ms)
+            return
+        self.replay = Replay(self._quotas.windows, began_ms=self._quotas.began_ms)
+        self._applied = 0
+        self._apply(0)
+
+    def _apply(self, order: int) -> None:
+        changes = self._quotas.changes
+        while self._applied < len(changes) and changes[self._applied][0] <= order:
+            self.replay.alter(changes[self._applied][1])
+            self._applied += 1
+
+
+class _Tally:
+    """Of one hour, as recorded."""
+
+    __slots__ = ("amount", "events", "longest_ms", "refused", "throttle_ms", "throttled")
+
+    def __init__(self) -> None:
+        self.events = self.throttled = self.refused = self.throttle_ms = self.longest_ms = 0
+        self.amount = 0.0
+
+    def add(self, amount: float, verdict: Throttle | Refuse | None) -> None:
+        self.events += 1
+        self.amount += amount
+        if verdict is None:
+            return
+        self.throttled += verdict.throttle_ms > 0
+        self.refused += isinstance(verdict, Refuse)
+        self.throttle_ms += verdict.throttle_ms
+        self.longest_ms = max(self.longest_ms, verdict.throttle_ms)
+
+
+class _Totals:
+    """Both ways at once: as recorded, and with senders that wait."""
+
+    def __init__(self, quotas: Quotas) -> None:
+        self._run = _Run(quotas)
+        self._waiting_run = _Run(quotas)
+        self._name: str | None = None
+        self._bucket: QuotaBucket | None = None
+        self._waiting: WaitingSenders | None = None
+        self._hours: dict[int, _Tally] = {}
+        self.rows: list[tuple[Any, ...]] = []
+
+    def add(self, event: Any) -> None:
+        """One more event."""
+        if event.bucket != self._name:
+            self.end_bucket()
+            self._begin_bucket(event)
+        usage = usage_of(event)
+        verdict = self._run.replay.charge(usage)
+        hour = usage.t_ms // 3_600_000
+        tally = self._hours.get(hour)
+        if tally is None:
+            tally = self._hours[hour] = _Tally()
+        tally.add(usage.amount, verdict)
+        assert self._waiting is not None
+        self._waiting.send(usage)
+
+    def take(self) -> list[tuple[Any, ...]]:
+        """The rows of buckets that are over."""
+        rows, self.rows = self.rows, []
+        return rows
+
+    def _begin_bucket(self, event: Any) -> None:
+        self._name = event.bucket
+        self._run.begin_bucket(event.bucket)
+        self._waiting_run.begin_bucket(event.bucket)
+        bucket = self._waiting_run.replay.bucket(Op(event.op), event.user, event.client_id)
+        assert bucket is not None
+        self._bucket, self._waiting, self._hours = bucket, WaitingSenders(bucket), {}
+
+    def end_bucket(self) -> None:
+        """The bucket's last event was added."""
+        bucket, waiting = self._bucket, self._waiting
+        if bucket is None or waiting is None:
+            return
+        waiting.finish()
+        tags = bucket.tags
+        for hour, tally in self._hours.items():
+            shift = waiting.hours.get(hour)
+            shifted = (0, 0, 0.0, None, 0) if shift is None else (
+                shift.waits, shift.waited_ms, shift.amount,
+                shift.amount_ms / shift.amount if shift.amount else None, shift.longest_ms,
+            )  # fmt: skip
+            self.rows.append(
+                (
+                    pd.Timestamp(hour * 3600, unit="s"), bucket.key.value, tags.get("user") or None,
+                    tags.get("client-id") or None, bucket.entity or None, bucket.limit, tally.events, tally.amount,
+                    tally.throttled, tally.refused, tally.throttle_ms, tally.longest_ms, *shifted,
+                )
+            )  # fmt: skip
+        self._bucket = self._waiting = None
+
+
+def usage_of(event: Any) -> Usage:
+    """A row of `schemas.EVENTS` as the event that is charged."""
+    op = Op(event.op)
+    amount = int(event.producer_id) if op is Op.PRODUCER_ID else event.amount
+    return Usage(
+        t_ms=int(event.t_ms), user=event.user, client_id=event.client_id, op=op, amount=amount, strict=bool(event.strict)
+    )
+
+
+def _decision(verdict: Throttle | Refuse | None) -> tuple[int, bool, str | None]:
+    if verdict is None:
+        return 0, True, None
+    entity = verdict.reason.entity if verdict.reason is not None else None
+    return verdict.throttle_ms, not isinstance(verdict, Refuse), entity
+
+
+# --- traces -----------------------------------------------------------------------------------------------------------
+
+
+def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
+    """A trace of ``headrace replay``, its lines with their numbers (``order``, from 1; ``value``), as events and quotas.
+
+    Raises `InputError` for the first line that replay would not take.
+    """
+    first = lines.where("order = 1").first()
+    if first is None:
+        raise InputError("line 1: nothing, the trace is empty; expected a window line")
+    try:
+        windows = read_windows(parse(first["value"]))
+    except BadLineError as error:
+        raise InputError(f"line 1: {error}") from error
+    parsed = lines.where("order > 1").mapInPandas(_parse_all, _PARSED).persist()
+    bad = parsed.where(F.col("fault").isNotNull()).orderBy("order").first()
+    if bad is not None:
+        raise InputError(f"line {bad['order']}: {bad['fault']}")
+    altered = parsed.where(F.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
+    changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
+    if len(changes) > MAX_CHANGES:
+        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times; what-if takes no more")
+    began = parsed.agg(F.min("t_ms")).first()
+    events = parsed.where(F.col("alter").isNull()).select(*schemas.EVENTS.names)
+    return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
+
+
+_PARSED: Final = StructType(
+    [*schemas.EVENTS.fields, StructField("alter", StringType()), StructField("fault", StringType())]
+)
+
+
+def _parse_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    for batch in batches:
+        rows = [_parse_line(order, line) for order, line in zip(batch["order"], batch["value"], strict=True)]
+        yield pd.DataFrame(rows, columns=_PARSED.names)
+
+
+def _parse_line(order: int, line: str) -> tuple[Any, ...]:
+    try:
+        entry = read(parse(line))
+    except BadLineError as error:
+        return (order, 0, None, None, None, None, 0, None, None, str(error))
+    if isinstance(entry, Usage):
+        producer_id = int(entry.amount) if entry.op is Op.PRODUCER_ID else 0
+        told = (entry.t_ms, entry.user, entry.client_id, entry.op.value, float(entry.amount), producer_id, entry.strict)
+        return (order, *told, None, None)
+    return (order, entry.t_ms, None, None, None, None, 0, None, line, None)
+
+
+def _change(line: str) -> Change:
+    entry = read(parse(line))
+    assert not isinstance(entry, Usage)
+    return entry
+
+

@@ -1,0 +1,86 @@
+"""From rows to lines: one JSON object each, in the order of `quota_callbacks.usage_records`. In the writer's thread."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from quota_callbacks.usage_records import SCHEMA_VERSION, Kind, LostRecord, RecordHead, UsageRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from plugins.usage_records.rows import Row, RowName, Rows
+
+
+class Encoder:
+    """Numbers the records of one instance."""
+
+    def __init__(self, instance: str) -> None:
+        self.instance = instance
+        self.cluster: str | None = None
+        """The cluster's id, once it is known."""
+        self.sequence = 0
+        """Of the next record."""
+
+    def lines(self, second: int, rows: Rows) -> Iterator[bytes]:
+        """A line for each of ``rows``, without an end."""
+        for name, row in rows.items():
+            yield _line(self._usage(second, name, row))
+
+    def lost(
+        self,
+        *,
+        second: int,
+        records: int,
+        reason: str,
+        requests: int | None = None,
+        request_bytes: int | None = None,
+        response_bytes: int | None = None,
+    ) -> bytes:
+        """A line that tells of records that there will not be."""
+        record: LostRecord = {
+            **self._head(Kind.LOST),
+            "second": second,
+            "records": records,
+            "requests": requests,
+            "request_bytes": request_bytes,
+            "response_bytes": response_bytes,
+            "reason": reason,
+        }
+        return _line(record)
+
+    def end(self) -> bytes:
+        """The last line."""
+        return _line(self._head(Kind.END))
+
+    def _usage(self, second: int, name: RowName, row: Row) -> UsageRecord:
+        user, client_id, api_key, topic = name
+        return {
+            **self._head(Kind.USAGE),
+            "second": second,
+            "cluster": self.cluster,
+            "user": user,
+            "client_id": client_id,
+            "api_key": api_key,
+            "topic": topic,
+            "requests": row.requests,
+            "errors": row.errors,
+            "request_bytes": row.request_bytes,
+            "response_bytes": row.response_bytes,
+            "thread_ms": round(row.thread_ms, 6),
+            "broker_ms": round(row.broker_s * 1000, 6),
+            "mutations": row.mutations,
+            "producer_ids": row.producer_ids,
+            "throttle_ms": row.throttle_ms or {},
+            "throttled": row.throttled or {},
+            "refused": row.refused or {},
+        }
+
+    def _head(self, kind: Kind) -> RecordHead:
+        sequence, self.sequence = self.sequence, self.sequence + 1
+        return {"schema": SCHEMA_VERSION, "kind": kind.value, "instance": self.instance, "sequence": sequence}
+
+
+def _line(record: RecordHead) -> bytes:
+    return json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "backslashreplace")

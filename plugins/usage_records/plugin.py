@@ -1,0 +1,159 @@
+"""The hooks: what runs on the loop, and what starts and stops the thread.
+
+On the loop a completed request costs a look-up and some additions (docs/usage-records.md has the measurement).
+Switched off, no request reaches this plugin and no thread runs.
+"""
+
+from __future__ import annotations
+
+from time import time_ns
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from plugins.usage_records.encoding import Encoder
+from plugins.usage_records.options import UsageOptions, read_options
+from plugins.usage_records.rows import Seconds
+from plugins.usage_records.writer_thread import WriterThread
+from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from quota_callbacks.requests import Interest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from plugins.usage_records.writer_thread import Sink
+    from quota_callbacks.requests import ClusterMetadata, Request
+
+log = structlog.get_logger("headrace.usage_records")
+
+PRODUCE: Final = 0
+_EVERY_API: Final = range(256)
+"""Kafka 4.4 ends at 94; a request of an API to come is to be counted, too."""
+
+
+class UsageRecords:
+    """Who used what, second by second, to files or a topic."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._seconds: Seconds | None = None
+        self._encoder: Encoder | None = None
+        self._thread: WriterThread | None = None
+        self._topics = False
+        self._now_ms: Callable[[], int]
+        self._offset_s = 0.0
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Read the options; where they name a place, begin to write there."""
+        options = read_options(context.options)
+        if not options.enabled:
+            return
+        instance = instance_name(options.name, context.worker, time_ns())
+        sink = open_sink(options, instance)
+        if sink.recovered:
+            log.info("usage files of writers that are gone were finished", files=sink.recovered)
+        self._encoder = Encoder(instance)
+        self._seconds = Seconds(options.max_rows, context.request_time_ms)
+        self._topics = options.topics
+        self._now_ms = context.now_ms
+        self._thread = WriterThread(
+            self._seconds,
+            sink,
+            self._encoder,
+            present_second=self._present_second,
+            run_on_loop=context.run_on_loop,
+        )
+        self._thread.start()
+        log.info("usage is recorded", to=options.folder or f"topic {options.topic}", instance=instance)
+
+    def _present_second(self) -> int:
+        """The wall clock's; keeps how far it is ahead of the loop's clock, so that its steps are followed."""
+        now_s = time_ns() / 1e9
+        self._offset_s = now_s - self._now_ms() / 1000
+        return int(now_s)
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        """The end of every request, or of none at all; a Produce before, too, where topics are told."""
+        if self._thread is None:
+            return ()
+        return tuple(
+            Interest(api_key=api_key, end_only=not (self._topics and api_key == PRODUCE)) for api_key in _EVERY_API
+        )
+
+    @hookimpl
+    def request_received(self, request: Request) -> None:
+        """Have the batches walked."""
+        request.read_batches = True
+
+    @hookimpl
+    def request_completed(self, request: Request) -> None:
+        """Add it up."""
+        seconds = self._seconds
+        if seconds is None:
+            return
+        if not self._offset_s:
+            self._present_second()
+        completed_s = request.completed_s
+        if completed_s is None:
+            completed_s = self._now_ms() / 1000
+        seconds.add(request, int(completed_s + self._offset_s))
+        if self._topics and request.batches:
+            seconds.add_topics(request.connection.user, request.client_id, request.api_key, request.batches)
+
+    @hookimpl
+    def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
+        """Learn the cluster's id."""
+        if self._encoder is not None:
+            self._encoder.cluster = cluster.cluster_id
+        return False
+
+    @hookimpl
+    def collect_metrics(self) -> Iterable[Metric]:
+        """What was written, what was lost, and what could not be told apart."""
+        thread, seconds = self._thread, self._seconds
+        if thread is None or seconds is None:
+            return
+        text = "Usage records that were written, and those that were lost."
+        for outcome, count in {"written": thread.written, "lost": thread.lost}.items():
+            yield Metric(name="usage_records", help=text, value=count, total=True, labels={"outcome": outcome})
+        text = "Requests whose sender usage records do not tell, since more came in a second than max_rows."
+        yield Metric(name="usage_unattributed_requests", help=text, value=seconds.unattributed, total=True)
+
+    @hookimpl
+    def close(self) -> None:
+        """Write what is left, within a few seconds."""
+        if self._thread is not None:
+            self._thread.close()
+
+
+def instance_name(name: str, worker: int | None, started_ns: int) -> str:
+    """Of one run of one process: no other has it, or will."""
+    return f"{name}-{'' if worker is None else f'{worker}-'}{started_ns // 1_000_000}"
+
+
+def open_sink(options: UsageOptions, instance: str) -> Sink:
+    """The place that the options name. Raises ValueError when it cannot be had."""
+    if options.folder is None:
+        from plugins.usage_records.kafka_topic import KafkaSink
+
+        assert options.topic is not None
+        assert options.bootstrap_servers is not None
+        return KafkaSink(options.topic, options.bootstrap_servers, instance, options.client)
+    from plugins.usage_records.files import FileSink
+
+    try:
+        return FileSink(
+            options.folder,
+            instance,
+            rotate_s=options.rotate_s,
+            rotate_bytes=options.rotate_bytes,
+            keep_bytes=options.keep_bytes,
+        )
+    except OSError as error:
+        raise ValueError(
+            f"plugins.options.usage_records.folder is {options.folder!r}: {error.strerror}; expected a folder that can"
+            " be written to"
+        ) from error

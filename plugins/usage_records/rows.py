@@ -1,0 +1,182 @@
+"""The sums of a second, by sender, API and topic. On the loop; bounded.
+
+A completed request costs one look-up and some additions. When more rows come in a second than are kept, what is beyond
+is added up by API alone, so that totals stay exact and only who it was is not told. When the writer does not keep up,
+the newest finished second is dropped, and what it held is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from quota_callbacks.requests import RecordBatch, Request
+
+RowName: TypeAlias = tuple[str | None, str | None, int, str | None]
+"""User, client id, API key, topic."""
+
+WAITING_SECONDS: Final = 30
+"""As many full seconds (``max_rows`` rows each) may wait for the writer; a disk that hangs for longer costs records."""
+
+
+class Row:
+    """One usage record that is being summed up; see `quota_callbacks.usage_records.UsageRecord`."""
+
+    __slots__ = (
+        "broker_s",
+        "errors",
+        "mutations",
+        "producer_ids",
+        "refused",
+        "request_bytes",
+        "requests",
+        "response_bytes",
+        "thread_ms",
+        "throttle_ms",
+        "throttled",
+    )
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+        self.mutations = 0
+        self.producer_ids = 0
+        self.thread_ms = 0.0
+        self.broker_s = 0.0
+        self.throttle_ms: dict[str, int] | None = None
+        self.throttled: dict[str, int] | None = None
+        self.refused: dict[str, int] | None = None
+
+
+Rows: TypeAlias = dict[RowName, Row]
+
+
+class Losses:
+    """What was counted and will have no record."""
+
+    __slots__ = ("records", "request_bytes", "requests", "response_bytes")
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.requests = 0
+        self.request_bytes = 0
+        self.response_bytes = 0
+
+    def add(self, rows: Rows) -> None:
+        """Count the records of ``rows`` as lost."""
+        self.records += len(rows)
+        for row in rows.values():
+            self.requests += row.requests
+            self.request_bytes += row.request_bytes
+            self.response_bytes += row.response_bytes
+
+
+class Seconds:
+    """The rows of the present second, and of the finished ones that nobody has taken yet."""
+
+    def __init__(self, max_rows: int, request_time_ms: Callable[[Request], float | None]) -> None:
+        self.max_rows = max_rows
+        """Of one second; those without a sender come on top, at most one for each API."""
+        self.second = 0
+        self.rows: Rows = {}
+        self.finished: list[tuple[int, Rows]] = []
+        self.waiting_rows = 0
+        self.dropped: Losses | None = None
+        """What was dropped since the last `take`."""
+        self.unattributed = 0
+        """Requests whose sender is not told, since there were too many."""
+        self._request_time_ms = request_time_ms
+
+    def add(self, request: Request, second: int) -> None:
+        """``request`` is over, in that second."""
+        if second != self.second:
+            self.turn(second)
+        user, client_id, api_key = request.connection.user, request.client_id, request.api_key
+        row = self._row((user, client_id, api_key, None))
+        row.requests += 1
+        row.request_bytes += request.request_bytes
+        row.response_bytes += request.response_bytes
+        if request.reply_s is not None and request.forwarded_s is not None:
+            row.broker_s += request.reply_s - request.forwarded_s
+            row.thread_ms += self._request_time_ms(request) or 0.0
+        if request.error is not None or request.refused_code:
+            row.errors += 1
+        if request.mutations is not None and request.forwarded_s is not None and not request.validate_only:
+            row.mutations += _mutations(request)
+        if request.new_producer_ids:
+            row.producer_ids += request.new_producer_ids
+        if request.reason is not None:
+            _limited(row, request, request.reason.quota)
+
+    def add_topics(self, user: str, client_id: str, api_key: int, batches: Sequence[RecordBatch]) -> None:
+        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics.
+
+        Called behind `add`, for the same request.
+        """
+        rest = self._row((user, client_id, api_key, None))
+        for batch in batches:
+            topic = batch[0]
+            row = self._row((user, client_id, api_key, topic if isinstance(topic, str) else topic.hex()))
+            row.request_bytes += batch[2]
+            rest.request_bytes -= batch[2]
+
+    def turn(self, second: int) -> None:
+        """Another second has begun."""
+        rows = self.rows
+        if rows:
+            if self.waiting_rows and self.waiting_rows + len(rows) > self.max_rows * WAITING_SECONDS:
+                if self.dropped is None:
+                    self.dropped = Losses()
+                self.dropped.add(rows)
+            else:
+                self.finished.append((self.second, rows))
+                self.waiting_rows += len(rows)
+            self.rows = {}
+        self.second = second
+
+    def take(self, second: int) -> tuple[list[tuple[int, Rows]], Losses | None]:
+        """The finished seconds, all before ``second``, which is the present one, and what was dropped."""
+        if second != self.second:
+            self.turn(second)
+        finished, self.finished, self.waiting_rows = self.finished, [], 0
+        dropped, self.dropped = self.dropped, None
+        return finished, dropped
+
+    def _row(self, name: RowName) -> Row:
+        row = self.rows.get(name)
+        return self._new_row(name) if row is None else row
+
+    def _new_row(self, name: RowName) -> Row:
+        if len(self.rows) >= self.max_rows:
+            if name[3] is None:
+                self.unattributed += 1
+            name = (None, None, name[2], None)
+            row = self.rows.get(name)
+            if row is not None:
+                return row
+        row = self.rows[name] = Row()
+        return row
+
+
+def _mutations(request: Request) -> int:
+    """Partitions that the request has changed: those of topics that the broker did not refuse."""
+    errors = request.topic_errors or {}
+    return sum(each.partitions for each in request.mutations or () if not errors.get(each.topic))
+
+
+def _limited(row: Row, request: Request, quota: str) -> None:
+    """A quota has bound; what it only would have done (shadow mode) is not counted."""
+    throttle_ms = request.throttle_ms
+    if throttle_ms:
+        if row.throttle_ms is None or row.throttled is None:
+            row.throttle_ms, row.throttled = {}, {}
+        row.throttle_ms[quota] = row.throttle_ms.get(quota, 0) + throttle_ms
+        row.throttled[quota] = row.throttled.get(quota, 0) + 1
+    if request.refused_code:
+        if row.refused is None:
+            row.refused = {}
+        row.refused[quota] = row.refused.get(quota, 0) + 1

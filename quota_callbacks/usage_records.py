@@ -1,0 +1,90 @@
+"""The usage record: who used what in a second, as the proxy writes it and the pipeline reads it.
+
+One JSON object a line, or a message of a topic. Written by ``plugins.usage_records``, read by ``pipeline``: this is the
+one place that both know. Pure.
+
+Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one process of the proxy), and
+``sequence``, which begins at 0 for an instance and grows by 1: what is missing in it was lost, and what comes twice is a
+duplicate. A reader passes over fields that it does not know; what an old reader would misunderstand gets a new
+``schema``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, TypedDict
+
+SCHEMA_VERSION: Final = 1
+
+DEFAULT_TOPIC: Final = "headrace-usage"
+
+
+class Kind(StrEnum):
+    """What a record tells."""
+
+    USAGE = "usage"
+    """The requests of one second with the same cluster, user, client id, API and topic (`UsageRecord`)."""
+    LOST = "lost"
+    """Records that could not be written (`LostRecord`)."""
+    END = "end"
+    """The instance has stopped in order: nothing is missing behind this ``sequence``."""
+
+
+class RecordHead(TypedDict):
+    """What every record begins with."""
+
+    schema: int
+    kind: str
+    instance: str
+    sequence: int
+
+
+class UsageRecord(RecordHead):
+    """Sums over the requests that were completed in a second; more than one record may tell of the same. Bytes are
+    header and body, without the 4 bytes of the length before them, as quotas charge them."""
+
+    second: int
+    """Seconds since 1970, UTC."""
+    cluster: str | None
+    """The cluster's id; null until the proxy has learned it."""
+    user: str | None
+    """Null, with ``client_id``: more senders came in this second than rows are kept; these are all others of this API.
+    """
+    client_id: str | None
+    api_key: int
+    topic: str | None
+    """Null where the API has none, where topics are not recorded, and for the part of a request that has no topic."""
+    requests: int
+    errors: int
+    """Requests without a reply, and those that the proxy refused."""
+    request_bytes: int
+    response_bytes: int
+    thread_ms: float
+    """Estimated time of the broker's request handlers (the cost model of ``request_percentage``)."""
+    broker_ms: float
+    """Time between the requests' forwarding and their replies, waiting included."""
+    mutations: int
+    """Partitions that were to be created, deleted or added, of requests that were not refused."""
+    producer_ids: int
+    """Producer ids that were new in the window, where ``producer_ids_rate`` holds the sender."""
+    throttle_ms: dict[str, int]
+    """Of the requests' longest throttles, by the quota key that asked for them; held requests included."""
+    throttled: dict[str, int]
+    """How many requests were throttled or held, likewise."""
+    refused: dict[str, int]
+    """How many requests were refused as a whole or in part, likewise."""
+
+
+class LostRecord(RecordHead):
+    """Records that could not be written, or were removed again, or had no room: what they held, as far as it is known.
+    """
+
+    second: int
+    """When it was found that they are lost."""
+    records: int
+    """How many; those that had a ``sequence`` by then are missing in it."""
+    requests: int | None
+    """Null, with the bytes, where it is no longer known what the records held."""
+    request_bytes: int | None
+    response_bytes: int | None
+    reason: str

@@ -1,0 +1,64 @@
+"""Usage records in short."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import functions as F
+
+from pipeline import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+NOON = 1_790_000_400
+"""A full hour: 2026-09-21 13:00 UTC."""
+
+_numbers = itertools.count()
+
+
+def record(second: int = NOON, **members: Any) -> dict[str, Any]:
+    """A usage record; a Produce of 1,000 bytes by alice's app-1 unless said otherwise."""
+    return {
+        "schema": 1,
+        "kind": "usage",
+        "instance": "proxy-a-1",
+        "sequence": next(_numbers),
+        "second": second,
+        "cluster": "cluster-1",
+        "user": "alice",
+        "client_id": "app-1",
+        "api_key": 0,
+        "topic": None,
+        "requests": 1,
+        "errors": 0,
+        "request_bytes": 1000,
+        "response_bytes": 50,
+        "thread_ms": 0.1,
+        "broker_ms": 1.0,
+        "mutations": 0,
+        "producer_ids": 0,
+        "throttle_ms": {},
+        "throttled": {},
+        "refused": {},
+    } | members
+
+
+def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:
+    """The lake's table `usage` with these records."""
+    rows = [tuple(each.get(name) for name in schemas.RECORD.names) for each in records]
+    frame = spark.createDataFrame(rows, schemas.RECORD)
+    when = F.timestamp_seconds("second")
+    return frame.withColumns({"date": F.to_date(when), "hour": F.hour(when)}).select(*schemas.USAGE.names)
+
+
+def write_lines(path: Path, *records: dict[str, Any] | str) -> None:
+    """A finished file of a proxy."""
+    lines = [each if isinstance(each, str) else json.dumps(each) for each in records]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
