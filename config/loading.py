@@ -67,7 +67,9 @@ def loads(text: str | bytes, source: str = "<string>", flags: Mapping[str, objec
     return _load(text if isinstance(text, str) else _decode(text, source), source, flags or {})
 
 
-def load_quotas(path: str | os.PathLike[str]) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
+def load_quotas(
+    path: str | os.PathLike[str],
+) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
     """The ``[[quotas]]`` and the windows of a file that may have no more than these. Raises as `load`."""
     source = os.fspath(path)
     config = _load(_decode(_read(source), source), source, {}, stand_ins=NO_PROXY)

@@ -1,4 +1,4 @@
-"""``headrace pipeline JOB …``, and the same by spark-submit (`pipeline.__main__`). Imports a job when it is asked for."""
+"""``headrace pipeline JOB …``, and the same by spark-submit (`pipeline.__main__`). Jobs are imported when asked for."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from pipeline.errors import PipelineError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pipeline.session import SparkOptions
 
 JOBS: Final = {
     "ingest": "Usage records from Kafka or files into the lake, each once.",
@@ -82,7 +81,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
     for option in (
         click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed."),
-        click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark; the Kafka connector among them."),
+        click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, in place of its jars."),
         click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or spark-submit's]"),
     ):
         run = option(run)

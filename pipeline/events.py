@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from quota_callbacks.replaying import Op
 
@@ -23,13 +23,13 @@ _ORDER: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NE
 
 def amounts() -> dict[Op, Column]:
     """Of usage records: what each kind of quota counts, summed up."""
-    api_key = F.col("api_key")
+    api_key = sf.col("api_key")
     return {
-        Op.PRODUCE: F.sum(F.when(api_key == PRODUCE, F.col("request_bytes"))).cast("double"),
-        Op.FETCH: F.sum(F.when(api_key.isin(*FETCHES), F.col("response_bytes"))).cast("double"),
-        Op.REQUEST: F.sum("thread_ms"),
-        Op.CONTROLLER_MUTATION: F.sum("mutations").cast("double"),
-        Op.NEW_PRODUCER_IDS: F.sum("producer_ids").cast("double"),
+        Op.PRODUCE: sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))).cast("double"),
+        Op.FETCH: sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))).cast("double"),
+        Op.REQUEST: sf.sum("thread_ms"),
+        Op.CONTROLLER_MUTATION: sf.sum("mutations").cast("double"),
+        Op.NEW_PRODUCER_IDS: sf.sum("producer_ids").cast("double"),
     }
 
 
@@ -40,21 +40,21 @@ def events_of(usage: DataFrame) -> DataFrame:
     clients of KIP-599 are.
     """
     by_second = (
-        usage.where(F.col("user").isNotNull())
+        usage.where(sf.col("user").isNotNull())
         .groupBy("second", "user", "client_id")
         .agg(*(amount.alias(op.value) for op, amount in amounts().items()))
     )
     stacked = ", ".join(f"{index}, '{op.value}', `{op.value}`" for index, op in enumerate(_ORDER))
     events = by_second.select(
-        "second", "user", "client_id", F.expr(f"stack({len(_ORDER)}, {stacked}) as (order, op, amount)")
+        "second", "user", "client_id", sf.expr(f"stack({len(_ORDER)}, {stacked}) as (order, op, amount)")
     )
     return events.where("amount > 0").select(
-        F.col("order").cast("long").alias("order"),
-        (F.col("second") * 1000 + END_OF_SECOND_MS).alias("t_ms"),
+        sf.col("order").cast("long").alias("order"),
+        (sf.col("second") * 1000 + END_OF_SECOND_MS).alias("t_ms"),
         "user",
-        F.coalesce("client_id", F.lit("")).alias("client_id"),
+        sf.coalesce("client_id", sf.lit("")).alias("client_id"),
         "op",
         "amount",
-        F.lit(0).cast("long").alias("producer_id"),
-        (F.col("op") == Op.CONTROLLER_MUTATION.value).alias("strict"),
+        sf.lit(0).cast("long").alias("producer_id"),
+        (sf.col("op") == Op.CONTROLLER_MUTATION.value).alias("strict"),
     )

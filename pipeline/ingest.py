@@ -11,12 +11,15 @@ before it are final, their bills may have been sent. So is what is no record, wi
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql import functions as F
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
@@ -33,6 +36,8 @@ FILES_AT_ONCE: Final = 100
 """In a batch: of proxies that rotate each minute, 100 minutes."""
 RECORDS_AT_ONCE: Final = 5_000_000
 """In a batch from Kafka, about 2 GiB of JSON."""
+MOST_HOURS: Final = 1000
+"""That a batch may be of and still be looked up hour by hour."""
 LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999, the last that Spark's dates have."""
 FILE_PATTERN: Final = "usage-*.jsonl*"
@@ -50,9 +55,9 @@ def parse(raw: DataFrame) -> DataFrame:
     """Lines (`schemas.RAW`) as records (`schemas.RECORD`), with ``value``, ``origin`` and ``fault``: why it is none."""
     schema = StructType([*schemas.RECORD.fields, StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    parsed = raw.withColumn("record", F.from_json("value", schema, options))
-    named = [F.col(f"record.{name}").alias(name) for name in schemas.RECORD.names]
-    return parsed.select("value", "origin", *named, _fault(F.col("record")).alias("fault"))
+    parsed = raw.withColumn("record", sf.from_json("value", schema, options))
+    named = [sf.col(f"record.{name}").alias(name) for name in schemas.RECORD.names]
+    return parsed.select("value", "origin", *named, _fault(sf.col("record")).alias("fault"))
 
 
 def _fault(record: Column) -> Column:
@@ -61,73 +66,84 @@ def _fault(record: Column) -> Column:
     of_usage = record["kind"] == Kind.USAGE.value
     with_second = record["kind"] != Kind.END.value
     faults: list[tuple[Column, Column]] = [
-        (F.trim("value") == "", F.lit("an empty line")),
-        (record.isNull() | record[_CORRUPT].isNotNull(), F.lit("not a JSON object with the columns of a usage record")),
-        (record["schema"].isNull(), F.lit("no schema")),
+        (sf.trim("value") == "", sf.lit("an empty line")),
+        (
+            record.isNull() | record[_CORRUPT].isNotNull(),
+            sf.lit("not a JSON object with the columns of a usage record"),
+        ),
+        (record["schema"].isNull(), sf.lit("no schema")),
         (
             record["schema"] > SCHEMA_VERSION,
-            F.format_string(
-                f"schema %d is newer than {SCHEMA_VERSION}, which this pipeline knows: update it, then ingest --quarantined",
+            sf.format_string(
+                f"schema %d is newer than {SCHEMA_VERSION}, which this pipeline knows;"
+                " update it, then ingest --quarantined",
                 record["schema"],
             ),
         ),
-        (record["schema"] < 1, F.format_string("schema is %d; there is none below 1", record["schema"])),
-        (record["kind"].isNull(), F.lit("no kind")),
-        (~record["kind"].isin(kinds), F.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
-        (F.coalesce(record["instance"], F.lit("")) == "", F.lit("no instance")),
-        (record["sequence"].isNull(), F.lit("no sequence")),
-        (record["sequence"] < 0, F.format_string("sequence is %d; expected 0 or more", record["sequence"])),
-        (with_second & record["second"].isNull(), F.lit("no second")),
+        (record["schema"] < 1, sf.format_string("schema is %d; there is none below 1", record["schema"])),
+        (record["kind"].isNull(), sf.lit("no kind")),
+        (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
+        (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
+        (record["sequence"].isNull(), sf.lit("no sequence")),
+        (record["sequence"] < 0, sf.format_string("sequence is %d; expected 0 or more", record["sequence"])),
+        (with_second & record["second"].isNull(), sf.lit("no second")),
         (
             ~record["second"].between(0, LAST_SECOND),
-            F.format_string("second is %d; expected seconds since 1970", record["second"]),
+            sf.format_string("second is %d; expected seconds since 1970", record["second"]),
         ),
-        (of_usage & record["api_key"].isNull(), F.lit("no api_key")),
-        (of_usage & record["request_bytes"].isNull(), F.lit("no request_bytes")),
+        (of_usage & record["api_key"].isNull(), sf.lit("no api_key")),
+        (of_usage & record["request_bytes"].isNull(), sf.lit("no request_bytes")),
     ]
     for name in (*_COUNTS, *_TIMES):
-        faults.append((of_usage & record[name].isNull(), F.lit(f"no {name}")))
+        faults.append((of_usage & record[name].isNull(), sf.lit(f"no {name}")))
         shown = "%d" if name in _COUNTS else "%f"
-        faults.append((record[name] < 0, F.format_string(f"{name} is {shown}; expected 0 or more", record[name])))
-    return F.coalesce(*(F.when(condition, why) for condition, why in faults))
+        faults.append((record[name] < 0, sf.format_string(f"{name} is {shown}; expected 0 or more", record[name])))
+    return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
 
 
-def usage_of(parsed: DataFrame) -> DataFrame:
-    """The usage records that are right: `schemas.USAGE`, with ``value`` and ``origin``."""
-    usage = parsed.where(F.col("fault").isNull() & (F.col("kind") == Kind.USAGE.value))
-    when = F.timestamp_seconds("second")
-    return usage.withColumns({"date": F.to_date(when), "hour": F.hour(when)})
+def with_hour(parsed: DataFrame) -> DataFrame:
+    """With ``date`` and ``hour`` of its second; an end has none, and stands at 1970."""
+    when = sf.timestamp_seconds(sf.coalesce("second", sf.lit(0)))
+    right = sf.col("fault").isNull()
+    return parsed.withColumns({"date": sf.when(right, sf.to_date(when)), "hour": sf.when(right, sf.hour(when))})
 
 
-def marks_of(parsed: DataFrame) -> DataFrame:
-    """What instances say of themselves (`schemas.MARKS`); an end has no second, and stands at 1970."""
-    marks = parsed.where(F.col("fault").isNull() & (F.col("kind") != Kind.USAGE.value))
-    date = F.to_date(F.timestamp_seconds(F.coalesce("second", F.lit(0))))
-    return marks.withColumn("date", date).select(*schemas.MARKS.names)
+def with_fate(parsed: DataFrame, known: DataFrame, open_from: int) -> DataFrame:
+    """What is to become of each line: ``fate`` is ``new``, ``mark``, ``aside`` or ``duplicate``.
+
+    ``known`` has the ``instance`` and ``sequence`` of what is there already; records before ``open_from`` (a second)
+    are late, unless they are there.
+    """
+    first = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("origin")) == 1
+    right = parsed.where(sf.col("fault").isNull()).withColumn("first", first)
+    met = right.join(known.select(*_KEY, sf.lit(True).alias("known")), [*_KEY], "left")
+    is_late = (sf.col("kind") == Kind.USAGE.value) & (sf.col("second") < open_from)
+    why = sf.format_string(
+        f"late: second %d is before {open_from}, and hours before that are final (--watermark)", sf.col("second")
+    )
+    fate = (
+        sf.when(~sf.col("first") | sf.col("known"), "duplicate")
+        .when(sf.col("kind") != Kind.USAGE.value, "mark")
+        .when(is_late, "aside")
+        .otherwise("new")
+    )
+    judged = met.withColumn("fate", fate).withColumn("fault", sf.when(is_late, why)).drop("first", "known")
+    wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("fate", sf.lit("aside"))
+    return judged.select(*wrong.columns).unionByName(wrong)
 
 
-def faulty_of(parsed: DataFrame) -> DataFrame:
-    """What has a ``fault`` (`schemas.QUARANTINE`)."""
-    return parsed.where(F.col("fault").isNotNull()).select(
-        F.current_date().alias("date"),
+def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
+    """What is to be put aside and is not yet (`schemas.QUARANTINE`): a line is known by where it was."""
+    aside = fated.where("fate = 'aside'").select(
+        sf.current_date().alias("date"),
         "origin",
         "value",
-        F.col("fault").alias("reason"),
-        F.current_timestamp().alias("ingested"),
+        sf.col("fault").alias("reason"),
+        sf.current_timestamp().alias("ingested"),
     )
-
-
-def late_of(usage: DataFrame, open_from: int) -> DataFrame:
-    """Of `usage_of` the records before ``open_from`` (a second), with their ``fault``."""
-    why = F.format_string(
-        f"late: second %d is before {open_from}, and hours before that are final (--watermark)", F.col("second")
+    return aside.dropDuplicates(["origin", "value"]).join(
+        known.select("origin", "value"), ["origin", "value"], "left_anti"
     )
-    return usage.where(F.col("second") < open_from).withColumn("fault", why)
-
-
-def only_new(records: DataFrame, known: DataFrame, *key: str) -> DataFrame:
-    """Each record once, without those that are ``known``."""
-    return records.dropDuplicates(list(key)).join(known.select(*key), list(key), "left_anti")
 
 
 def instances(usage: DataFrame, marks: DataFrame) -> DataFrame:
@@ -137,26 +153,24 @@ def instances(usage: DataFrame, marks: DataFrame) -> DataFrame:
     ``lost``: records that it says are lost; ``ended``: whether it said that it stopped. Without ``ended`` it was killed
     or still runs: up to the second after ``last_second`` may be missing at the end.
     """
-    from pyspark.sql import Window
-
     columns = ("instance", "sequence", "second")
-    seen = usage.select(*columns, F.lit(Kind.USAGE.value).alias("kind"), F.lit(0).cast("long").alias("records"))
-    told = marks.select(*columns, "kind", F.coalesce("records", F.lit(0)).alias("records"))
-    before = F.lag("sequence").over(Window.partitionBy("instance").orderBy("sequence"))
-    skipped = F.col("sequence") - F.coalesce(before, F.lit(-1)) - 1
+    seen = usage.select(*columns, sf.lit(Kind.USAGE.value).alias("kind"), sf.lit(0).cast("long").alias("records"))
+    told = marks.select(*columns, "kind", sf.coalesce("records", sf.lit(0)).alias("records"))
+    before = sf.lag("sequence").over(Window.partitionBy("instance").orderBy("sequence"))
+    skipped = sf.col("sequence") - sf.coalesce(before, sf.lit(-1)) - 1
     return (
         seen.unionByName(told)
         .withColumn("skipped", skipped)
         .groupBy("instance")
         .agg(
-            F.min("second").alias("first_second"),
-            F.max("second").alias("last_second"),
-            F.max("sequence").alias("last_sequence"),
-            F.count("*").alias("seen"),
-            F.sum("skipped").alias("missing"),
-            F.count_if(F.col("skipped") > 0).alias("gaps"),
-            F.sum("records").alias("lost"),
-            F.bool_or(F.col("kind") == Kind.END.value).alias("ended"),
+            sf.min("second").alias("first_second"),
+            sf.max("second").alias("last_second"),
+            sf.max("sequence").alias("last_sequence"),
+            sf.count("*").alias("seen"),
+            sf.sum("skipped").alias("missing"),
+            sf.count_if(sf.col("skipped") > 0).alias("gaps"),
+            sf.sum("records").alias("lost"),
+            sf.bool_or(sf.col("kind") == Kind.END.value).alias("ended"),
         )
     )
 
@@ -180,7 +194,7 @@ class FileSource:
             .option("pathGlobFilter", FILE_PATTERN)
             .load(self.folder)
         )
-        return stream.select("value", F.col("_metadata.file_path").alias("origin"))
+        return stream.select("value", sf.col("_metadata.file_path").alias("origin"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,8 +219,8 @@ class KafkaSource:
         )
         for name, value in self.client.items():
             reader = reader.option(f"kafka.{name}", value)
-        origin = F.concat_ws("/", "topic", "partition", "offset")
-        return reader.load().select(F.col("value").cast("string").alias("value"), origin.alias("origin"))
+        origin = sf.concat_ws("/", "topic", "partition", "offset")
+        return reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin"))
 
 
 Source = FileSource | KafkaSource
@@ -227,15 +241,21 @@ class Outcome:
     quarantined: dict[str, int] = field(default_factory=dict)
     """By reason."""
 
-    def add(self, lines: int, records: int, marks: int, quarantined: Mapping[str, int]) -> None:
-        """One more batch."""
+    def add(self, lines: Mapping[tuple[str, str | None], int]) -> None:
+        """One more batch: its lines by fate and reason."""
         self.batches += 1
-        self.lines += lines
-        self.records += records
-        self.marks += marks
-        self.duplicates += lines - records - marks - sum(quarantined.values())
-        for reason, count in quarantined.items():
-            self.quarantined[reason] = self.quarantined.get(reason, 0) + count
+        for (fate, why), count in lines.items():
+            self.lines += count
+            match fate:
+                case "new":
+                    self.records += count
+                case "mark":
+                    self.marks += count
+                case "duplicate":
+                    self.duplicates += count
+                case _:
+                    reason = why or ""
+                    self.quarantined[reason] = self.quarantined.get(reason, 0) + count
 
     def told(self) -> str:
         """A line for people."""
@@ -259,8 +279,12 @@ class Ingest:
     def run(self, source: Source, *, follow_s: float | None = None) -> Outcome:
         """Take in what is there, or, every ``follow_s`` seconds, what comes, until it is stopped."""
         checkpoint = self._checkpoint(source)
-        stream = source.read(self._lake.spark).writeStream.foreachBatch(self.take).option("checkpointLocation", checkpoint)
-        trigger: dict[str, Any] = {"availableNow": True} if follow_s is None else {"processingTime": f"{follow_s} seconds"}
+        stream = (
+            source.read(self._lake.spark).writeStream.foreachBatch(self.take).option("checkpointLocation", checkpoint)
+        )
+        trigger: dict[str, Any] = (
+            {"availableNow": True} if follow_s is None else {"processingTime": f"{follow_s} seconds"}
+        )
         try:
             query = stream.trigger(**trigger).start()
             query.awaitTermination()
@@ -272,25 +296,15 @@ class Ingest:
 
     def take(self, batch: DataFrame, number: int) -> None:
         """One batch; may be repeated."""
-        parsed = parse(batch).persist()
-        try:
-            lines = parsed.count()
-            if lines:
-                watermark = Watermark.read(self._lake, number)
-                newest = self._take(parsed, lines, self._open_from(watermark.second))
-                watermark.write(self._lake, number, newest)
-                self._told(f"batch {number}: {lines:,} lines; {self.outcome.told()} so far")
-        finally:
-            parsed.unpersist()
+        watermark = Watermark.read(self._lake, number)
+        newest = self._take(batch, self._open_from(watermark.second))
+        watermark.write(self._lake, number, newest)
+        self._told(f"batch {number}: {self.outcome.told()} so far")
 
     def again(self) -> Outcome:
         """Take in what was put aside and is right by now."""
         aside = self._lake.read("quarantine", schemas.QUARANTINE).select("value", "origin")
-        parsed = parse(aside).persist()
-        try:
-            self._take(parsed, parsed.count(), self._open_from(Watermark.read(self._lake, -1).second))
-        finally:
-            parsed.unpersist()
+        self._take(aside, self._open_from(Watermark.read(self._lake, -1).second))
         return self.outcome
 
     def _open_from(self, newest: int | None) -> int:
@@ -300,45 +314,49 @@ class Ingest:
         oldest = newest - self._watermark_s
         return oldest - oldest % 3600
 
-    def _take(self, parsed: DataFrame, lines: int, open_from: int) -> int | None:
+    def _take(self, raw: DataFrame, open_from: int) -> int | None:
         """Write what is new; the newest second of it."""
-        usage = usage_of(parsed)
-        fresh = only_new(usage, self._known(usage), *_KEY).persist()
-        marks = only_new(marks_of(parsed), self._lake.read_if_there("marks", schemas.MARKS), *_KEY).persist()
-        aside = faulty_of(parsed).unionByName(faulty_of(late_of(fresh, open_from)))
-        known_aside = self._lake.read_if_there("quarantine", schemas.QUARANTINE)
-        aside = only_new(aside, known_aside, "origin", "value").persist()
-        in_time = fresh.where(F.col("second") >= open_from).select(*schemas.USAGE.names)
+        lake = self._lake
+        parsed = with_hour(parse(raw)).persist()
+        fated = parsed
         try:
-            found = in_time.agg(F.count("*"), F.max("second")).first()
-            assert found is not None
-            records, newest = found
-            marked = marks.count()
-            reasons = {row["fault"]: row["count"] for row in _by_reason(aside)}
-            if records:
-                self._lake.append("usage", in_time.repartition("date", "hour"), "date", "hour")
-            if marked:
-                self._lake.append("marks", marks.coalesce(1), "date")
-            if reasons:
-                self._lake.append("quarantine", aside.coalesce(1), "date")
+            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
+            fated = with_fate(parsed, self._known([row for row in hours if row["date"]]), open_from).persist()
+            fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
+                sf.count("*").alias("lines"), sf.max("second").alias("newest")
+            )
+            found = {(row["fate"], row["why"]): row for row in fates.collect()}
+            if ("new", None) in found:
+                new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
+                lake.append("usage", new.repartition("date", "hour"), "date", "hour")
+            if ("mark", None) in found:
+                marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
+                lake.append("marks", marks.coalesce(1), "date")
+            if any(fate == "aside" for fate, _ in found):
+                known = lake.read_if_there("quarantine", schemas.QUARANTINE)
+                lake.append("quarantine", aside_of(fated, known).coalesce(1), "date")
         finally:
-            for frame in (fresh, marks, aside):
-                frame.unpersist()
-        self.outcome.add(lines, records, marked, reasons)
-        return newest
+            fated.unpersist()
+            parsed.unpersist()
+        self.outcome.add({fate: row["lines"] for fate, row in found.items()})
+        new_records = found.get(("new", None))
+        return None if new_records is None else int(new_records["newest"])
 
-    def _known(self, usage: DataFrame) -> DataFrame:
-        """What the table has of the hours that ``usage`` is of."""
-        table = self._lake.read_if_there("usage", schemas.USAGE)
-        hours = usage.select("date", "hour").distinct()
-        return table.join(F.broadcast(hours), ["date", "hour"], "left_semi")
+    def _known(self, hours: list[Any]) -> DataFrame:
+        """The keys that the tables have of these hours; of all, when there are too many to name."""
+        usage = self._lake.read_if_there("usage", schemas.USAGE)
+        if len(hours) <= MOST_HOURS:
+            in_hours = [(sf.col("date") == row["date"]) & (sf.col("hour") == row["hour"]) for row in hours]
+            usage = usage.where(functools.reduce(operator.or_, in_hours, sf.lit(False)))
+        marks = self._lake.read_if_there("marks", schemas.MARKS)
+        return usage.select(*_KEY).unionByName(marks.select(*_KEY))
 
     def _checkpoint(self, source: Source) -> str:
         name = hashlib.sha256(repr(source).encode()).hexdigest()[:16]
         path = self._lake.path(f"_checkpoints/ingest-{name}")
         if self._lake.has("usage") and not exists(self._lake.spark, path):
             self._told(
-                f"no checkpoint for this source in {path}: all of it is read, and what is in the lake already is passed over"
+                f"no checkpoint for this source in {path}: all of it is read, and what the lake has is passed over"
             )
         return path
 
@@ -366,13 +384,14 @@ class Watermark:
     def write(self, lake: Lake, batch: int, newest: int | None) -> None:
         """``batch`` is done, and its newest second was ``newest``."""
         after = max((second for second in (self.second, newest) if second is not None), default=None)
-        write_text(lake.spark, lake.path(self.FILE), json.dumps({"batch": batch, "before": self.second, "after": after}))
+        write_text(
+            lake.spark, lake.path(self.FILE), json.dumps({"batch": batch, "before": self.second, "after": after})
+        )
 
 
-def _by_reason(aside: DataFrame) -> list[Any]:
-    """Numbers left out, so that there are few."""
-    fault = F.regexp_replace("reason", r"-?\d+(\.\d+)?", "N").alias("fault")
-    return aside.groupBy(fault).count().collect()
+def _kind_of_fault() -> Column:
+    """Without its numbers, so that there are few."""
+    return sf.regexp_replace("fault", r"-?\d+(\.\d+)?", "N")
 
 
 def _as_ours(error: Exception, source: Source) -> PipelineError:

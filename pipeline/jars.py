@@ -48,7 +48,9 @@ def _download(coordinate: str, folder: Path) -> None:
         from jgo.maven import MavenContext
         from jgo.parse import Coordinate
     except ImportError as error:
-        raise NoJarsError(f"cannot resolve {coordinate}: the package jgo is missing; install headrace[pipeline]") from error
+        raise NoJarsError(
+            f"cannot resolve {coordinate}: the package jgo is missing; install headrace[pipeline]"
+        ) from error
     repository = os.environ.get(REPOSITORY_VARIABLE) or MAVEN_CENTRAL_URL
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +70,7 @@ def _download(coordinate: str, folder: Path) -> None:
                     raise
     except Exception as error:
         raise NoJarsError(
-            f"cannot get {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a Maven"
-            f" repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central is out of reach), set"
+            f"cannot get {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a"
+            f" Maven repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central is out of reach), set"
             f" {CACHE_VARIABLE} to a cache filled elsewhere, or pass --packages {coordinate}"
         ) from error

@@ -57,9 +57,7 @@ class Lake:
     def read(self, table: str, schema: StructType) -> DataFrame:
         """The table; raises `InputError` when there is none."""
         if not self.has(table):
-            raise InputError(
-                f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} makes it"
-            )
+            raise InputError(f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} makes it")
         return self.spark.read.schema(schema).parquet(self.path(table))
 
     def read_if_there(self, table: str, schema: StructType) -> DataFrame:
@@ -131,5 +129,5 @@ def _path(spark: SparkSession, path: str) -> Any:
 
 
 def _file_system(spark: SparkSession, path: str) -> Any:
-    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # type: ignore[attr-defined]  # noqa: SLF001
+    configuration = spark.sparkContext._jsc.hadoopConfiguration()  # noqa: SLF001
     return _path(spark, path).getFileSystem(configuration)

@@ -47,7 +47,9 @@ def as_toml(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]]) -> st
 
 def _table(entity: Entity, values: Mapping[QuotaKey, tuple[float, str]]) -> str:
     user, client_id = entity
-    names = [f"{kind} = {_quoted(name)}" for kind, name in (("user", user), ("client-id", client_id)) if name is not None]
+    names = [
+        f"{kind} = {_quoted(name)}" for kind, name in (("user", user), ("client-id", client_id)) if name is not None
+    ]
     lines = ["[[quotas]]", f"entity = {{ {', '.join(names)} }}"]
     for key, (value, reason) in values.items():
         lines += [f"# {reason}", f"{key} = {_number(key, value)}"]
@@ -61,7 +63,11 @@ def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]
             part
             for kind, name in (("users", user), ("clients", client_id))
             if name is not None
-            for part in ("--entity-type", kind, *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)))
+            for part in (
+                "--entity-type",
+                kind,
+                *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)),
+            )
         ]
         known = {key: value for key, (value, _) in values.items() if key is not QuotaKey.PRODUCER_IDS_RATE}
         if known:
@@ -69,6 +75,12 @@ def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]
             yield shlex.join(["kafka-configs", "--bootstrap-server", servers, "--alter", *entity, "--add-config", sets])
         if QuotaKey.PRODUCER_IDS_RATE in values:
             yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not know the key"
+
+
+def _named(kind: str, name: str | None) -> tuple[str, ...]:
+    if name is None:
+        return ()
+    return ("--entity-type", kind, *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)))
 
 
 def entity_of(user: str | None, client_id: str | None) -> QuotaEntity:

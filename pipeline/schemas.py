@@ -67,11 +67,7 @@ RAW: Final = _columns(value=_TEXT, origin=_TEXT)
 
 USAGE: Final = StructType(
     [StructField("date", DateType()), StructField("hour", _INT)]
-    + [
-        field
-        for field in RECORD.fields
-        if field.name not in ("schema", "kind", "records", "reason")
-    ]
+    + [field for field in RECORD.fields if field.name not in ("schema", "kind", "records", "reason")]
 )
 """The lake's table ``usage``: usage records, each once, by ``date`` and ``hour`` of their second."""
 

@@ -87,13 +87,19 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
 def check_java(home: str | None, search_path: str) -> None:
     """Raise `NoJavaError` unless the Java that Spark would take is one that it runs on."""
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java", path=search_path)
-    hint = f"Spark needs a full JDK of version {' or '.join(map(str, JAVA_VERSIONS))}: install one (on Debian:" \
+    hint = (
+        f"Spark needs a full JDK of version {' or '.join(map(str, JAVA_VERSIONS))}: install one (on Debian:"
         " openjdk-17-jdk-headless) and set JAVA_HOME to it"
+    )
     if java is None:
         raise NoJavaError(f"no Java at JAVA_HOME={home}; {hint}" if home else f"no java on the PATH; {hint}")
     try:
-        version = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
-        modules = subprocess.run([java, "--list-modules"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+        version = subprocess.run(
+            [java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True
+        )
+        modules = subprocess.run(
+            [java, "--list-modules"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise NoJavaError(f"{java} does not run: {error}; {hint}") from error
     found = re.search(r'version "(\d+)', version.stderr)
@@ -102,6 +108,10 @@ def check_java(home: str | None, search_path: str) -> None:
         raise NoJavaError(f"{java} is {told}; {hint}")
     if NEEDED_MODULE not in modules.stdout:
         raise NoJavaError(f"{java} has no module {NEEDED_MODULE}; {hint}")
+
+
+def _ask(java: str, question: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([java, question], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
@@ -23,7 +23,7 @@ from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
@@ -70,18 +70,18 @@ def fixed_quotas(changes: Sequence[Change], windows: Mapping[QuotaKey, Window]) 
 def decide(events: DataFrame, quotas: Quotas) -> DataFrame:
     """What quotas say of each event, as it was recorded, nobody waiting (`schemas.DECISIONS`)."""
 
-    def decide_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def decide_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Run(quotas)
         for batch in batches:
             rows = [(event.order, *_decision(run.charge(event))) for event in batch.itertuples(index=False)]
             yield pd.DataFrame(rows, columns=schemas.DECISIONS.names)
 
     charged = _by_bucket(events, quotas, keep_free=True)
-    free = charged.where(F.col("bucket").isNull()).select(
-        "order", F.lit(0).cast("long").alias("throttle_time_ms"), F.lit(True).alias("accepted"),
-        F.lit(None).cast("string").alias("entity"),
+    free = charged.where(sf.col("bucket").isNull()).select(
+        "order", sf.lit(0).cast("long").alias("throttle_time_ms"), sf.lit(True).alias("accepted"),
+        sf.lit(None).cast("string").alias("entity"),
     )  # fmt: skip
-    decided = _in_order(charged.where(F.col("bucket").isNotNull())).mapInPandas(decide_all, schemas.DECISIONS)
+    decided = _in_order(charged.where(sf.col("bucket").isNotNull())).mapInPandas(decide_all, schemas.DECISIONS)
     return decided.unionByName(free)
 
 
@@ -90,7 +90,7 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
     if not quotas.fixed:
         raise InputError("quotas that change are for --trace; what-if over usage takes quotas that hold throughout")
 
-    def total_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def total_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Totals(quotas)
         for batch in batches:
             for event in batch.itertuples(index=False):
@@ -106,7 +106,7 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
 def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) -> DataFrame:
     """With ``bucket``, the name of what they are charged to; those without one only where they are asked for."""
 
-    def name_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def name_all(batches: Iterable[Any]) -> Iterator[Any]:
         namer = _Namer(quotas)
         for batch in batches:
             columns = (batch["order"], batch["op"], batch["user"], batch["client_id"])
@@ -242,8 +242,8 @@ class _Totals:
         if tally is None:
             tally = self._hours[hour] = _Tally()
         tally.add(usage.amount, verdict)
-        assert self._waiting is not None
-        self._waiting.send(usage)
+        if self._waiting is not None:
+            self._waiting.send(usage)
 
     def take(self) -> list[tuple[Any, ...]]:
         """The rows of buckets that are over."""
@@ -255,8 +255,8 @@ class _Totals:
         self._run.begin_bucket(event.bucket)
         self._waiting_run.begin_bucket(event.bucket)
         bucket = self._waiting_run.replay.bucket(Op(event.op), event.user, event.client_id)
-        assert bucket is not None
-        self._bucket, self._waiting, self._hours = bucket, WaitingSenders(bucket), {}
+        self._bucket, self._hours = bucket, {}
+        self._waiting = None if bucket is None else WaitingSenders(bucket)
 
     def end_bucket(self) -> None:
         """The bucket's last event was added."""
@@ -286,7 +286,12 @@ def usage_of(event: Any) -> Usage:
     op = Op(event.op)
     amount = int(event.producer_id) if op is Op.PRODUCER_ID else event.amount
     return Usage(
-        t_ms=int(event.t_ms), user=event.user, client_id=event.client_id, op=op, amount=amount, strict=bool(event.strict)
+        t_ms=int(event.t_ms),
+        user=event.user,
+        client_id=event.client_id,
+        op=op,
+        amount=amount,
+        strict=bool(event.strict),
     )
 
 
@@ -301,7 +306,7 @@ def _decision(verdict: Throttle | Refuse | None) -> tuple[int, bool, str | None]
 
 
 def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
-    """A trace of ``headrace replay``, its lines with their numbers (``order``, from 1; ``value``), as events and quotas.
+    """A trace of ``headrace replay``: lines (``value``) with their numbers (``order``, from 1), as events and quotas.
 
     Raises `InputError` for the first line that replay would not take.
     """
@@ -313,15 +318,15 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
     except BadLineError as error:
         raise InputError(f"line 1: {error}") from error
     parsed = lines.where("order > 1").mapInPandas(_parse_all, _PARSED).persist()
-    bad = parsed.where(F.col("fault").isNotNull()).orderBy("order").first()
+    bad = parsed.where(sf.col("fault").isNotNull()).orderBy("order").first()
     if bad is not None:
         raise InputError(f"line {bad['order']}: {bad['fault']}")
-    altered = parsed.where(F.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
+    altered = parsed.where(sf.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
     changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
     if len(changes) > MAX_CHANGES:
         raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times; what-if takes no more")
-    began = parsed.agg(F.min("t_ms")).first()
-    events = parsed.where(F.col("alter").isNull()).select(*schemas.EVENTS.names)
+    began = parsed.agg(sf.min("t_ms")).first()
+    events = parsed.where(sf.col("alter").isNull()).select(*schemas.EVENTS.names)
     return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
 
 
@@ -330,7 +335,7 @@ _PARSED: Final = StructType(
 )
 
 
-def _parse_all(batches: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+def _parse_all(batches: Iterable[Any]) -> Iterator[Any]:
     for batch in batches:
         rows = [_parse_line(order, line) for order, line in zip(batch["order"], batch["value"], strict=True)]
         yield pd.DataFrame(rows, columns=_PARSED.names)
@@ -350,7 +355,6 @@ def _parse_line(order: int, line: str) -> tuple[Any, ...]:
 
 def _change(line: str) -> Change:
     entry = read(parse(line))
-    assert not isinstance(entry, Usage)
+    if isinstance(entry, Usage):
+        raise TypeError(f"{line!r} changes no quota")
     return entry
-
-

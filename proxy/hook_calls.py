@@ -321,9 +321,7 @@ class HookCalls:
                 raise StartupError(f"plugin {name!r}: request_interest: {error}") from error
         return wanted
 
-    def _by_api(
-        self, hook: str, names: tuple[str, ...], interests: Interests
-    ) -> dict[int, Calls]:
+    def _by_api(self, hook: str, names: tuple[str, ...], interests: Interests) -> dict[int, Calls]:
         by_api: dict[int, list[Call]] = {}
         for name, call in self._calls(hook, names):
             wanted = interests.get(name)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import IO, TYPE_CHECKING, Final
 
-from quota_callbacks.trace_lines import MAX_LINE_BYTES, BadLineError, Members, parse, read, read_windows
 from proxy.replay_summary import Summary
 from quota_callbacks.replaying import Change, Replay, TimeOrderError
+from quota_callbacks.trace_lines import MAX_LINE_BYTES, BadLineError, Members, parse, read, read_windows
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:

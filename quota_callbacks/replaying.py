@@ -155,9 +155,7 @@ class Replay:
 
     def _advance(self, now_ms: int) -> None:
         if now_ms < self._now_ms:
-            raise TimeOrderError(
-                f"t is {now_ms}, after a line with {self._now_ms}; expected times that do not go back"
-            )
+            raise TimeOrderError(f"t is {now_ms}, after a line with {self._now_ms}; expected times that do not go back")
         self._now_ms = now_ms
         if self._next_sweep_ms is None:
             self._next_sweep_ms = now_ms + SWEEP_MS

@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
 from quota_callbacks.replaying import Change, Op, Usage
 from quota_callbacks.sampled_rate import Window
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 MAX_LINE_BYTES: Final = 1024 * 1024
 """Of a line with its end. A usage line has about 100 bytes; more is for members that replay only passes on."""

@@ -4,8 +4,8 @@ One JSON object a line, or a message of a topic. Written by ``plugins.usage_reco
 one place that both know. Pure.
 
 Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one process of the proxy), and
-``sequence``, which begins at 0 for an instance and grows by 1: what is missing in it was lost, and what comes twice is a
-duplicate. A reader passes over fields that it does not know; what an old reader would misunderstand gets a new
+``sequence``, which begins at 0 for an instance and grows by 1: what is missing in it was lost, and what comes twice is
+a duplicate. A reader passes over fields that it does not know; what an old reader would misunderstand gets a new
 ``schema``.
 """
 
@@ -76,8 +76,7 @@ class UsageRecord(RecordHead):
 
 
 class LostRecord(RecordHead):
-    """Records that could not be written, or were removed again, or had no room: what they held, as far as it is known.
-    """
+    """Records that could not be written, or were removed, or had no room, and what they held, where that is known."""
 
     second: int
     """When it was found that they are lost."""

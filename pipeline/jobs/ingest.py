@@ -24,7 +24,9 @@ DAY_S = 86_400
 @LAKE
 @click.option("--from-files", "folder", metavar="PATH", help="The folder that proxies write to.")
 @click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="The cluster with the topic.")
-@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="The topic that proxies write to.")
+@click.option(
+    "--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="The topic that proxies write to."
+)
 @click.option("--kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's consumer, such as for TLS.")
 @click.option("--accept-data-loss", is_flag=True, help="Go on where the topic's retention has removed records.")
 @click.option("--quarantined", is_flag=True, help="Take in what was put aside and is right by now.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.cli import spark_options, told
@@ -26,11 +26,17 @@ SHOWN = 20
 
 @click.command()
 @click.option("--lake", metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
-@click.option("--quotas", metavar="FILE", type=click.Path(dir_okay=False), help="Its [[quotas]] and windows are asked about.")
+@click.option(
+    "--quotas", metavar="FILE", type=click.Path(dir_okay=False), help="Its [[quotas]] and windows are asked about."
+)
 @click.option("--from", "first", metavar="DATE", help="The first day, such as 2026-11-01.")
 @click.option("--to", "last", metavar="DATE", help="The last day.")
-@click.option("--trace", metavar="PATH", help="Instead of the lake: a trace of headrace replay, which has its own quotas.")
-@click.option("--output", metavar="PATH", help="With --trace: where its lines go, each with its throttle time, as Parquet.")
+@click.option(
+    "--trace", metavar="PATH", help="Instead of the lake: a trace of headrace replay, which has its own quotas."
+)
+@click.option(
+    "--output", metavar="PATH", help="With --trace: where its lines go, each with its throttle time, as Parquet."
+)
 @spark_options
 def command(
     *,
@@ -49,7 +55,9 @@ def command(
     """
     if trace is not None:
         if lake or quotas or not output:
-            raise click.UsageError("--trace has quotas of its own and needs --output; --lake and --quotas are for usage")
+            raise click.UsageError(
+                "--trace has quotas of its own and needs --output; --lake and --quotas are for usage"
+            )
         _trace(start_session("what-if", spark), trace, output)
         return
     if lake is None or quotas is None or output is not None:
@@ -58,30 +66,30 @@ def command(
     tables = Lake(start_session("what-if", spark), lake)
     usage = tables.read("usage", schemas.USAGE)
     if first is not None:
-        usage = usage.where(F.col("date") >= F.lit(first).cast("date"))
+        usage = usage.where(sf.col("date") >= sf.lit(first).cast("date"))
     if last is not None:
-        usage = usage.where(F.col("date") <= F.lit(last).cast("date"))
+        usage = usage.where(sf.col("date") <= sf.lit(last).cast("date"))
     tables.replace("what_if", what_if(events_of(usage), fixed_quotas(changes, windows)))
     _say(tables.read("what_if", schemas.WHAT_IF))
 
 
 def _say(answer: DataFrame) -> None:
     totals = answer.groupBy("key", "user", "client_id", "entity").agg(
-        F.sum("events").alias("events"),
-        F.sum("throttled").alias("throttled"),
-        F.sum("refused").alias("refused"),
-        F.max("longest_throttle_ms").alias("longest_ms"),
-        F.sum("waited_ms").alias("waited_ms"),
-        (F.sum("shifted_amount") / F.sum("amount")).alias("shifted"),
-        F.max("longest_shift_ms").alias("longest_shift_ms"),
+        sf.sum("events").alias("events"),
+        sf.sum("throttled").alias("throttled"),
+        sf.sum("refused").alias("refused"),
+        sf.max("longest_throttle_ms").alias("longest_ms"),
+        sf.sum("waited_ms").alias("waited_ms"),
+        (sf.sum("shifted_amount") / sf.sum("amount")).alias("shifted"),
+        sf.max("longest_shift_ms").alias("longest_shift_ms"),
     )
     held = totals.where("throttled > 0 or refused > 0")
     told(f"{totals.count():,} buckets, {held.count():,} of them throttled")
-    for row in held.orderBy(F.desc("waited_ms")).limit(SHOWN).collect():
+    for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
         who = ", ".join(f"{kind}={name}" for kind, name in (("user", row.user), ("client-id", row.client_id)) if name)
         click.echo(
-            f"{row.key} of {who} (quota of {row.entity}): throttled {row.throttled:,} of {row.events:,} seconds, refused"
-            f" {row.refused:,}, waits {row.waited_ms / 1000:,.1f} s in all; {row.shifted:.1%} comes later, by"
+            f"{row.key} of {who} (quota of {row.entity}): throttled {row.throttled:,} of {row.events:,} seconds,"
+            f" refused {row.refused:,}, waits {row.waited_ms / 1000:,.1f} s in all; {row.shifted:.1%} comes later, by"
             f" {row.longest_shift_ms / 1000:,.1f} s at most"
         )
 

@@ -22,7 +22,6 @@ SUFFIX: Final = ".jsonl"
 PART: Final = ".part"
 
 _FINISHED: Final = re.compile(r"usage-.*-(\d+)-(\d+)\.jsonl")
-_UNFINISHED: Final = re.compile(r"\.(usage-.*-(\d+))\.part")
 _TAIL: Final = 64 * 1024
 """Read at a time, from a file's end, to find where its last whole line ends."""
 
@@ -49,16 +48,14 @@ class FileSink:
 
         All or none: raises OSError when the disk is full or gone, with the file as it was before.
         """
-        if self._descriptor is None:
-            self._open(first, now_s)
-        assert self._descriptor is not None
+        descriptor = self._open(first, now_s) if self._descriptor is None else self._descriptor
         data = memoryview(b"\n".join(lines) + b"\n")
         written = 0
         try:
             while written < len(data):
-                written += os.write(self._descriptor, data[written:])
+                written += os.write(descriptor, data[written:])
         except OSError:
-            os.ftruncate(self._descriptor, self._size)
+            os.ftruncate(descriptor, self._size)
             raise
         self._size += written
         self._last = first + len(lines) - 1
@@ -87,15 +84,16 @@ class FileSink:
         """Finish the last file."""
         self.rotate()
 
-    def _open(self, first: int, now_s: float) -> None:
+    def _open(self, first: int, now_s: float) -> int:
         self._path = self._folder / f".{PREFIX}{self._instance}-{first:012}{PART}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
         descriptor = os.open(self._path, flags, 0o644)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._descriptor, self._opened_s, self._size = descriptor, now_s, 0
+        return descriptor
 
     def _recover(self) -> Iterator[Path]:
-        for path in sorted(self._folder.glob(f".{PREFIX}*{PART}")):
+        for path in sorted(self._folder.glob(f".{PREFIX}*-[0-9]*{PART}")):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:  # its writer has just finished it
@@ -127,15 +125,16 @@ class FileSink:
 
 
 def _finish(part: Path, last: int) -> Path:
-    found = _UNFINISHED.fullmatch(part.name)
-    assert found is not None, part.name
-    return part.rename(part.with_name(f"{found[1]}-{last:012}{SUFFIX}"))
+    return part.rename(part.with_name(f"{_name_of(part)}-{last:012}{SUFFIX}"))
+
+
+def _name_of(part: Path) -> str:
+    """Without the dot and the suffix; ends in the sequence number of its first record."""
+    return part.name[1 : -len(PART)]
 
 
 def _last_sequence(part: Path, lines: int) -> int:
-    found = _UNFINISHED.fullmatch(part.name)
-    assert found is not None, part.name
-    return int(found[2]) + lines - 1
+    return int(_name_of(part).rpartition("-")[2]) + lines - 1
 
 
 def _count_lines(path: Path) -> int:

@@ -50,11 +50,9 @@ class UsageOptions:
         return self.folder is not None or self.topic is not None
 
 
-_KNOWN: Final = (
-    "folder", "topic", "bootstrap_servers", "client", "name", "topics", "max_rows", "rotate_s", "rotate_bytes", "keep_bytes",
-)  # fmt: skip
 _FILES_ALONE: Final = ("rotate_s", "rotate_bytes", "keep_bytes")
 _KAFKA_ALONE: Final = ("bootstrap_servers", "client")
+_KNOWN: Final = ("folder", "topic", *_KAFKA_ALONE, "name", "topics", "max_rows", *_FILES_ALONE)
 
 
 def read_options(table: Mapping[str, object]) -> UsageOptions:
@@ -68,7 +66,7 @@ def read_options(table: Mapping[str, object]) -> UsageOptions:
     if servers is not None and topic is None:
         topic = DEFAULT_TOPIC
     if topic is not None and servers is None:
-        raise ValueError(f"{_PATH}.topic is {topic!r} without bootstrap_servers, such as \"broker-0:9092\"")
+        raise ValueError(f'{_PATH}.topic is {topic!r} without bootstrap_servers, such as "broker-0:9092"')
     for name in _FILES_ALONE if folder is None else _KAFKA_ALONE:
         if name in table and (folder or topic):
             raise ValueError(f"{_PATH}.{name} is for {'files (folder)' if folder is None else 'a topic'} alone")

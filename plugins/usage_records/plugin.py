@@ -136,17 +136,15 @@ def instance_name(name: str, worker: int | None, started_ns: int) -> str:
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:
     """The place that the options name. Raises ValueError when it cannot be had."""
-    if options.folder is None:
+    if options.topic is not None and options.bootstrap_servers is not None:
         from plugins.usage_records.kafka_topic import KafkaSink
 
-        assert options.topic is not None
-        assert options.bootstrap_servers is not None
         return KafkaSink(options.topic, options.bootstrap_servers, instance, options.client)
     from plugins.usage_records.files import FileSink
 
     try:
         return FileSink(
-            options.folder,
+            options.folder or ".",
             instance,
             rotate_s=options.rotate_s,
             rotate_bytes=options.rotate_bytes,

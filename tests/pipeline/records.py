@@ -6,7 +6,7 @@ import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
-NOON = 1_790_000_400
+NOON = 1_789_995_600
 """A full hour: 2026-09-21 13:00 UTC."""
 
 _numbers = itertools.count()
@@ -53,8 +53,8 @@ def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:
     """The lake's table `usage` with these records."""
     rows = [tuple(each.get(name) for name in schemas.RECORD.names) for each in records]
     frame = spark.createDataFrame(rows, schemas.RECORD)
-    when = F.timestamp_seconds("second")
-    return frame.withColumns({"date": F.to_date(when), "hour": F.hour(when)}).select(*schemas.USAGE.names)
+    when = sf.timestamp_seconds("second")
+    return frame.withColumns({"date": sf.to_date(when), "hour": sf.hour(when)}).select(*schemas.USAGE.names)
 
 
 def write_lines(path: Path, *records: dict[str, Any] | str) -> None:

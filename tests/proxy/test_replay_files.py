@@ -19,9 +19,9 @@ from click.testing import CliRunner
 
 from proxy.cli import main
 from proxy.replay import replay
+from quota_callbacks.client_quotas import IDLE_EXPIRY_MS, ClientQuotas
 from quota_callbacks.replaying import Replay, Usage
 from quota_callbacks.trace_lines import parse, read, read_windows
-from quota_callbacks.client_quotas import IDLE_EXPIRY_MS, ClientQuotas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,347 @@
+"""Usage records: sums of a second, files, losses, and what the proxy writes of real requests' ends."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from plugins.usage_records.encoding import Encoder
+from plugins.usage_records.files import FileSink
+from plugins.usage_records.options import read_options
+from plugins.usage_records.plugin import UsageRecords, instance_name
+from plugins.usage_records.rows import WAITING_SECONDS, Seconds
+from plugins.usage_records.writer_thread import WriterThread
+from quota_callbacks.hookspecs import PluginContext
+from quota_callbacks.requests import Address, Connection, Request, TopicMutation
+from quota_callbacks.usage_records import SCHEMA_VERSION, UsageRecord
+from quota_callbacks.verdicts import Reason
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from plugins.usage_records.rows import Row
+
+PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
+REASON = Reason(quota="producer_byte_rate", entity="user=alice", observed=2.0, limit=1.0)
+
+
+def request(api_key: int = PRODUCE, user: str = "alice", client_id: str = "app", **members: Any) -> Request:
+    connection = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1), user=user)
+    made = Request(connection, api_key, 9, 1, client_id, members.pop("request_bytes", 100), 10.0)
+    made.forwarded_s, made.reply_s, made.completed_s, made.response_bytes = 10.0, 10.25, 10.5, 40
+    for name, value in members.items():
+        setattr(made, name, value)
+    return made
+
+
+def seconds(max_rows: int = 10) -> Seconds:
+    return Seconds(max_rows, lambda each: 0.5 * (1 + each.api_key))
+
+
+def only(rows: dict[Any, Row]) -> Row:
+    assert len(rows) == 1
+    return next(iter(rows.values()))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_seconds_requests_are_one_row_for_each_sender_and_api() -> None:
+    sums = seconds()
+    for made in (request(), request(request_bytes=50), request(FETCH), request(client_id="other")):
+        sums.add(made, 7)
+    taken, dropped = sums.take(8)
+    assert dropped is None
+    ((second, rows),) = taken
+    assert second == 7
+    assert set(rows) == {("alice", "app", 0, None), ("alice", "app", 1, None), ("alice", "other", 0, None)}
+    row = rows["alice", "app", 0, None]
+    assert (row.requests, row.request_bytes, row.response_bytes) == (2, 150, 80)
+    assert (row.thread_ms, row.broker_s) == (1.0, 0.5)
+
+
+def test_the_present_second_is_not_taken() -> None:
+    sums = seconds()
+    sums.add(request(), 7)
+    assert sums.take(7) == ([], None)
+    sums.add(request(), 7)
+    assert only(sums.take(8)[0][0][1]).requests == 2
+
+
+def test_what_has_no_reply_costs_no_broker_time() -> None:
+    sums = seconds()
+    sums.add(request(error="upstream closed", reply_s=None, completed_s=None, response_bytes=0), 7)
+    row = only(sums.take(8)[0][0][1])
+    assert (row.requests, row.errors, row.thread_ms, row.broker_s) == (1, 1, 0.0, 0.0)
+
+
+def test_throttles_and_refusals_are_told_by_quota_and_shadows_are_not() -> None:
+    sums = seconds()
+    sums.add(request(throttle_ms=300, reason=REASON), 7)
+    sums.add(request(throttle_ms=200, reason=REASON, refused_code=89), 7)
+    sums.add(request(observed_ms=900, reason=REASON), 7)
+    row = only(sums.take(8)[0][0][1])
+    assert row.throttle_ms == {"producer_byte_rate": 500}
+    assert row.throttled == {"producer_byte_rate": 2}
+    assert row.refused == {"producer_byte_rate": 1}
+    assert row.errors == 1
+
+
+def test_mutations_that_the_broker_refused_do_not_count() -> None:
+    sums = seconds()
+    mutations = (TopicMutation(topic="new", partitions=3), TopicMutation(topic="there", partitions=6))
+    sums.add(request(CREATE_TOPICS, mutations=mutations, topic_errors={"new": 0, "there": 36}), 7)
+    sums.add(request(CREATE_TOPICS, mutations=mutations, validate_only=True), 7)
+    sums.add(request(CREATE_TOPICS, mutations=mutations, forwarded_s=None, refused_code=89), 7)
+    assert only(sums.take(8)[0][0][1]).mutations == 3
+
+
+def test_bytes_by_topic_leave_totals_as_they_are() -> None:
+    sums = seconds()
+    sums.add(request(request_bytes=1000), 7)
+    identity = bytes(range(16))
+    sums.add_topics("alice", "app", PRODUCE, [("a", 0, 300, 5), ("a", 1, 200, 5), (identity, 0, 100, -1)])
+    rows = sums.take(8)[0][0][1]
+    assert {name[3]: row.request_bytes for name, row in rows.items()} == {None: 400, "a": 500, identity.hex(): 100}
+    assert sum(row.requests for row in rows.values()) == 1
+
+
+def test_beyond_max_rows_only_the_sender_is_not_told() -> None:
+    sums = seconds(max_rows=3)
+    for number in range(10):
+        sums.add(request(PRODUCE if number % 2 else FETCH, client_id=f"c{number}"), 7)
+    rows = sums.take(8)[0][0][1]
+    known = {("alice", "c0", 1, None), ("alice", "c1", 0, None), ("alice", "c2", 1, None)}
+    assert set(rows) == known | {(None, None, 0, None), (None, None, 1, None)}
+    assert sum(row.requests for row in rows.values()) == 10
+    assert sums.unattributed == 7
+
+
+def test_when_nobody_takes_them_seconds_are_dropped_and_counted() -> None:
+    sums = seconds(max_rows=1)
+    for second in range(WAITING_SECONDS + 5):
+        sums.add(request(), second)
+    taken, dropped = sums.take(WAITING_SECONDS + 5)
+    assert [second for second, _ in taken] == list(range(WAITING_SECONDS))
+    assert dropped is not None
+    assert (dropped.records, dropped.requests, dropped.request_bytes, dropped.response_bytes) == (5, 5, 500, 200)
+    assert sums.take(99) == ([], None)
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_line_has_the_fields_of_a_record_and_numbers_follow() -> None:
+    sums = seconds()
+    sums.add(request(user="bär \ud800", new_producer_ids=2), 7)
+    encoder = Encoder("proxy-1")
+    encoder.cluster = "c"
+    ((second, rows),) = sums.take(8)[0]
+    (line,) = encoder.lines(second, rows)
+    told = json.loads(line)
+    assert set(told) == UsageRecord.__required_keys__
+    assert told["user"] == "bär \ud800"
+    assert (told["schema"], told["kind"], told["sequence"], told["second"]) == (SCHEMA_VERSION, "usage", 0, 7)
+    assert (told["cluster"], told["thread_ms"], told["broker_ms"], told["producer_ids"]) == ("c", 0.5, 250.0, 2)
+    assert json.loads(encoder.end()) == {"schema": 1, "kind": "end", "instance": "proxy-1", "sequence": 1}
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def sink(folder: Path, instance: str = "a-1", **limits: int) -> FileSink:
+    return FileSink(str(folder), instance, **({"rotate_s": 60, "rotate_bytes": 10_000, "keep_bytes": 100_000} | limits))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    files = sink(tmp_path / "made")
+    files.write([b"{0}", b"{1}"], 0, 100.0)
+    assert names(tmp_path / "made") == [".usage-a-1-000000000000.part"]
+    files.write([b"{2}"], 2, 130.0)
+    assert files.tick(159.9) == []
+    files.tick(160.0)
+    (path,) = (tmp_path / "made").iterdir()
+    assert path.name == "usage-a-1-000000000000-000000000002.jsonl"
+    assert path.read_bytes() == b"{0}\n{1}\n{2}\n"
+    files.write([b"{3}"], 3, 161.0)
+    files.close()
+    assert names(tmp_path / "made")[1] == "usage-a-1-000000000003-000000000003.jsonl"
+
+
+def test_a_large_file_is_finished_at_once(tmp_path: Path) -> None:
+    files = sink(tmp_path, rotate_bytes=8)
+    files.write([b"12345678"], 0, 0.0)
+    assert names(tmp_path) == ["usage-a-1-000000000000-000000000000.jsonl"]
+
+
+def test_what_a_dead_writer_left_is_finished_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
+    living = sink(tmp_path, "alive-1")
+    living.write([b"{0}"], 0, 0.0)
+    (tmp_path / ".usage-dead-1-000000000005.part").write_bytes(b'{"a":5}\n{"a":6}\n{"a')
+    (tmp_path / ".usage-dead-1-000000000009.part").write_bytes(b'{"a')
+    assert sink(tmp_path, "next-1").recovered == 1
+    assert names(tmp_path) == [".usage-alive-1-000000000000.part", "usage-dead-1-000000000005-000000000006.jsonl"]
+    assert (tmp_path / names(tmp_path)[1]).read_bytes() == b'{"a":5}\n{"a":6}\n'
+    living.close()
+
+
+def test_the_oldest_files_are_removed_and_told(tmp_path: Path) -> None:
+    files = sink(tmp_path, rotate_bytes=100, keep_bytes=250)
+    for number in range(4):
+        files.write([b"x" * 49] * 2, number * 2, 0.0)
+        os.utime(max(tmp_path.glob("*.jsonl")), (number, number))
+    removed = files.tick(0.0)
+    assert removed == [
+        ("usage-a-1-000000000000-000000000001.jsonl", 2),
+        ("usage-a-1-000000000002-000000000003.jsonl", 2),
+    ]
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sink(tmp_path)
+    files.write([b"{0}"], 0, 0.0)
+    real = os.write
+
+    def full(descriptor: int, data: memoryview) -> int:
+        if len(data) < 6:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(descriptor, data[:5])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space left"):
+        files.write([b"{1234567}"], 1, 0.0)
+    monkeypatch.undo()
+    files.write([b"{2}"], 2, 0.0)
+    files.close()
+    (path,) = tmp_path.iterdir()
+    assert path.read_bytes() == b"{0}\n{2}\n"
+
+
+# --- the thread -------------------------------------------------------------------------------------------------------
+
+
+class Kept:
+    """A sink that keeps lines, and fails when it is told to."""
+
+    recovered = 0
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.full = False
+        self.closed = False
+
+    def write(self, lines: list[bytes], first: int, now_s: float) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        assert json.loads(lines[0])["sequence"] == first
+        self.lines += map(json.loads, lines)
+
+    def tick(self, now_s: float) -> list[tuple[str, int]]:
+        return []
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
+    sums, kept = seconds(), Kept()
+    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None)
+    sums.add(request(), 7)
+    kept.full = True
+    thread._note(sums.take(8))
+    thread._write_taken()
+    assert (kept.lines, thread.lost, thread.written) == ([], 1, 0)
+    kept.full = False
+    sums.add(request(), 8)
+    thread._note(sums.take(9))
+    thread._write_taken()
+    assert [(each["kind"], each["sequence"]) for each in kept.lines] == [("usage", 2), ("lost", 3)]
+    lost = kept.lines[1]
+    assert (lost["records"], lost["requests"], lost["request_bytes"]) == (1, 1, 100)
+    assert lost["reason"] == "No space left on device"
+
+
+def test_closing_writes_what_is_left_and_the_end() -> None:
+    sums, kept = seconds(), Kept()
+
+    def no_loop(_function: object) -> None:
+        raise RuntimeError("the event loop is ending")
+
+    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=no_loop)
+    thread.start()
+    sums.add(request(), 7)
+    thread.close()
+    thread.close()
+    assert [each["kind"] for each in kept.lines] == ["usage", "end"]
+    assert kept.closed
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("table", "said"),
+    [
+        ({"foldr": "x"}, "usage_records.foldr: there is no such option; there are folder, topic"),
+        ({"folder": "x", "topic": "t"}, "has both folder and topic; expected one place"),
+        ({"topic": "t"}, "topic is 't' without bootstrap_servers"),
+        ({"folder": ""}, "folder is ''; expected a text that is not empty"),
+        ({"folder": "x", "max_rows": 0}, "max_rows is 0; expected a whole number of rows from 1 to 1000000"),
+        ({"folder": "x", "rotate_s": True}, "rotate_s is True; expected a whole number of seconds"),
+        ({"folder": "x", "topics": 1}, "topics is 1; expected true or false"),
+        ({"folder": "x", "client": {}}, "client is for a topic alone"),
+        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s is for files (folder) alone"),
+        ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes is 100000000; expected at least"),
+        ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
+    ],
+)
+def test_wrong_options_are_named(table: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match=r"plugins\.options\.usage_records") as caught:
+        read_options(table)
+    assert said in str(caught.value)
+
+
+def test_nothing_is_written_unless_it_is_told_where_to() -> None:
+    assert not read_options({}).enabled
+    assert read_options({"folder": "x"}).enabled
+    assert read_options({"bootstrap_servers": "b:1"}).topic == "headrace-usage"
+
+
+# --- the plugin -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> Iterator[UsageRecords]:
+    made = UsageRecords()
+    made.configure(
+        PluginContext(options={"folder": str(tmp_path), "name": "here"}, quotas=None, request_time_ms=lambda _: 1.0)  # type: ignore[arg-type]
+    )
+    yield made
+    made.close()
+
+
+def test_the_end_of_every_request_and_no_more(plugin: UsageRecords) -> None:
+    assert all(interest.end_only for interest in plugin.request_interest())
+    assert UsageRecords().request_interest() == ()
+
+
+def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    context = PluginContext(options={"folder": str(tmp_path / "file" / "below")}, quotas=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"folder is '.*below': Not a directory; expected a folder"):
+        UsageRecords().configure(context)
+
+
+def test_an_instance_has_a_name_of_its_own() -> None:
+    assert instance_name("host", None, 1_000_000_000) == "host-1000"
+    assert instance_name("host", 3, 1_000_000_000) == "host-3-1000"
