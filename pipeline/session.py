@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -68,6 +69,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
         if settings["spark.master"].startswith("local"):
             settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take the first on the PATH
             settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         if options.packages:
             settings["spark.jars.packages"] = options.packages
