@@ -142,12 +142,18 @@ class _Namer:
         self._go_to(order)
         key = (op, user, client_id)
         if key not in self._names:
-            tags = self._replay.tags(Op(op), user, client_id)
+            tags = self._tags(Op(op), user, client_id)
             named = None if tags is None else _SEPARATOR.join((KEYS[Op(op)].value, *tags.values()))
             if len(self._names) > 100_000:
                 self._names.clear()
             self._names[key] = named
         return self._names[key]
+
+    def _tags(self, op: Op, user: str, client_id: str) -> Mapping[str, str] | None:
+        """None, too, for a bucket that will never have a limit."""
+        if self._quotas.fixed and not self._replay.limited(op, user, client_id):
+            return None
+        return self._replay.tags(op, user, client_id)
 
     def _go_to(self, order: int) -> None:
         if order < self._order:

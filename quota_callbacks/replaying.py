@@ -130,6 +130,11 @@ class Replay:
         """The metric tags that name the bucket as quotas are now; ``None`` when nothing is recorded."""
         return self._callback.quota_metric_tags(KEYS[op], user, client_id)
 
+    def limited(self, op: Op, user: str, client_id: str) -> bool:
+        """Whether the bucket has a limit as quotas are now."""
+        tags = self.tags(op, user, client_id)
+        return tags is not None and self._callback.quota_limit(KEYS[op], tags) is not None
+
     def charge(self, usage: Usage) -> Throttle | Refuse | None:
         """Charge it to its bucket; ``None`` for who is within his quota, or has none. Raises `TimeOrderError`."""
         self._advance(usage.t_ms)
