@@ -204,7 +204,9 @@ def measured(rated: DataFrame, rules: Rules) -> DataFrame:
         sf.sum("refused").alias("refused"),
     )
     entity = Rows.partitionBy(*_ENTITY)
-    recorded = (sf.col("key") == QuotaKey.PRODUCER_IDS_RATE.value) & ~sf.col("estimated") & (sf.col("active_seconds") > 0)
+    recorded = (
+        (sf.col("key") == QuotaKey.PRODUCER_IDS_RATE.value) & ~sf.col("estimated") & (sf.col("active_seconds") > 0)
+    )
     whole = stats.withColumns(
         {
             "entity_seconds": sf.max(sf.when(sf.col("key") == _ACTIVE, sf.col("active_seconds"))).over(entity),
@@ -306,7 +308,9 @@ def _reason(rules: Rules) -> Column:
         _shown(sf.col("p99"), rules),
         sf.coalesce(*(sf.when(sf.col("key") == key.value, f"{rules.span_s(key):,} s") for key in rules.by.keys)),
     )
-    share = f"at most {rules.allow_throttled * 100:g} % of these seconds are" if rules.allow_throttled else "no second is"
+    share = (
+        f"at most {rules.allow_throttled * 100:g} % of these seconds are" if rules.allow_throttled else "no second is"
+    )
     raised = sf.format_string(
         f"; x %s would not be enough: {share} throttled only from %s on",
         _number(sf.col("factor")),

@@ -10,6 +10,8 @@ import csv
 import io
 from decimal import Decimal
 from enum import StrEnum
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
@@ -22,7 +24,7 @@ from pipeline.prices import NO_TEAM, UNATTRIBUTED
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from pipeline.prices import Item, PriceSheet
 
@@ -38,7 +40,6 @@ _SENDER: Final = ("user", "client_id")
 _SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in (*_SENDER, "team"))
 ENDS: Final = ("discount", "minimum", "total")
 """The last lines of a bill."""
-
 _BY_QUOTA: Final = ("throttled", "throttle_ms", "refused")
 
 
@@ -158,64 +159,89 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
     ``days`` (`schemas.ROLLUP_DAY`) has whole periods. Amounts are rounded half up, line by line, and totals are the
     sums of these. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
     """
-    lines = _lines(_by_team(days, sheet.items(), period), sheet)
-    both = lines.unionByName(_ends(lines, sheet), allowMissingColumns=True)
-    return both.withColumns({"period": sf.lit(period.value), "currency": sf.lit(sheet.currency)}).select(
-        *(sf.col(field.name).cast(field.dataType).alias(field.name) for field in schemas.CHARGEBACK.fields)
+    items = sheet.items()
+    used = _by_team(days, items, period).join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
+    priced = used.withColumns(
+        {f"price_{item.key}": _given(f"own_{item.key}", sheet.prices().get(item.key)) for item in items}
+    )
+    amounts = {
+        f"amount_{item.key}": _rounded(sf.col(item.key) * sf.col(f"price_{item.key}") / item.divisor, sheet)
+        for item in items
+    }
+    with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts))))
+    percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
+    zero, nobody = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
+    totals = (
+        with_sum.withColumn("discount", -_rounded(sf.col("sum") * percent / 100, sheet))
+        .withColumn("reduced", _money(sf.col("sum") + sf.col("discount")))
+        .withColumn("minimum", _money(sf.when(nobody, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero))))
+        .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
+    )
+    lines = [
+        (item.name, sf.col(item.key), item.unit, sf.col(item.key) / item.divisor, item.per, f"price_{item.key}", amount)
+        for item, amount in zip(items, amounts, strict=True)
+    ]
+    lines += [(end, sf.lit(None), None, sf.lit(None), None, None, end) for end in ENDS]
+    cells = [_line(number, sheet.currency, period, *line) for number, line in enumerate(lines, 1)]
+    return (
+        totals.select(sf.inline(sf.array(*cells)))
+        .where(~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0))
+        .select(*schemas.CHARGEBACK.names)
     )
 
 
 def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFrame:
-    """What each team has used in a period: ``date``, ``team``, ``key`` of the price, ``used``."""
+    """What each team has used in a period: ``date``, ``team``, and a column for each price."""
     team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
     start = (sf.col("date") if period is Period.DAY else sf.trunc("date", "month")).alias("date")
     sums = [sf.sum(sf.col(item.column).cast(schemas.USED)).cast(schemas.USED).alias(item.key) for item in items]
-    return days.groupBy(start, team).agg(*sums).unpivot(["date", "team"], None, "key", "used")
+    return days.groupBy(start, team).agg(*sums)
 
 
-def _lines(used: DataFrame, sheet: PriceSheet) -> DataFrame:
-    """With the price of each, and what it makes."""
-    spark, price_type = used.sparkSession, schemas.PRICE.simpleString()
-    everybodys, zero = sheet.prices(), Decimal(0)
-    items = [
-        (item.key, line, item.name, item.unit, item.per, Decimal(item.divisor), everybodys.get(item.key, zero))
-        for line, item in enumerate(sheet.items(), 1)
+def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
+    """What single teams pay: ``team``, ``percent``, ``own_minimum``, and a column for each price; null as everybody."""
+    items = sheet.items()
+    rows = [
+        (team, terms.discount_percent, terms.minimum, *(terms.prices().get(item.key) for item in items))
+        for team, terms in sheet.teams.items()
     ]
-    columns = f"key string, line int, item string, unit string, per string, divisor decimal(10,0), usual {price_type}"
-    priced = spark.createDataFrame(items, columns)
-    own = [(team, key, price) for team, terms in sheet.teams.items() for key, price in terms.prices().items()]
-    owned = spark.createDataFrame(own, f"team string, key string, own {price_type}")
-    return (
-        used.join(sf.broadcast(priced), "key")
-        .join(sf.broadcast(owned), ["team", "key"], "left")
-        .withColumn("price", sf.coalesce("own", "usual"))
-        .withColumn("quantity", (sf.col("used") / sf.col("divisor")).cast(schemas.AMOUNT))
-        .withColumn("amount", _rounded(sf.col("used") * sf.col("price") / sf.col("divisor"), sheet))
-        .select("date", "team", "line", "item", "used", "unit", "quantity", "per", "price", "amount")
+    columns = ("percent", "own_minimum", *(f"own_{item.key}" for item in items))
+    price = schemas.PRICE.simpleString()
+    return spark.createDataFrame(rows, ", ".join(["team string", *(f"{name} {price}" for name in columns)]))
+
+
+def _line(
+    number: int,
+    currency: str,
+    period: Period,
+    item: str,
+    used: Column,
+    unit: str | None,
+    quantity: Column,
+    per: str | None,
+    price: str | None,
+    amount: str,
+) -> Column:
+    cells = (
+        sf.lit(period.value), sf.col("date"), sf.col("team"), sf.lit(number), sf.lit(item), used, sf.lit(unit), quantity,
+        sf.lit(per), sf.lit(None) if price is None else sf.col(price), sf.col(amount), sf.lit(currency),
+    )  # fmt: skip
+    return sf.struct(
+        *(
+            cell.cast(field.dataType).alias(field.name)
+            for cell, field in zip(cells, schemas.CHARGEBACK.fields, strict=True)
+        )
     )
 
 
-def _ends(lines: DataFrame, sheet: PriceSheet) -> DataFrame:
-    """Discount and minimum, where there are any, and the total."""
-    spark, price_type = lines.sparkSession, schemas.PRICE.simpleString()
-    terms = [(team, terms.discount_percent, terms.minimum) for team, terms in sheet.teams.items()]
-    own = spark.createDataFrame(terms, f"team string, percent {price_type}, own_minimum {price_type}")
-    zero = sf.lit(Decimal(0))
-    least = sf.when(sf.col("team").isin(NO_TEAM, UNATTRIBUTED), zero).otherwise(
-        sf.coalesce("own_minimum", sf.lit(sheet.minimum or Decimal(0)))
-    )
-    sums = (
-        lines.groupBy("date", "team")
-        .agg(sf.sum("amount").cast(schemas.AMOUNT).alias("sum"))
-        .join(sf.broadcast(own), "team", "left")
-        .withColumn("discount", -_rounded(sf.col("sum") * sf.coalesce("percent", zero) / 100, sheet))
-        .withColumn("minimum", sf.greatest(least - sf.col("sum") - sf.col("discount"), zero).cast(schemas.AMOUNT))
-        .withColumn("total", (sf.col("sum") + sf.col("discount") + sf.col("minimum")).cast(schemas.AMOUNT))
-        .unpivot(["date", "team"], list(ENDS), "item", "amount")
-    )
-    number = sf.array_position(sf.array(*map(sf.lit, ENDS)), sf.col("item")) + len(sheet.items())
-    return sums.where((sf.col("amount") != 0) | (sf.col("item") == "total")).withColumn("line", number)
+def _given(own: str, everybodys: Decimal | None) -> Column:
+    """A team's own price, or else everybody's, or else 0."""
+    return sf.coalesce(own, sf.lit(everybodys or Decimal(0)).cast(schemas.PRICE))
+
+
+def _money(amount: Column) -> Column:
+    return amount.cast(schemas.AMOUNT)
 
 
 def _rounded(amount: Column, sheet: PriceSheet) -> Column:
-    return sf.round(amount, sheet.decimals).cast(schemas.AMOUNT)
+    return _money(sf.round(amount, sheet.decimals))

@@ -67,7 +67,9 @@ SHOWN = 20
     "--least",
     multiple=True,
     metavar="KEY=VALUE",
-    help="No quota of this key is lower.  [default: " + ", ".join(f"{key}={DEFAULT_LEAST[key]:g}" for key in QuotaKey) + "]",
+    help="No quota of this key is lower.  [default: "
+    + ", ".join(f"{key}={DEFAULT_LEAST[key]:g}" for key in QuotaKey)
+    + "]",
 )
 @click.option(
     "--least-seconds",
@@ -77,7 +79,9 @@ SHOWN = 20
     help="Entities active for less have no quota of their own.",
 )
 @click.option("--no-default", is_flag=True, help="No quotas for the default entity.")
-@click.option("--toml", metavar="FILE", type=click.Path(dir_okay=False), help="[[quotas]] for the proxy's configuration.")
+@click.option(
+    "--toml", metavar="FILE", type=click.Path(dir_okay=False), help="[[quotas]] for the proxy's configuration."
+)
 @click.option("--commands", metavar="FILE", type=click.Path(dir_okay=False), help="The same as kafka-configs commands.")
 @click.option(
     "--bootstrap-server",
@@ -135,7 +139,9 @@ def command(
         usage = usage.where(sf.col("cluster") == cluster)
     if not _looked_at(usage, tables, cluster):
         return
-    tables.replace("recommendations", recommend(usage, rules).repartition(1).sortWithinPartitions("user", "client_id", "key"))
+    tables.replace(
+        "recommendations", recommend(usage, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
+    )
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
     _say(found)
     if toml is not None or commands is not None:
@@ -167,7 +173,9 @@ def _looked_at(usage: DataFrame, tables: Lake, cluster: str | None) -> bool:
     ).collect()[0]
     if not found.records:
         where = "" if cluster is None else f" of cluster {cluster}"
-        told(f"there is no usage{where} in {tables.root} on these days: nothing is recommended, and nothing was written")
+        told(
+            f"there is no usage{where} in {tables.root} on these days: nothing is recommended, and nothing was written"
+        )
         return False
     told(f"{found.records:,} records from {found.since} to {found.until} UTC")
     if found.unattributed:
@@ -207,7 +215,9 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
     left_out = by_entity.count() - len(quotas)
     head = ["# Recommended by headrace pipeline recommend, from what was used.\n"]
     if left_out:
-        head.append(f"# {left_out:,} smaller entities are left out (--most {most}); the table recommendations has them.\n")
+        head.append(
+            f"# {left_out:,} smaller entities are left out (--most {most}); the table recommendations has them.\n"
+        )
         told(f"{left_out:,} smaller entities are left out of the files (--most {most})")
     if toml is not None:
         write_file(toml, [*head, "\n", as_toml(quotas)])
@@ -215,5 +225,3 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
     if commands is not None:
         write_file(commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
         told(f"the commands are in {commands}")
-
-

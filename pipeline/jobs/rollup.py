@@ -95,7 +95,9 @@ def _say(days: DataFrame, hours: DataFrame) -> None:
         sf.sum("requests").alias("requests"),
         sf.sum(size).alias("bytes"),
         sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
-        sf.coalesce(sf.sum(sf.when(sf.col("user").isNotNull() & sf.col("team").isNull(), size)), sf.lit(0)).alias("no_team"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNotNull() & sf.col("team").isNull(), size)), sf.lit(0)).alias(
+            "no_team"
+        ),
     ).collect()[0]
     until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
     told(
@@ -129,8 +131,12 @@ def _say_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
     found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
     told(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")
     for row in totals.orderBy(sf.desc("amount"), "date", "team").limit(SHOWN).collect():
-        told(f"  {row.date:{'%Y-%m' if period is Period.MONTH else '%Y-%m-%d'}}  {row.team}  {_money(row.amount, sheet)}")
-    billed = {row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()}
+        told(
+            f"  {row.date:{'%Y-%m' if period is Period.MONTH else '%Y-%m-%d'}}  {row.team}  {_money(row.amount, sheet)}"
+        )
+    billed = {
+        row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()
+    }
     for team in sorted(sheet.teams.keys() - billed):
         told(f"the price sheet has terms for team {team}, of which there is no usage")
 

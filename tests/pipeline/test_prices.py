@@ -58,7 +58,10 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
         ('currency = "euro"\nper_producer_id = 1', ':1: currency = "euro": expected three capital letters'),
         ('currency = "EUR"', "prices nothing; expected at least one of per_gib_produced"),
         ('currency = "EUR"\nper_producer_id = -1', ":2: per_producer_id = -1: expected a number from 0"),
-        ('currency = "EUR"\nper_producer_id = 100000000', "per_producer_id = 100000000: expected a number from 0 to 99,999"),
+        (
+            'currency = "EUR"\nper_producer_id = 100000000',
+            "per_producer_id = 100000000: expected a number from 0 to 99,999",
+        ),
         ('currency = "EUR"\nper_producer_id = nan', "per_producer_id = NaN: expected a number"),
         ('currency = "EUR"\nper_producer_id = true', "per_producer_id = true: expected a number"),
         ('currency = "EUR"\nper_producer_id = "1"', 'per_producer_id = "1": expected a number'),
@@ -67,7 +70,10 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
         ('currency = "EUR"\nper_producer_id = 1\ndecimals = 7', "decimals = 7: expected a whole number from 0 to 6"),
         ('currency = "EUR"\nper_producer_id = 1\nminimum = 0.005', "minimum = 0.005: more decimals than amounts have"),
         ('currency = "EUR"\nper_producer_id = 1\n[teams.a]\nminimum = 0.005', "teams.a.minimum = 0.005: more decimals"),
-        ('currency = "EUR"\nper_producer_id = 1\n[teams.a]\ndiscount_percent = 101', ":4: teams.a.discount_percent = 101"),
+        (
+            'currency = "EUR"\nper_producer_id = 1\n[teams.a]\ndiscount_percent = 101',
+            ":4: teams.a.discount_percent = 101",
+        ),
         ('currency = "EUR"\nper_producer_id = 1\n[teams.a]\ncurrency = "USD"', "teams.a.currency: unknown key"),
         ('currency = "EUR"\nper_producer_id = 1\n[teams]\na = 5', "teams.a = 5: expected a table, headed [teams.a]"),
         ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is no team'),
