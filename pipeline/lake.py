@@ -89,7 +89,7 @@ class Lake:
 
 
 def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFrame:
-    """The rows from the day ``first`` to the day ``last``, by their ``date``; ``None``: from the beginning, to the end."""
+    """The rows from the day ``first`` to the day ``last``, by their ``date``; ``None`` is no bound."""
     from pyspark.sql import functions as sf
 
     if first is not None:

@@ -49,12 +49,12 @@ DEFAULT_LEAST: Final[Mapping[QuotaKey, float]] = {
     QuotaKey.CONTROLLER_MUTATION_RATE: 1,
     QuotaKey.PRODUCER_IDS_RATE: 10,
 }
-"""Bytes: one request of 1 MiB (``max.request.size``, ``max.partition.fetch.bytes``) after a pause is 104,858 a second over
-Kafka's shortest window, 10 s. The others: a topic of 11 partitions at once, a deployment of ten producers."""
+"""Bytes: one request of 1 MiB (``max.request.size``, ``max.partition.fetch.bytes``) after a pause is 104,858 a second
+over Kafka's shortest window, 10 s. The others: a topic of 11 partitions at once, a deployment of ten producers."""
 
 _ESTIMATED: Final = (
-    "; ids are counted by InitProducerId requests, since none were recorded: an upper bound of those that were new, while"
-    " producers that only go on count once an hour and are not seen here"
+    "; ids are counted by InitProducerId requests, since none were recorded: an upper bound of those that were new,"
+    " while producers that only go on count once an hour and are not seen here"
 )
 _ENTITY: Final = ("user", "client_id")
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -250,7 +250,7 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         " own headroom, is %s",
         sf.lit(round(WIDELY * 100)),
         sf.col("_entities"),
-        _shown(sf.col("wanted"), rules),
+        _shown(sf.col("wanted")),
     )
     return (
         over_entities.withColumns({each: sf.lit(value).cast("string") for each, value in name.items()})
@@ -285,7 +285,7 @@ def rounded_up(value: Column) -> Column:
     return sf.round(sf.ceil(value / step - 1e-9) * step, 9)
 
 
-def _shown(rate: Column, rules: Rules) -> Column:
+def _shown(rate: Column) -> Column:
     """With its unit, for people."""
     steps = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
     sized = sf.coalesce(
@@ -305,7 +305,7 @@ def _reason(rules: Rules) -> Column:
     measured = sf.format_string(
         "99 %% of %,d active seconds are at %s or less, over %s",
         sf.col("active_seconds"),
-        _shown(sf.col("p99"), rules),
+        _shown(sf.col("p99")),
         sf.coalesce(*(sf.when(sf.col("key") == key.value, f"{rules.span_s(key):,} s") for key in rules.by.keys)),
     )
     share = (
@@ -314,11 +314,12 @@ def _reason(rules: Rules) -> Column:
     raised = sf.format_string(
         f"; x %s would not be enough: {share} throttled only from %s on",
         _number(sf.col("factor")),
-        _shown(sf.col("need"), rules),
+        _shown(sf.col("need")),
     )
     multiplied = sf.format_string("; x %s headroom", _number(sf.col("factor")))
     held = sf.format_string(
-        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d: nobody saw how much was wanted",
+        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d: nobody saw how much was"
+        " wanted",
         sf.col("throttled"),
         sf.col("refused"),
     )
@@ -334,7 +335,7 @@ def _reason(rules: Rules) -> Column:
 def _raised(rules: Rules) -> Column:
     """Where the least is more than what was wanted."""
     least = _by_key(rules, lambda key: rules.least[QuotaKey(key)])
-    told = sf.format_string("; raised to %s, the least for this key", _shown(least, rules))
+    told = sf.format_string("; raised to %s, the least for this key", _shown(least))
     return sf.when(least > rounded_up(sf.col("wanted")), told).otherwise("")
 
 

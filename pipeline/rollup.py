@@ -177,15 +177,12 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
         .withColumn("minimum", _money(sf.when(nobody, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero))))
         .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
     )
-    lines = [
-        (item.name, sf.col(item.key), item.unit, sf.col(item.key) / item.divisor, item.per, f"price_{item.key}", amount)
-        for item, amount in zip(items, amounts, strict=True)
-    ]
-    lines += [(end, sf.lit(None), None, sf.lit(None), None, None, end) for end in ENDS]
-    cells = [_line(number, sheet.currency, period, *line) for number, line in enumerate(lines, 1)]
+    lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
+    lines += [_line(number, end, sf.col(end)) for number, end in enumerate(ENDS, len(items) + 1)]
     return (
-        totals.select(sf.inline(sf.array(*cells)))
+        totals.select(sf.inline(sf.array(*lines)))
         .where(~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0))
+        .withColumns({"period": sf.lit(period.value), "currency": sf.lit(sheet.currency)})
         .select(*schemas.CHARGEBACK.names)
     )
 
@@ -210,26 +207,28 @@ def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
     return spark.createDataFrame(rows, ", ".join(["team string", *(f"{name} {price}" for name in columns)]))
 
 
-def _line(
-    number: int,
-    currency: str,
-    period: Period,
-    item: str,
-    used: Column,
-    unit: str | None,
-    quantity: Column,
-    per: str | None,
-    price: str | None,
-    amount: str,
-) -> Column:
-    cells = (
-        sf.lit(period.value), sf.col("date"), sf.col("team"), sf.lit(number), sf.lit(item), used, sf.lit(unit), quantity,
-        sf.lit(per), sf.lit(None) if price is None else sf.col(price), sf.col(amount), sf.lit(currency),
-    )  # fmt: skip
+def _item_line(number: int, item: Item) -> Column:
+    return _line(
+        number,
+        item.name,
+        sf.col(f"amount_{item.key}"),
+        used=sf.col(item.key),
+        unit=sf.lit(item.unit),
+        quantity=sf.col(item.key) / item.divisor,
+        per=sf.lit(item.per),
+        price=sf.col(f"price_{item.key}"),
+    )
+
+
+def _line(number: int, item: str, amount: Column, **more: Column) -> Column:
+    cells = {"date": sf.col("date"), "team": sf.col("team"), "line": sf.lit(number), "item": sf.lit(item), **more}
+    cells["amount"] = amount
+    of_all = ("period", "currency")
     return sf.struct(
         *(
-            cell.cast(field.dataType).alias(field.name)
-            for cell, field in zip(cells, schemas.CHARGEBACK.fields, strict=True)
+            cells.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
+            for field in schemas.CHARGEBACK.fields
+            if field.name not in of_all
         )
     )
 

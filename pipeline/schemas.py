@@ -169,9 +169,9 @@ CHARGEBACK: Final = _columns(
     amount=AMOUNT,
     currency=_TEXT,
 )
-"""A line of a bill. ``date``: the first day of the ``period``, which is a day or a month. ``used`` is exact, in ``unit``;
-``quantity`` is the same in the unit that the ``price`` is ``per``. Those are null in the lines ``discount``, ``minimum``
-and ``total``, which is the sum of the lines before it."""
+"""A line of a bill. ``date``: the first day of the ``period``, which is a day or a month. ``used`` is exact, in
+``unit``; ``quantity`` is the same in the unit that the ``price`` is ``per``. Those are null in the lines ``discount``,
+``minimum`` and ``total``, which is the sum of the lines before it."""
 
 RECOMMENDATIONS: Final = _columns(
     user=_TEXT,
@@ -191,8 +191,9 @@ RECOMMENDATIONS: Final = _columns(
 """A quota for each entity (null: not part of it) and key, in the key's unit.
 
 ``p50`` to ``peak``: the rate over the quota's own window, at the seconds in which something was used, as many as
-``active_seconds``. ``burst``: the most in a second, by ``p99``; ``headroom``: the quota, by ``p99``. ``throttled``: requests
-that this quota throttled. Of the default entity, ``p50`` to ``headroom`` are 95th percentiles over the entities."""
+``active_seconds``. ``burst``: the most in a second, by ``p99``; ``headroom``: the quota, by ``p99``. ``throttled``:
+requests that this quota throttled. Of the default entity, ``p50`` to ``burst`` are 95th percentiles over the
+entities."""
 
 COSTS: Final = _columns(
     api_key=_INT,

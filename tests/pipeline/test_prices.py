@@ -98,7 +98,7 @@ def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="prices.toml: cannot be read: no such file or directory"):
+    with pytest.raises(InputError, match=r"prices\.toml: cannot be read: no such file or directory"):
         read_prices(str(tmp_path / "prices.toml"))
 
 

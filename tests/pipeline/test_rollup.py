@@ -32,7 +32,8 @@ MONDAY, TUESDAY = dt.date(2026, 9, 21), dt.date(2026, 9, 22)
 RECORDS = [
     record(request_bytes=1000, response_bytes=50, thread_ms=0.5, broker_ms=2.0),
     record(NOON + 3599, requests=3, errors=1, request_bytes=2000, response_bytes=150, thread_ms=1.5, broker_ms=2.0),
-    record(api_key=1, request_bytes=100, response_bytes=9000, throttled={"request_percentage": 2, "consumer_byte_rate": 3},
+    record(api_key=1, request_bytes=100, response_bytes=9000,
+           throttled={"request_percentage": 2, "consumer_byte_rate": 3},
            throttle_ms={"request_percentage": 20, "consumer_byte_rate": 300}),
     record(NOON + 1, api_key=78, request_bytes=100, response_bytes=700, refused={"controller_mutation_rate": 4}),
     record(NOON + 3600, api_key=19, request_bytes=70, response_bytes=30, mutations=12),
