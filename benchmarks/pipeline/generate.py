@@ -110,11 +110,11 @@ def _as_records(used: DataFrame) -> DataFrame:
     columns: dict[str, Column] = {
         "date": sf.to_date(when),
         "hour": sf.hour(when),
-        "instance": sf.format_string("made-%d", sf.pmod("id", sf.lit(INSTANCES))),
+        "instance": _chosen("made", sf.pmod("id", sf.lit(INSTANCES)), INSTANCES),
         "sequence": sf.floor(sf.col("id") / INSTANCES),
         "cluster": sf.lit("made"),
-        "user": sf.format_string("user-%05d", "rank"),
-        "client_id": sf.format_string("app-%d", "client_number"),
+        "user": sf.concat(sf.lit("user-"), sf.col("rank").cast("string")),
+        "client_id": _chosen("app", sf.col("client_number"), CLIENT_IDS),
         "topic": sf.lit(None),
         "errors": sf.when(sf.col("luck") > 0.99, 1).otherwise(0),
         "thread_ms": thread_ms,
@@ -129,6 +129,11 @@ def _as_records(used: DataFrame) -> DataFrame:
     return sized.select(
         *(columns.get(name, sf.col(name)).cast(types[name]).alias(name) for name in schemas.USAGE.names)
     )
+
+
+def _chosen(prefix: str, number: Column, count: int) -> Column:
+    """One of ``count`` names. Names that are put together, record by record, take longer than all else."""
+    return sf.elt(number.cast("int") + 1, *(sf.lit(f"{prefix}-{each}") for each in range(count)))
 
 
 def _uniform(seed: int, what: str) -> Column:
