@@ -6,6 +6,7 @@
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written
     events          usage records and traces as the events that quotas are charged with
+    instances       what each instance has recorded, and what is missing
     quota_files     quotas as files: read for what-if, written by recommend
 
     ingest          records from Kafka or files into the lake
