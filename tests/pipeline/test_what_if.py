@@ -75,7 +75,7 @@ def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [2, 5])
 def test_event_for_event_the_same_as_replay(spark: SparkSession, seed: int) -> None:
     trace = random_trace(seed)
     expected = [(each["throttle_time_ms"], each["accepted"]) for each in answers(*trace)]
