@@ -47,7 +47,8 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
     every = loads(UNCOMMENTED)
     plain = loads(SAMPLE)
     assert every.quotas
-    assert every.plugins.options == {"tracing": {"enabled": True, "sample_ratio": 0.01}}
+    tracing, usage_records = {"enabled": True, "sample_ratio": 0.01}, {"folder": "usage"}
+    assert every.plugins.options == {"tracing": tracing, "usage_records": usage_records}
     assert every.limits == plain.limits
     assert every.listen.advertised == plain.listen.advertised
     assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)
