@@ -122,7 +122,16 @@ def recommend(usage: DataFrame, rules: Rules) -> DataFrame:
     Left out is usage that does not tell its sender, and that of names that no quota can have: empty ones, and one that
     is spelled as the default entity is.
     """
-    needs = with_quotas(measured(rates(demand(usage, rules), rules), rules), rules)
+    return recommendations(needs_of(usage, rules), rules)
+
+
+def needs_of(usage: DataFrame, rules: Rules) -> DataFrame:
+    """What each entity needs of each key (`with_quotas`): few rows that took long, and worth to be kept."""
+    return with_quotas(measured(rates(demand(usage, rules), rules), rules), rules)
+
+
+def recommendations(needs: DataFrame, rules: Rules) -> DataFrame:
+    """Of `needs_of`: the entities that were active for long enough, and the default entity."""
     own = needs.where(sf.col("entity_seconds") >= rules.least_seconds).withColumn("reason", _reason(rules))
     if not rules.default:
         return own.select(*schemas.RECOMMENDATIONS.names)
@@ -308,11 +317,9 @@ def _reason(rules: Rules) -> Column:
         _shown(sf.col("p99")),
         sf.coalesce(*(sf.when(sf.col("key") == key.value, f"{rules.span_s(key):,} s") for key in rules.by.keys)),
     )
-    share = (
-        f"at most {rules.allow_throttled * 100:g} % of these seconds are" if rules.allow_throttled else "no second is"
-    )
+    share = f"at most {rules.allow_throttled * 100:g} %% of the seconds" if rules.allow_throttled else "no second"
     raised = sf.format_string(
-        f"; x %s would not be enough: {share} throttled only from %s on",
+        f"; x %s is not enough: it takes %s for {share} to be throttled",
         _number(sf.col("factor")),
         _shown(sf.col("need")),
     )

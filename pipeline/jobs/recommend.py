@@ -11,7 +11,7 @@ from pipeline import schemas
 from pipeline.cli import FROM, LAKE, TO, settings_of, spark_options, told, write_file
 from pipeline.lake import Lake, of_days
 from pipeline.quota_files import as_kafka_configs, as_toml, read_windows
-from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, recommend
+from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
 from pipeline.session import start_session
 from quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
 
@@ -139,11 +139,17 @@ def command(
         usage = usage.where(sf.col("cluster") == cluster)
     if not _looked_at(usage, tables, cluster):
         return
-    tables.replace(
-        "recommendations", recommend(usage, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
-    )
+    needs = needs_of(usage, rules).persist()
+    try:
+        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
+        tables.replace("recommendations", found)
+        brief = needs.where(sf.col("entity_seconds") < least_seconds).select("user", "client_id").distinct().count()
+    finally:
+        needs.unpersist()
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
     _say(found)
+    if brief:
+        told(f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
 
