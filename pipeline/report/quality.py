@@ -59,7 +59,7 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
     table = Table(
         caption=f"Instances with gaps, at most {sums.SHOWN}",
         columns=(
-            Column(title="instance"), Column(title="from, UTC"), Column(title="to, UTC"),
+            Column(title="instance"), Column(title="from, UTC", whole=True), Column(title="to, UTC", whole=True),
             Column(title="seen", number=True), Column(title="missing", number=True), Column(title="gaps", number=True),
             Column(title="said to be lost", number=True), Column(title="ended"),
         ),
@@ -108,7 +108,11 @@ def _aside(quarantine: DataFrame | None) -> Found:
         rows.append((others(reasons.other_rows), words.count(reasons.others["lines"]), ""))
     table = Table(
         caption="Lines in quarantine, by reason; N is any number",
-        columns=(Column(title="reason"), Column(title="lines", number=True), Column(title="last found, UTC")),
+        columns=(
+            Column(title="reason"),
+            Column(title="lines", number=True),
+            Column(title="last found, UTC", whole=True),
+        ),
         rows=tuple(rows),
     )
     told = (

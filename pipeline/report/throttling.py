@@ -26,7 +26,7 @@ _THROTTLED: Final = (
     Column(title="mean", number=True),
     Column(title="requests refused", number=True),
 )
-_SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title="quota key"))
+_SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title="quota key", whole=True))
 
 
 def throttling(throttled: DataFrame, total: Numbers) -> Content:
@@ -60,7 +60,7 @@ def throttling(throttled: DataFrame, total: Numbers) -> Content:
     senders.append(("all", "", "", *_throttled(top.total)))
     figures = (_over_time(throttled, total, [row["key"] for row in by_key.rows]),) if summed["throttled"] else ()
     tables = (
-        Table(caption="By quota key", columns=(Column(title="quota key"), *_THROTTLED), rows=tuple(keys)),
+        Table(caption="By quota key", columns=(Column(title="quota key", whole=True), *_THROTTLED), rows=tuple(keys)),
         Table(
             caption=f"By sender and quota key, at most {sums.SHOWN}: the longest in all first",
             columns=(*_SENDER, *_THROTTLED),
@@ -122,7 +122,7 @@ def what_if(answer: DataFrame) -> Content:
     columns = ("buckets", "of them throttled", "throttled seconds", "refused", "waits", "waiting in all", "comes later")
     table = Table(
         caption="By quota key",
-        columns=(Column(title="quota key"), *(Column(title=title, number=True) for title in columns)),
+        columns=(Column(title="quota key", whole=True), *(Column(title=title, number=True) for title in columns)),
         rows=tuple(
             (
                 words.name(row["key"]), words.count(row["buckets"]), words.count(row["held"]),
