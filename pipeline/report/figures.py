@@ -61,13 +61,19 @@ def over_time(*, caption: str, told: str, unit: str, rows: Sequence[Row], series
             # Vega takes times for the local ones of whoever draws, unless it is told.
             "x": {"field": "start", "type": "temporal", "scale": {"type": "utc"}, "axis": _TIMES},
             "x2": {"field": "end"},
-            "y": {"field": "from", "type": "quantitative", "axis": {"title": unit, "tickCount": 4, "minExtent": 45}},
+            "y": {"field": "from", "type": "quantitative", "axis": {**_axis(unit, rows), "minExtent": 45}},
             "y2": {"field": "to"},
             "color": _color(series),
             "description": {"field": "told"},
         },
     }
     return _figure(caption, told, spec)
+
+
+def _axis(unit: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Counts have whole ticks."""
+    axis: dict[str, Any] = {"title": unit, "tickCount": 4}
+    return {**axis, "tickMinStep": 1} if all(isinstance(row["value"], int) for row in rows) else axis
 
 
 def _stacked(rows: Sequence[Row], series: Sequence[str]) -> list[Row]:

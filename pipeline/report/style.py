@@ -47,6 +47,7 @@ thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; overflo
 tbody th { font-weight: 400; }
 tbody tr:hover { background: var(--band); }
 tbody th, td { max-width: 26rem; min-width: 4.5rem; overflow-wrap: anywhere; }
+tbody th { min-width: 8rem; }
 td.n { min-width: 0; }
 .k { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }

@@ -140,8 +140,7 @@ def what_if(answer: DataFrame) -> Content:
 
 def _held(held: sums.Ranking) -> Table:
     titles = (
-        "quota", "seconds", "throttled", "refused", "longest throttle", "waits", "waiting in all", "comes later",
-        "latest by",
+        "quota", "throttled seconds", "refused", "longest throttle", "waiting in all", "comes later", "at most by",
     )  # fmt: skip
     rows = [
         (
@@ -161,11 +160,9 @@ def _held(held: sums.Ranking) -> Table:
 
 def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None) -> tuple[str, ...]:
     return (
-        words.count(row["events"]),
-        words.count(row["throttled"]),
+        f"{words.count(row['throttled'])} of {words.count(row['events'])}",
         words.count(row["refused"]),
         words.duration(longest_ms),
-        words.count(row["waits"]),
         words.duration(row["waited_ms"]),
         words.share(row["shifted_amount"], row["amount"]),  # of different keys they have no sum
         words.duration(shift_ms),

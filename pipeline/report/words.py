@@ -75,6 +75,11 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def some(value: int, noun: str) -> str:
+    """So many of a noun, whose plural has an s."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
 def number(value: float | None) -> str:
     """Three significant digits, never an exponent, by thousands; whole numbers as they are."""
     if value is None or not math.isfinite(value):
