@@ -131,7 +131,7 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
     unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
     if unnamed is not None and unnamed[0]:
         sentences.append(
-            f"{UNNAMED} made {words.count(unnamed[0])} requests: in a second with more senders than a proxy keeps rows"
+            f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
             " for, all others are one row."
         )
     parts = (
