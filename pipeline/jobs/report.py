@@ -9,35 +9,32 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import schemas
-from pipeline.cli import LAKE, spark_options, told
+from pipeline.cli import FROM, LAKE, TO, spark_options, told, write_file
 from pipeline.errors import InputError, OutputError
-from pipeline.lake import Lake, exists, write_text
+from pipeline.lake import Lake, exists
 from pipeline.report import TITLE, Days, report
 from pipeline.session import start_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from pipeline.session import SparkOptions
 
-DAY = click.DateTime(["%Y-%m-%d"])
-SCHEMAS = {
+TABLES = {
     "usage": schemas.USAGE,
     "marks": schemas.MARKS,
     "quarantine": schemas.QUARANTINE,
     "recommendations": schemas.RECOMMENDATIONS,
     "what_if": schemas.WHAT_IF,
+    "chargeback": schemas.CHARGEBACK,
     "costs": schemas.COSTS,
     "anomalies": schemas.ANOMALIES,
 }
-"""Of what is read as it is to be; bills are shown as they are."""
 
 
 @click.command()
 @LAKE
-@click.option("--output", required=True, metavar="FILE", help="The HTML file: on this machine, or s3a://…, hdfs://…")
-@click.option("--from", "first", type=DAY, metavar="DATE", help="The first day, such as 2026-11-01.")
-@click.option("--to", "last", type=DAY, metavar="DATE", help="The last day.")
+@FROM
+@TO
+@click.option("--output", required=True, metavar="FILE", type=click.Path(dir_okay=False), help="The HTML file.")
 @click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Its title.")
 @spark_options
 def command(
@@ -50,56 +47,16 @@ def command(
     makes it. Days and times are UTC. A file that is there is replaced.
     """
     days = Days(first=first and first.date(), last=last and last.date())
-    if first is not None and last is not None and first > last:
-        raise click.UsageError(f"--from {days.first} is after --to {days.last}")
-    _check(output)
+    if days.first is not None and days.last is not None and days.first > days.last:
+        raise click.UsageError(f"--from {days.first} is after --to {days.last}; expected a first and a last day")
+    folder = Path(output).absolute().parent
+    if not folder.is_dir():  # said before minutes of work, not after them
+        raise OutputError(f"--output {output}: there is no folder {folder}; make it, or give another file")
     session = start_session("report", spark)
     if not exists(session, lake):
         raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest makes it")
-    page = report(_tables(Lake(session, lake)), made=datetime.now(UTC), days=days, title=title)
-    _write(session, output, page)
-    told(f"wrote {output}, {len(page.encode()) / 1024:,.0f} KiB")
-
-
-def _tables(lake: Lake) -> dict[str, DataFrame]:
-    """Those that are there."""
-    found = {name: lake.read(name, schema) for name, schema in SCHEMAS.items() if lake.has(name)}
-    bills = _as_they_are(lake, "chargeback") if lake.has("chargeback") else None
-    return found if bills is None else {**found, "chargeback": bills}
-
-
-def _as_they_are(lake: Lake, table: str) -> DataFrame | None:
-    """With whatever columns there are; ``None`` for a folder without files."""
-    from pyspark.errors import AnalysisException
-
-    try:
-        return lake.spark.read.parquet(lake.path(table))
-    except AnalysisException as error:
-        if error.getCondition() == "UNABLE_TO_INFER_SCHEMA":
-            return None
-        raise
-
-
-def _check(output: str) -> None:
-    """Before minutes of work, not after them."""
-    if "://" in output:
-        return
-    file = Path(output)
-    if file.is_dir():
-        raise OutputError(f"--output {output} is a folder; give the name of a file in it")
-    if not file.absolute().parent.is_dir():
-        raise OutputError(f"--output {output}: there is no folder {file.absolute().parent}")
-
-
-def _write(session: SparkSession, output: str, page: str) -> None:
-    """All of it or nothing. A plain path is this machine's, wherever the lake is."""
-    if "://" in output:
-        write_text(session, output, page)
-        return
-    file = Path(output)
-    draft = file.with_name(f"{file.name}.draft")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        draft.replace(file)
-    except OSError as error:
-        raise OutputError(f"--output {output} cannot be written: {error.strerror}") from error
+    there = Lake(session, lake)
+    tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
+    page = report(tables, made=datetime.now(UTC), days=days, title=title)
+    write_file(output, [page])
+    told(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")

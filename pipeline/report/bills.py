@@ -15,57 +15,54 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-NEEDED: Final = ("team", "item", "amount")
 TOTAL: Final = "total"
 """The line of a bill that is the sum of those before it."""
 MOST_KINDS: Final = 6
 """Currencies by day or month."""
+MOST_ITEMS: Final = 100
+"""A price sheet has eight."""
 
 
 def bills(table: DataFrame) -> Content:
-    """The table ``chargeback``, or any with teams, items and amounts; one with a ``total`` for each bill."""
-    missing = [name for name in NEEDED if name not in table.columns]
-    if missing:
-        found = ", ".join(table.columns)
-        told = f"The table chargeback has no column {', '.join(missing)}, and cannot be shown; it has {found}."
-        return Content(sentences=(told,))
-    for name in ("period", "currency"):
-        if name not in table.columns:
-            table = table.withColumn(name, sf.lit(None).cast("string"))
+    """The table ``chargeback``."""
     kinds = table.select("period", "currency").distinct().orderBy("period", "currency").limit(MOST_KINDS).collect()
     if not kinds:
-        return Content(sentences=("The table chargeback has no bills of this time.",))
+        return Content(sentences=("The table chargeback has no bills of periods that begin in this time.",))
     parts = [part for period, currency in kinds for part in _of_kind(table, period, currency)]
-    return Content(sentences=("Sums over all bills of this time, before taxes.",), parts=tuple(parts))
+    return Content(sentences=("Sums over the bills of all periods that begin in this time.",), parts=tuple(parts))
 
 
-def _of_kind(table: DataFrame, period: str | None, currency: str | None) -> Iterator[Table]:
-    of_kind = sf.col("period").eqNullSafe(sf.lit(period)) & sf.col("currency").eqNullSafe(sf.lit(currency))
-    lines = table.where(of_kind)
-    told = "".join(
-        f", {word}" for word in (f"by {words.name(period)}" if period else "", words.name(currency, "")) if word
-    )
-    totals = (
-        lines.where(sf.col("item") == TOTAL)
-        .groupBy("team")
-        .agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))
-    )
-    teams = sums.ranking(totals, ("bills", "amount"), sf.desc("amount"), sf.col("team"))
+def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
+    lines = table.where((sf.col("period") == period) & (sf.col("currency") == currency))
+    told = f"Bills by {words.name(period)}, in {words.name(currency)}"
+    money = Column(title=words.name(currency), number=True)
+    totals = lines.where(sf.col("item") == TOTAL).groupBy("team")
+    summed = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))
+    teams = sums.ranking(summed, ("bills", "amount"), sf.desc("amount"), sf.col("team"))
     rows = [(words.name(row["team"]), words.count(row["bills"]), words.money(row["amount"])) for row in teams.rows]
     if teams.other_rows:
         rows.append((others(teams.other_rows), words.count(teams.others["bills"]), words.money(teams.others["amount"])))
     rows.append(("all", words.count(teams.total["bills"]), words.money(teams.total["amount"])))
     yield Table(
-        caption=f"Bills{told}, by team, at most {sums.SHOWN}",
-        columns=(Column(title="team"), Column(title="bills", number=True), Column(title="amount", number=True)),
+        caption=f"{told}: teams, at most {sums.SHOWN}",
+        columns=(Column(title="team"), Column(title="bills", number=True), money),
         rows=tuple(rows),
     )
-    items = lines.where(sf.col("item") != TOTAL).groupBy("item").agg(sf.sum("amount").alias("amount"))
+    items = (
+        lines.where(sf.col("item") != TOTAL)
+        .groupBy("line", "item", "per")
+        .agg(sf.sum("quantity").alias("quantity"), sf.sum("amount").alias("amount"))
+    )
     yield Table(
-        caption=f"Bills{told}, by item",
-        columns=(Column(title="item"), Column(title="amount", number=True)),
+        caption=f"{told}: items",
+        columns=(Column(title="item"), Column(title="used", number=True), Column(title="unit"), money),
         rows=tuple(
-            (words.name(row["item"]), words.money(row["amount"]))
-            for row in items.orderBy(sf.desc("amount"), "item").limit(sums.SHOWN).collect()
+            (
+                words.name(row["item"]),
+                words.number(None if row["quantity"] is None else float(row["quantity"])),
+                words.name(row["per"]),
+                words.money(row["amount"]),
+            )
+            for row in items.orderBy("line", "item", "per").limit(MOST_ITEMS).collect()
         ),
     )

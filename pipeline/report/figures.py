@@ -30,6 +30,12 @@ LABEL_LIMIT: Final = 210
 
 Row = dict[str, Any]
 
+_TIMES: Final[dict[str, Any]] = {
+    "title": None,
+    "grid": False,
+    "labelExpr": "utcFormat(datum.value, utchours(datum.value) == 0 ? '%b %d' : '%H:%M')",
+}
+
 _CONFIG: Final[dict[str, Any]] = {
     "background": None,
     "font": "sans-serif",
@@ -45,28 +51,42 @@ _CONFIG: Final[dict[str, Any]] = {
 
 def over_time(*, caption: str, told: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:
     """Stacked bars along the time. A row has ``start`` and ``end`` (seconds since 1970), ``series``, ``value``, and
-    ``told``, its tooltip."""
-    values = [{**row, "start": row["start"] * 1000, "end": row["end"] * 1000} for row in rows]
+    ``told``, its tooltip; where there are more series than one, they are above each other in their order."""
     spec: dict[str, Any] = {
-        "data": {"values": values},
+        "data": {"values": _stacked(rows, series)},
         "width": WIDTH,
         "height": HEIGHT,
-        "mark": {"type": "bar", "binSpacing": 0.5},
+        "mark": {"type": "rect", "stroke": style.PAPER, "strokeWidth": 0.3},
         "encoding": {
             # Vega takes times for the local ones of whoever draws, unless it is told.
-            "x": {
-                "field": "start",
-                "type": "temporal",
-                "scale": {"type": "utc"},
-                "axis": {"title": None, "grid": False},
-            },
+            "x": {"field": "start", "type": "temporal", "scale": {"type": "utc"}, "axis": _TIMES},
             "x2": {"field": "end"},
-            "y": {"field": "value", "type": "quantitative", "stack": "zero", "axis": {"title": unit, "tickCount": 4}},
+            "y": {"field": "from", "type": "quantitative", "axis": {**_axis(unit, rows), "minExtent": 45}},
+            "y2": {"field": "to"},
             "color": _color(series),
             "description": {"field": "told"},
         },
     }
     return _figure(caption, told, spec)
+
+
+def _axis(unit: str, rows: Sequence[Row]) -> dict[str, Any]:
+    """Counts have whole ticks."""
+    axis: dict[str, Any] = {"title": unit, "tickCount": 4}
+    return {**axis, "tickMinStep": 1} if all(isinstance(row["value"], int) for row in rows) else axis
+
+
+def _stacked(rows: Sequence[Row], series: Sequence[str]) -> list[Row]:
+    """With ``from`` and ``to``, and times in milliseconds; Vega-Lite itself would stack such bars sideways."""
+    reached: dict[int, float] = {}
+    stacked = []
+    for row in sorted(rows, key=lambda each: series.index(each.get("series", series[0]))):
+        start = row["start"]
+        below = reached.get(start, 0)
+        reached[start] = below + row["value"]
+        times = {"start": start * 1000, "end": row["end"] * 1000}
+        stacked.append({"series": series[0], **row, **times, "from": below, "to": reached[start]})
+    return stacked
 
 
 def ranked(*, caption: str, told: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:

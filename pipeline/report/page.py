@@ -26,6 +26,8 @@ class Column:
     title: str
     number: bool = False
     """Numbers stand on the right."""
+    whole: bool = False
+    """Its texts are ours, and never broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +135,7 @@ def _table(table: Table) -> Iterator[str]:
     yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table>'
     if not table.folded:
         yield f"<caption>{caption}</caption>"
-    heads = "".join(f'<th scope="col"{_side(column)}>{escape(column.title)}</th>' for column in table.columns)
+    heads = "".join(f'<th scope="col"{_kind(column)}>{escape(column.title)}</th>' for column in table.columns)
     yield f"<thead><tr>{heads}</tr></thead>"
     yield "<tbody>"
     for row in table.rows:
@@ -148,8 +150,8 @@ def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
         # Names may be of either direction; each keeps to its own cell.
         shown = escape(text) if column.number else f"<bdi>{escape(text)}</bdi>"
         tag, scope = ("td", "") if index else ("th", ' scope="row"')
-        yield f"<{tag}{scope}{_side(column)}>{shown}</{tag}>"
+        yield f"<{tag}{scope}{_kind(column)}>{shown}</{tag}>"
 
 
-def _side(column: Column) -> str:
-    return ' class="n"' if column.number else ""
+def _kind(column: Column) -> str:
+    return ' class="n"' if column.number else ' class="k"' if column.whole else ""

@@ -43,7 +43,7 @@ def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
     if any(row["quota"] is not None and row["peak"] is not None for row in rows):
         yield _drawn(key, rows[:DRAWN])
     more = f", {sums.SHOWN} of {count:,}" if count > sums.SHOWN else ""
-    titles = ("quota", "p50", "p99", "peak", "seconds in use", "throttled by now")
+    titles = ("quota", "p50", "p99", "peak", "seconds in use", "throttled so far")
     yield Table(
         caption=f"{words.name(key)}{more}",
         columns=(
@@ -155,11 +155,12 @@ def anomalies(table: DataFrame) -> Content:
     listed = Table(
         caption=f"The most unusual, {len(rows)} of {total:,}" if total > len(rows) else "The most unusual first",
         columns=(
-            Column(title="from, UTC"), Column(title="kind"), Column(title="user"), Column(title="client id"),
+            Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
+            Column(title="user"), Column(title="client id"),
             Column(title="observed", number=True), Column(title="usual", number=True),
             Column(title="score", number=True), Column(title="what it is"),
         ),
         rows=rows,
     )  # fmt: skip
-    sentence = f"{words.count(total)} times an entity was unlike its own past."
+    sentence = f"{words.some(total, 'time')} an entity was unlike its own past."
     return Content(sentences=(sentence,), parts=(figure, listed))

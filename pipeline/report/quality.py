@@ -35,17 +35,17 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
     marks = usage.sparkSession.createDataFrame([], MARKS) if marks is None else marks
     told = sums.numbered(usage, marks)
     ended = (
-        f"{words.count(told['instances'])} instances (runs of one process of the proxy) have recorded something;"
-        f" {words.count(told['ended'])} of them have said that they stopped. The others still run or were killed: their"
-        " last second may be missing."
+        f"Runs of a process of the proxy (instances) that have recorded something: {words.count(told['instances'])}."
+        f" That they stopped, {words.count(told['ended'])} of them have said; the others still run or were killed, and"
+        " their last second may be missing."
     )
     gaps = sums.top_gaps(usage, marks)
     if not gaps.rows:
         return f"{ended} No record is missing in between.", None
     summed = gaps.total
     found = (
-        f"{ended} {words.count(summed['missing'])} records are missing in {words.count(summed['gaps'])} places, of"
-        f" {words.count(summed['rows'])} instances: all sums of their time are too low."
+        f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"
+        f" {words.some(summed['rows'], 'instance')}; all sums of their time are too low."
     )
     rows = [
         (
@@ -59,7 +59,7 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
     table = Table(
         caption=f"Instances with gaps, at most {sums.SHOWN}",
         columns=(
-            Column(title="instance"), Column(title="from, UTC"), Column(title="to, UTC"),
+            Column(title="instance"), Column(title="from, UTC", whole=True), Column(title="to, UTC", whole=True),
             Column(title="seen", number=True), Column(title="missing", number=True), Column(title="gaps", number=True),
             Column(title="said to be lost", number=True), Column(title="ended"),
         ),
@@ -85,7 +85,7 @@ def _lost(marks: DataFrame | None) -> Found:
         columns=(Column(title="reason"), *(Column(title=title, number=True) for title in titles)),
         rows=tuple(rows),
     )
-    return f"Instances say that they have lost {words.count(lost.total['records'])} records.", table
+    return f"Instances say that they have lost {words.some(lost.total['records'], 'record')}.", table
 
 
 def _losses(row: Mapping[str, int]) -> tuple[str, ...]:
@@ -108,11 +108,15 @@ def _aside(quarantine: DataFrame | None) -> Found:
         rows.append((others(reasons.other_rows), words.count(reasons.others["lines"]), ""))
     table = Table(
         caption="Lines in quarantine, by reason; N is any number",
-        columns=(Column(title="reason"), Column(title="lines", number=True), Column(title="last found, UTC")),
+        columns=(
+            Column(title="reason"),
+            Column(title="lines", number=True),
+            Column(title="last found, UTC", whole=True),
+        ),
         rows=tuple(rows),
     )
     told = (
-        f"{words.count(reasons.total['lines'])} lines were put aside (the table quarantine); what is right by now,"
-        " headrace pipeline ingest --quarantined takes in."
+        f"Put aside: {words.some(reasons.total['lines'], 'line')} (the table quarantine); headrace pipeline ingest"
+        " --quarantined takes in what is right by now."
     )
     return told, table

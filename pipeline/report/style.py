@@ -6,6 +6,7 @@ from typing import Final
 
 INK: Final = "currentColor"
 FAINT: Final = "var(--faint)"
+PAPER: Final = "var(--paper)"
 SERIES: Final = tuple(f"var(--c{number})" for number in range(1, 9))
 """Okabe and Ito's colours, which people with any colour vision tell apart; the first two are of different lightness."""
 MARKED: Final = "var(--marked)"
@@ -42,13 +43,15 @@ summary { cursor: pointer; }
 table { border-collapse: collapse; font-size: .875rem; margin: .5rem 0; }
 th, td { padding: .3rem .8rem .3rem 0; border-bottom: 1px solid var(--faint); text-align: left; vertical-align: top; }
 th:last-child, td:last-child { padding-right: 0; }
-thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+thead th { color: var(--soft); font-weight: 600; vertical-align: bottom; overflow-wrap: normal; }
 tbody th { font-weight: 400; }
 tbody tr:hover { background: var(--band); }
-th, td { max-width: 26rem; overflow-wrap: anywhere; }
+tbody th, td { max-width: 26rem; min-width: 4.5rem; overflow-wrap: anywhere; }
+tbody th { min-width: 8rem; }
+td.n { min-width: 0; }
+.k { white-space: nowrap; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
-thead th.n { white-space: normal; min-width: 4.5rem; }
-tr.rest { font-style: italic; }
+thead th.n { white-space: normal; }
 @media print {
   html { font-size: 11px; }
   body { max-width: none; padding: 0; }

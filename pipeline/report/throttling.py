@@ -26,7 +26,7 @@ _THROTTLED: Final = (
     Column(title="mean", number=True),
     Column(title="requests refused", number=True),
 )
-_SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title="quota key"))
+_SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title="quota key", whole=True))
 
 
 def throttling(throttled: DataFrame, total: Numbers) -> Content:
@@ -60,7 +60,7 @@ def throttling(throttled: DataFrame, total: Numbers) -> Content:
     senders.append(("all", "", "", *_throttled(top.total)))
     figures = (_over_time(throttled, total, [row["key"] for row in by_key.rows]),) if summed["throttled"] else ()
     tables = (
-        Table(caption="By quota key", columns=(Column(title="quota key"), *_THROTTLED), rows=tuple(keys)),
+        Table(caption="By quota key", columns=(Column(title="quota key", whole=True), *_THROTTLED), rows=tuple(keys)),
         Table(
             caption=f"By sender and quota key, at most {sums.SHOWN}: the longest in all first",
             columns=(*_SENDER, *_THROTTLED),
@@ -122,7 +122,7 @@ def what_if(answer: DataFrame) -> Content:
     columns = ("buckets", "of them throttled", "throttled seconds", "refused", "waits", "waiting in all", "comes later")
     table = Table(
         caption="By quota key",
-        columns=(Column(title="quota key"), *(Column(title=title, number=True) for title in columns)),
+        columns=(Column(title="quota key", whole=True), *(Column(title=title, number=True) for title in columns)),
         rows=tuple(
             (
                 words.name(row["key"]), words.count(row["buckets"]), words.count(row["held"]),
@@ -140,8 +140,7 @@ def what_if(answer: DataFrame) -> Content:
 
 def _held(held: sums.Ranking) -> Table:
     titles = (
-        "quota", "seconds", "throttled", "refused", "longest throttle", "waits", "waiting in all", "comes later",
-        "latest by",
+        "quota", "throttled seconds", "refused", "longest throttle", "waiting in all", "comes later", "at most by",
     )  # fmt: skip
     rows = [
         (
@@ -161,11 +160,9 @@ def _held(held: sums.Ranking) -> Table:
 
 def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None) -> tuple[str, ...]:
     return (
-        words.count(row["events"]),
-        words.count(row["throttled"]),
+        f"{words.count(row['throttled'])} of {words.count(row['events'])}",
         words.count(row["refused"]),
         words.duration(longest_ms),
-        words.count(row["waits"]),
         words.duration(row["waited_ms"]),
         words.share(row["shifted_amount"], row["amount"]),  # of different keys they have no sum
         words.duration(shift_ms),

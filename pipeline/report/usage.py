@@ -69,7 +69,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     step_s = sums.step_of(total["first_second"], total["last_second"])
     step = words.step(step_s)
     rows = [row.asDict() for row in sums.over_time(hours, step_s).collect()]
-    divisor, unit = words.byte_unit(max(row["request_bytes"] + row["response_bytes"] for row in rows))
+    divisor, unit = words.byte_unit(max(map(_bytes, rows)))
     figures = (
         over_time(
             caption=f"Bytes in and out, by {step}",
@@ -102,7 +102,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     )
     table = Table(
         caption=f"The same in numbers, by {step}",
-        columns=(Column(title="from, UTC"), *_MEASURED),
+        columns=(Column(title="from, UTC", whole=True), *_MEASURED),
         rows=tuple((words.minute(row["start"]), *_measured(row)) for row in rows),
         folded=True,
     )
@@ -110,7 +110,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
 
 
 def _most(rows: Sequence[Numbers], step: str) -> str:
-    row = max(rows, key=lambda each: each["request_bytes"] + each["response_bytes"])
+    row = max(rows, key=_bytes)
     return (
         f"most in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
         f" {words.bytes_of(row['response_bytes'])} out"
@@ -131,7 +131,7 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
     unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
     if unnamed is not None and unnamed[0]:
         sentences.append(
-            f"{UNNAMED} made {words.count(unnamed[0])} requests: in a second with more senders than a proxy keeps rows"
+            f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
             " for, all others are one row."
         )
     parts = (
@@ -154,10 +154,10 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
 
 
 def _bytes_by_user(users: Ranking) -> Figure:
-    rows = [(words.name(row["user"], UNNAMED), row) for row in users.rows]
-    if users.other_rows:
-        rows.append((others(users.other_rows), users.others))
-    divisor, unit = words.byte_unit(max(row["request_bytes"] + row["response_bytes"] for _, row in rows))
+    """Without all others, beside whom nobody else would be seen."""
+    by_bytes = sorted(users.rows, key=_bytes, reverse=True)
+    rows = [(words.name(row["user"], UNNAMED), row) for row in by_bytes]
+    divisor, unit = words.byte_unit(_bytes(by_bytes[0]))
     bars = [
         {
             "place": place,
@@ -170,7 +170,7 @@ def _bytes_by_user(users: Ranking) -> Figure:
         for measure, series in BYTES
     ]
     return ranked(
-        caption="Bytes in and out, by user",
+        caption="Bytes in and out, by user; all others are in the table below",
         told="Bytes in and out by user. The numbers are in the table below.",
         unit=unit,
         rows=bars,
@@ -193,7 +193,12 @@ def _ranked_rows(ranking: Ranking, names: int) -> tuple[tuple[str, ...], ...]:
 
 
 def _share(row: Mapping[str, Any], ranking: Ranking) -> str:
-    return words.share(*(each["request_bytes"] + each["response_bytes"] for each in (row, ranking.total)))
+    return words.share(_bytes(row), _bytes(ranking.total))
+
+
+def _bytes(row: Mapping[str, Any]) -> int:
+    both: int = row["request_bytes"] + row["response_bytes"]
+    return both
 
 
 def _measured(row: Mapping[str, Any]) -> tuple[str, ...]:

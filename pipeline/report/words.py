@@ -6,6 +6,7 @@ change how what is beside them is read (controls, line breaks, right-to-left ove
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
@@ -74,17 +75,20 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
+def some(value: int, noun: str) -> str:
+    """So many of a noun, whose plural has an s."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+
+
 def number(value: float | None) -> str:
-    """Three significant digits, never an exponent, by thousands."""
-    if value is None or value != value:
+    """Three significant digits, never an exponent, by thousands; whole numbers as they are."""
+    if value is None or not math.isfinite(value):
         return NOTHING
     size = abs(value)
-    if size >= 100:
+    if size >= 100 or value == round(value):
         return f"{value:,.0f}"
     if size >= 10:
         return f"{value:.1f}"
-    if value == 0:
-        return "0"
     return f"{value:.2f}" if size >= 1 else f"{value:.3f}" if size >= 0.01 else f"{value:.2g}"
 
 
