@@ -1,8 +1,8 @@
 """Pictures, as SVG that stands in the page.
 
-Vega-Lite draws them once, here, and the page carries the drawings: a tenth of a megabyte where Vega's own JavaScript is
-most of one, and they show wherever scripts do not: on paper, in a mail's preview, behind a strict policy. What a script
-would have been for, telling the numbers under the pointer, SVG's own ``<title>`` does.
+Vega-Lite draws them once, here, and the page carries the drawings: some hundred KiB where Vega's own JavaScript is
+most of a MiB, and they show wherever scripts do not: on paper, in a mail's preview, behind a strict policy. What a
+script would have been for, telling the numbers under the pointer, SVG's own ``<title>`` does.
 
 Names reach Vega as data, never as part of an expression or of a field's name. Colours are the page's CSS variables, so
 that a picture is dark where the page is.

@@ -28,6 +28,8 @@ class Column:
     """Numbers stand on the right."""
     whole: bool = False
     """Its texts are ours, and never broken."""
+    roomy: bool = False
+    """Its texts are of some words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,4 +156,6 @@ def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
 
 
 def _kind(column: Column) -> str:
-    return ' class="n"' if column.number else ' class="k"' if column.whole else ""
+    if column.number:
+        return ' class="n"'
+    return ' class="k"' if column.whole else ' class="r"' if column.roomy else ""

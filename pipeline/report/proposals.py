@@ -48,7 +48,7 @@ def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
         caption=f"{words.name(key)}{more}",
         columns=(
             Column(title="user"), Column(title="client id"), *(Column(title=title, number=True) for title in titles),
-            Column(title="reason"),
+            Column(title="reason", roomy=True),
         ),
         rows=tuple(
             (
@@ -158,7 +158,7 @@ def anomalies(table: DataFrame) -> Content:
             Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
             Column(title="user"), Column(title="client id"),
             Column(title="observed", number=True), Column(title="usual", number=True),
-            Column(title="score", number=True), Column(title="what it is"),
+            Column(title="score", number=True), Column(title="what it is", roomy=True),
         ),
         rows=rows,
     )  # fmt: skip

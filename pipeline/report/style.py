@@ -50,6 +50,7 @@ tbody th, td { max-width: 26rem; min-width: 4.5rem; overflow-wrap: anywhere; }
 tbody th { min-width: 8rem; }
 td.n { min-width: 0; }
 .k { white-space: nowrap; }
+td.r { min-width: 11rem; }
 td.n, th.n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 thead th.n { white-space: normal; }
 @media print {

@@ -153,7 +153,11 @@ def _held(held: sums.Ranking) -> Table:
         rows.append((others(held.other_rows), "", "", "", "", *_answer({**held.others, "amount": None}, None, None)))
     return Table(
         caption=f"Who would be throttled, at most {sums.SHOWN}: the longest waiting first",
-        columns=(*_SENDER, Column(title="quota of"), *(Column(title=title, number=True) for title in titles)),
+        columns=(
+            *_SENDER,
+            Column(title="quota of", roomy=True),
+            *(Column(title=title, number=True) for title in titles),
+        ),
         rows=tuple(rows),
     )
 
