@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
 from pipeline.errors import InputError
+from pipeline.events import open_second
 from pipeline.waiting import WaitingSenders
 from quota_callbacks.replaying import KEYS, Op, Replay, Usage
 from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
@@ -259,6 +260,9 @@ class _Totals:
         if bucket != self._name:
             self.end_bucket()
             self._begin_bucket(bucket, usage)
+        bucket_now = self._run.replay.bucket(usage.op, usage.user, usage.client_id)
+        if bucket_now is not None:
+            open_second(bucket_now, usage.t_ms)
         verdict = self._run.replay.charge(usage)
         hour = usage.t_ms // 3_600_000
         tally = self._hours.get(hour)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+RATES = (("at", 999), ("above", 1010))
 WINDOWS = dict.fromkeys(QuotaKey, Window())
 
 
@@ -143,8 +145,8 @@ def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSe
     )
     assert (under.user, under.throttled, under.waits, under.shifted_amount) == ("under", 0, 0, 0.0)
     assert over.throttled > 40
-    # 120,000 bytes at 1,000 a second take 120 s: the last of them come about a minute late
-    assert 50_000 <= over.longest_shift_ms <= 70_000
+    # 120,000 bytes, 11,000 of them within the first window, at 1,000 a second: the last come after 109 s and not after 60
+    assert 45_000 <= over.longest_shift_ms <= 50_000
     assert 100_000 <= over.waited_ms <= 130_000
 
 
@@ -163,19 +165,30 @@ def test_as_recorded_it_is_what_replay_says(spark: SparkSession) -> None:
     found = {(row.key, row.user): (row.throttled, row.throttle_ms, row.longest_throttle_ms) for row in rows}
     trace = [window(), alter(0, {"user": "alice"}, producer_byte_rate=1500, request_percentage=1)]
     trace.append(alter(0, {"user": None}, producer_byte_rate=500))
+    uses = []
     for each in records:
-        at = each["second"] * 1000 + 999
-        trace.append(use(at, "produce", float(each["request_bytes"]), user=each["user"], client_id="app-1"))
-        trace.append(use(at, "request", each["thread_ms"], user=each["user"], client_id="app-1"))
+        sender = {"user": each["user"], "client_id": "app-1"}
+        for op, amount in (("produce", float(each["request_bytes"])), ("request", each["thread_ms"])):
+            begins = each["second"] * 1000  # and with it a rate's sample
+            uses += [use(begins, op, 0, **sender), use(begins + 999, op, amount, **sender)]
+    trace += sorted(uses, key=itemgetter("t"))
     expected: dict[tuple[str, str], tuple[int, int, int]] = {}
     for each in answers(*trace):
         key = {"produce": "producer_byte_rate", "request": "request_percentage"}[each["op"]], each["user"]
         throttled, total, longest = expected.get(key, (0, 0, 0))
-        throttle_ms = each["throttle_time_ms"]
+        throttle_ms = each["throttle_time_ms"] if each["t"] % 1000 else 0
         expected[key] = throttled + (throttle_ms > 0), total + throttle_ms, max(longest, throttle_ms)
     del expected["request_percentage", "bob"]  # no such quota holds him
     assert found == expected
     assert found["producer_byte_rate", "bob"][0] > 50
+
+
+def test_what_is_used_steadily_at_the_quota_is_not_throttled(spark: SparkSession) -> None:
+    """Eleven seconds' usage is held against eleven seconds, not ten."""
+    records = [record(NOON + second, request_bytes=rate, user=user) for second in range(60) for user, rate in RATES]
+    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
+    rows = what_if(events_of(usage(spark, records)), quotas).collect()
+    assert {row.user: row.throttled > 0 for row in rows} == {"at": False, "above": True}
 
 
 def test_no_usage_is_no_answer(spark: SparkSession) -> None:
@@ -216,11 +229,11 @@ def waiting(rate: float, *usages: tuple[int, str, float]) -> WaitingSenders:
 
 
 def test_what_comes_in_a_mute_waits_for_its_end() -> None:
-    # 22,000 bytes at once: 2,200 a second over 10 s, so 12,000 ms (Kafka's X = (O - T) / T * W)
+    # 22,000 bytes, 999 ms into a second, so over 10.999 s: 11,001 ms (Kafka's X = (O - T) / T * W)
     senders = waiting(1000, (0, "a", 22_000), (1000, "a", 10), (13_000, "a", 10))
     (shift,) = senders.hours.values()
-    assert (shift.waits, shift.waited_ms) == (1, 12_000)
-    assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 110_000.0, 11_000)
+    assert (shift.waits, shift.waited_ms) == (1, 11_001)
+    assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
 
 
 def test_another_channel_of_the_same_bucket_is_not_muted() -> None:

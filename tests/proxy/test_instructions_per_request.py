@@ -55,7 +55,9 @@ class Measured:
 MEASURED = {
     "produce, one record": Measured(instructions=(5142, 3185), compiled=(45, 35), peak_bytes=3640, calls=SMALL_CALLS),
     "produce, 64 KiB": Measured(instructions=(6589, 3761), compiled=(45, 35), peak_bytes=3640, calls=LARGE_CALLS),
-    "produce, 16 of 16 KiB": Measured(instructions=(12623, 4031), compiled=(195, 35), peak_bytes=3640, calls=MANY_CALLS),
+    "produce, 16 of 16 KiB": Measured(
+        instructions=(12623, 4031), compiled=(195, 35), peak_bytes=3640, calls=MANY_CALLS
+    ),
     "fetch, 1 MiB": Measured(instructions=(14778, 14096), compiled=(35, 35), peak_bytes=3960, calls=FETCH_CALLS),
     "fetch, 32 of 30 KiB": Measured(
         instructions=(29547, 28531), compiled=(35, 35), peak_bytes=3960, calls=MANY_FETCH_CALLS
