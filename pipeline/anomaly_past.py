@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -77,35 +77,35 @@ class Rules:
 
 def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
     """Usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user alone."""
-    api_key, requests = F.col("api_key"), F.col("requests")
+    api_key, requests = sf.col("api_key"), sf.col("requests")
 
     def of_api(key: int) -> Column:
-        return F.coalesce(F.sum(F.when(api_key == key, requests)), F.lit(0))
+        return sf.coalesce(sf.sum(sf.when(api_key == key, requests)), sf.lit(0))
 
-    start = F.col("second") - F.pmod("second", F.lit(window_s))
-    refused = F.aggregate(F.map_values("refused"), F.lit(0).cast("long"), lambda total, each: total + each)
+    start = sf.col("second") - sf.pmod("second", sf.lit(window_s))
+    refused = sf.aggregate(sf.map_values("refused"), sf.lit(0).cast("long"), lambda total, each: total + each)
     by_client = (
-        usage.where(F.col("user").isNotNull())
-        .groupBy(start.alias("start"), "user", F.coalesce("client_id", F.lit("")).alias("client_id"))
+        usage.where(sf.col("user").isNotNull())
+        .groupBy(start.alias("start"), "user", sf.coalesce("client_id", sf.lit("")).alias("client_id"))
         .agg(
-            F.sum("requests").alias("requests"),
-            F.greatest(F.sum("errors"), F.sum(F.coalesce(refused, F.lit(0)))).alias("failed"),
-            F.sum(F.col("request_bytes") + F.col("response_bytes")).alias("bytes"),
-            F.sum("thread_ms").alias("thread_ms"),
+            sf.sum("requests").alias("requests"),
+            sf.greatest(sf.sum("errors"), sf.sum(sf.coalesce(refused, sf.lit(0)))).alias("failed"),
+            sf.sum(sf.col("request_bytes") + sf.col("response_bytes")).alias("bytes"),
+            sf.sum("thread_ms").alias("thread_ms"),
             # The proxy counts new ids where a quota holds the sender; without one, requests for ids are all there is.
-            F.greatest(F.sum("producer_ids"), of_api(INIT_PRODUCER_ID)).alias("new_ids"),
+            sf.greatest(sf.sum("producer_ids"), of_api(INIT_PRODUCER_ID)).alias("new_ids"),
             of_api(PRODUCE).alias("produced"),
             # A client asks for versions once on each connection, and names its mechanism once.
-            F.greatest(of_api(API_VERSIONS), of_api(SASL_HANDSHAKE)).alias("connections"),
+            sf.greatest(of_api(API_VERSIONS), of_api(SASL_HANDSHAKE)).alias("connections"),
         )
     )
     sums = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")
-    by_user = by_client.groupBy("start", "user").agg(*(F.sum(name).alias(name) for name in sums))
-    both = by_client.unionByName(by_user.withColumn("client_id", F.lit(None).cast("string")))
+    by_user = by_client.groupBy("start", "user").agg(*(sf.sum(name).alias(name) for name in sums))
+    both = by_client.unionByName(by_user.withColumn("client_id", sf.lit(None).cast("string")))
     return both.withColumns(
         {
-            "failed_share": F.coalesce(F.try_divide("failed", "requests"), F.lit(0.0)),
-            "bytes_per_request": F.coalesce(F.try_divide("bytes", "requests"), F.lit(0.0)),
+            "failed_share": sf.coalesce(sf.try_divide("failed", "requests"), sf.lit(0.0)),
+            "bytes_per_request": sf.coalesce(sf.try_divide("bytes", "requests"), sf.lit(0.0)),
         }
     )
 
@@ -118,72 +118,72 @@ def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
     ``active`` is false for a window in which the entity, which was there right before, has used nothing, and others
     have; ``steady`` says whether it had used something in nine of ten windows until then.
     """
-    active = F.col("active")
+    active = sf.col("active")
     earlier = Window.partitionBy(*ENTITY).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
     quartiles = {
-        f"past_{name}": F.percentile_approx(F.when(active, F.col(name)), [0.25, 0.5, 0.75], ACCURACY).over(earlier)
+        f"past_{name}": sf.percentile_approx(sf.when(active, sf.col(name)), [0.25, 0.5, 0.75], ACCURACY).over(earlier)
         for name in QUANTITIES
     }
-    number = F.count_if(active).over(earlier)
-    since_s = F.col("start") - F.min("start").over(earlier)
+    number = sf.count_if(active).over(earlier)
+    since_s = sf.col("start") - sf.min("start").over(earlier)
     windows = _with_quiet(windows, rules.window_s)
     counted = windows.withColumns(
-        {**quartiles, "past": number, "share": F.try_divide(number * rules.window_s, since_s)}
+        {**quartiles, "past": number, "share": sf.try_divide(number * rules.window_s, since_s)}
     )
-    judged = counted.where(F.to_date(F.timestamp_seconds("start")) == F.lit(day))
-    compared = F.col("past") >= rules.least_past
+    judged = counted.where(sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day))
+    compared = sf.col("past") >= rules.least_past
     scored = judged.withColumns(
         {
-            **{f"usual_{name}": F.when(compared, F.get(f"past_{name}", 1)) for name in QUANTITIES},
-            **{f"score_{name}": F.when(compared, _score(name, floor)) for name, floor in QUANTITIES.items()},
-            "steady": compared & (F.col("share") >= 0.9),
+            **{f"usual_{name}": sf.when(compared, sf.get(f"past_{name}", 1)) for name in QUANTITIES},
+            **{f"score_{name}": sf.when(compared, _score(name, floor)) for name, floor in QUANTITIES.items()},
+            "steady": compared & (sf.col("share") >= 0.9),
             "hour": _hour(),
         }
     )
     known = _known_levels(windows, rules.known_hours)
-    same = [F.col(name).eqNullSafe(F.col(f"known_{name}")) for name in (*ENTITY, "hour")]
+    same = [sf.col(name).eqNullSafe(sf.col(f"known_{name}")) for name in (*ENTITY, "hour")]
     joined: DataFrame = scored.join(known, same, "left")
-    levels = {f"{side}_{name}": F.col(side)[name] for side in ("most", "least") for name in QUANTITIES}
+    levels = {f"{side}_{name}": sf.col(side)[name] for side in ("most", "least") for name in QUANTITIES}
     return joined.withColumns(levels).drop("most", "least", *quartiles)
 
 
 def _with_quiet(windows: DataFrame, window_s: int) -> DataFrame:
     """With a window of zeros behind the last of each run of windows, where others have used something then."""
-    following = F.lead("start").over(Window.partitionBy(*ENTITY).orderBy("start"))
-    next_start = F.col("start") + window_s
+    following = sf.lead("start").over(Window.partitionBy(*ENTITY).orderBy("start"))
+    next_start = sf.col("start") + window_s
     ends = windows.withColumn("following", following).where(
-        F.col("following").isNull() | (F.col("following") > next_start)
+        sf.col("following").isNull() | (sf.col("following") > next_start)
     )
-    recorded = F.broadcast(windows.select("start").distinct())
+    recorded = sf.broadcast(windows.select("start").distinct())
     quiet = ends.select(*ENTITY, next_start.alias("start")).join(recorded, "start", "left_semi")
-    zeros = [F.lit(0).cast(field.dataType).alias(field.name) for field in windows.schema.fields
+    zeros = [sf.lit(0).cast(field.dataType).alias(field.name) for field in windows.schema.fields
              if field.name not in (*ENTITY, "start")]  # fmt: skip
-    quiet = quiet.select("start", *ENTITY, *zeros, F.lit(False).alias("active"))
-    return windows.withColumn("active", F.lit(True)).unionByName(quiet)
+    quiet = quiet.select("start", *ENTITY, *zeros, sf.lit(False).alias("active"))
+    return windows.withColumn("active", sf.lit(True)).unionByName(quiet)
 
 
 def _score(name: str, floor: float) -> Column:
     """How many spreads a window is off the median, by logarithms."""
-    lower, median, upper = (F.log(F.get(f"past_{name}", index) + floor) for index in range(3))
-    spread = F.greatest((upper - lower) / SIGMAS_BETWEEN_QUARTILES, F.lit(LEAST_SPREAD))
-    return (F.log(F.col(name) + floor) - median) / spread
+    lower, median, upper = (sf.log(sf.get(f"past_{name}", index) + floor) for index in range(3))
+    spread = sf.greatest((upper - lower) / SIGMAS_BETWEEN_QUARTILES, sf.lit(LEAST_SPREAD))
+    return (sf.log(sf.col(name) + floor) - median) / spread
 
 
 def _hour() -> Column:
-    return F.col("start") - F.pmod("start", F.lit(HOUR_S))
+    return sf.col("start") - sf.pmod("start", sf.lit(HOUR_S))
 
 
 def _known_levels(windows: DataFrame, hours: int) -> DataFrame:
     """By entity and hour (``known_…``), as structs of `QUANTITIES`: the level that was reached (``most``), or fallen to
     (``least``), in so many earlier hours."""
     earlier = Window.partitionBy(*ENTITY).orderBy("hour").rowsBetween(Window.unboundedPreceding, -1)
-    extremes = [each(name).alias(f"{each.__name__}_{name}") for each in (F.max, F.min) for name in QUANTITIES]
+    extremes = [each(name).alias(f"{each.__name__}_{name}") for each in (sf.max, sf.min) for name in QUANTITIES]
     by_hour = windows.groupBy(*ENTITY, _hour().alias("hour")).agg(*extremes)
 
     def nth(column: str, *, descending: bool) -> Column:
-        return F.get(F.sort_array(F.collect_list(column).over(earlier), not descending), hours - 1)
+        return sf.get(sf.sort_array(sf.collect_list(column).over(earlier), not descending), hours - 1)
 
-    most = F.struct(*(nth(f"max_{name}", descending=True).alias(name) for name in QUANTITIES))
-    least = F.struct(*(nth(f"min_{name}", descending=False).alias(name) for name in QUANTITIES))
-    keys = (F.col(name).alias(f"known_{name}") for name in (*ENTITY, "hour"))
+    most = sf.struct(*(nth(f"max_{name}", descending=True).alias(name) for name in QUANTITIES))
+    least = sf.struct(*(nth(f"min_{name}", descending=False).alias(name) for name in QUANTITIES))
+    keys = (sf.col(name).alias(f"known_{name}") for name in (*ENTITY, "hour"))
     return by_hour.select(*keys, most.alias("most"), least.alias("least"))

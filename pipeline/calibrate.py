@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.errors import InputError
 from quota_callbacks.request_costs import FALLBACK_COST, RequestCost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pyspark.sql import Column, DataFrame, Row
 
@@ -64,25 +64,25 @@ class Method:
 
 def samples(usage: DataFrame, truth: DataFrame, method: Method) -> DataFrame:
     """Usage (`schemas.USAGE`) beside the truth, by API and interval (`schemas.SAMPLES`)."""
-    start = F.col("second") - F.pmod("second", F.lit(method.interval_s))
+    start = sf.col("second") - sf.pmod("second", sf.lit(method.interval_s))
     recorded = usage.groupBy("api_key", start.alias("start")).agg(
-        F.sum("requests").cast("double").alias("requests"),
-        (F.sum(F.col("request_bytes") + F.col("response_bytes")) / 1024).alias("kib"),
-        F.sum("broker_ms").alias("broker_ms"),
+        sf.sum("requests").cast("double").alias("requests"),
+        (sf.sum(sf.col("request_bytes") + sf.col("response_bytes")) / 1024).alias("kib"),
+        sf.sum("broker_ms").alias("broker_ms"),
     )
     told = _truth_of_intervals(truth, method.interval_s)
     both = recorded.where("requests > 0").join(told, ["api_key", "start"], "left")
-    off = F.abs(F.col("truth_requests") - F.col("requests"))
-    alike = F.coalesce(off <= F.greatest(F.lit(1.0), F.col("requests") * method.mismatch), F.lit(False))
+    off = sf.abs(sf.col("truth_requests") - sf.col("requests"))
+    alike = sf.coalesce(off <= sf.greatest(sf.lit(1.0), sf.col("requests") * method.mismatch), sf.lit(False))
     alike_of_api = Window.partitionBy("api_key", "agrees")
-    number = F.row_number().over(alike_of_api.orderBy("start"))
-    held_out = F.floor(number * method.held_out) > F.floor((number - 1) * method.held_out)
+    number = sf.row_number().over(alike_of_api.orderBy("start"))
+    held_out = sf.floor(number * method.held_out) > sf.floor((number - 1) * method.held_out)
     # What others send to the brokers, as far as counts may differ, is not to be paid for by those who are recorded.
-    recorded_share = F.try_divide(F.sum("requests").over(alike_of_api), F.sum("truth_requests").over(alike_of_api))
+    recorded_share = sf.try_divide(sf.sum("requests").over(alike_of_api), sf.sum("truth_requests").over(alike_of_api))
     return (
         both.withColumn("agrees", alike)
-        .withColumns({"held_out": F.col("agrees") & held_out, "truth_ms": F.col("truth_ms") * recorded_share})
-        .select(*(F.col(field.name).cast(field.dataType) for field in schemas.SAMPLES.fields))
+        .withColumns({"held_out": sf.col("agrees") & held_out, "truth_ms": sf.col("truth_ms") * recorded_share})
+        .select(*(sf.col(field.name).cast(field.dataType) for field in schemas.SAMPLES.fields))
     )
 
 
@@ -97,35 +97,35 @@ def _truth_of_intervals(truth: DataFrame, interval_s: int) -> DataFrame:
     steps = truth.select(
         "broker",
         "api_key",
-        F.lag("t_ms").over(before).alias("from_ms"),
-        F.col("t_ms").alias("to_ms"),
-        (F.col("requests") - F.lag("requests").over(before)).alias("requests"),
-        (F.col("local_ms") - F.lag("local_ms").over(before)).alias("local_ms"),
+        sf.lag("t_ms").over(before).alias("from_ms"),
+        sf.col("t_ms").alias("to_ms"),
+        (sf.col("requests") - sf.lag("requests").over(before)).alias("requests"),
+        (sf.col("local_ms") - sf.lag("local_ms").over(before)).alias("local_ms"),
     )
-    took_ms = F.col("to_ms") - F.col("from_ms")
-    steps = steps.where(took_ms.between(1, interval_ms) & (F.col("requests") >= 0) & (F.col("local_ms") > -0.5))
-    first, last = (F.floor(each / interval_ms) for each in (F.col("from_ms"), F.col("to_ms") - 1))
-    parts = steps.withColumn("index", F.explode(F.sequence(first, last)))
-    begin_ms = F.col("index") * interval_ms
-    within_ms = F.least("to_ms", begin_ms + interval_ms) - F.greatest("from_ms", begin_ms)
-    parts = parts.withColumn("within_ms", within_ms).withColumn("share", F.col("within_ms") / took_ms)
-    brokers = truth.groupBy("api_key").agg(F.count_distinct("broker").alias("brokers"))
+    took_ms = sf.col("to_ms") - sf.col("from_ms")
+    steps = steps.where(took_ms.between(1, interval_ms) & (sf.col("requests") >= 0) & (sf.col("local_ms") > -0.5))
+    first, last = (sf.floor(each / interval_ms) for each in (sf.col("from_ms"), sf.col("to_ms") - 1))
+    parts = steps.withColumn("index", sf.explode(sf.sequence(first, last)))
+    begin_ms = sf.col("index") * interval_ms
+    within_ms = sf.least("to_ms", begin_ms + interval_ms) - sf.greatest("from_ms", begin_ms)
+    parts = parts.withColumn("within_ms", within_ms).withColumn("share", sf.col("within_ms") / took_ms)
+    brokers = truth.groupBy("api_key").agg(sf.count_distinct("broker").alias("brokers"))
     return (
         parts.groupBy("api_key", "index")
         .agg(
-            F.sum(F.col("requests") * F.col("share")).alias("truth_requests"),
-            F.sum(F.col("local_ms") * F.col("share")).alias("truth_ms"),
-            F.sum("within_ms").alias("covered_ms"),
+            sf.sum(sf.col("requests") * sf.col("share")).alias("truth_requests"),
+            sf.sum(sf.col("local_ms") * sf.col("share")).alias("truth_ms"),
+            sf.sum("within_ms").alias("covered_ms"),
         )
         .join(brokers, "api_key")
-        .where(F.col("covered_ms") == F.col("brokers") * interval_ms)
-        .select("api_key", (F.col("index") * interval_s).alias("start"), "truth_requests", "truth_ms")
+        .where(sf.col("covered_ms") == sf.col("brokers") * interval_ms)
+        .select("api_key", (sf.col("index") * interval_s).alias("start"), "truth_requests", "truth_ms")
     )
 
 
 def span_of(truth: DataFrame) -> tuple[int, int]:
     """The first and the last second of the truth. Raises `InputError` for a single sample."""
-    first, last = truth.agg(F.floor(F.min("t_ms") / 1000), F.floor(F.max("t_ms") / 1000)).collect()[0]
+    first, last = truth.agg(sf.floor(sf.min("t_ms") / 1000), sf.floor(sf.max("t_ms") / 1000)).collect()[0]
     if first is None or first == last:
         raise InputError("--truth has less than two samples; let JmxTool run beside the proxy for some minutes")
     return first, last
@@ -143,7 +143,7 @@ def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: M
     fits = [_Fit(row, in_force.get(row.api_key, FALLBACK_COST), method) for row in found]
     for fit in fits:
         if fit.reason is None:
-            fit.draw(samples.where((F.col("api_key") == fit.api_key) & F.col("agrees") & ~F.col("held_out")))
+            fit.draw(samples.where((sf.col("api_key") == fit.api_key) & sf.col("agrees") & ~sf.col("held_out")))
     drawn = [fit for fit in fits if fit.cost is not None]
     errors = {row.api_key: (row.error_ms, row.default_error_ms) for row in _errors(samples, drawn)} if drawn else {}
     rows = [fit.row(errors.get(fit.api_key)) for fit in fits]
@@ -152,24 +152,24 @@ def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: M
 
 def _counts(samples: DataFrame) -> DataFrame:
     """For each API what decides whether, and how, a line is drawn."""
-    fitted = F.col("agrees") & ~F.col("held_out")
+    fitted = sf.col("agrees") & ~sf.col("held_out")
 
     def total(value: Column, condition: Column = fitted) -> Column:
-        return F.coalesce(F.sum(F.when(condition, value)), F.lit(0.0))
+        return sf.coalesce(sf.sum(sf.when(condition, value)), sf.lit(0.0))
 
-    covered = F.col("truth_ms").isNotNull()
+    covered = sf.col("truth_ms").isNotNull()
     return samples.groupBy("api_key").agg(
-        F.count("*").alias("intervals"),
-        F.count_if(covered).alias("covered"),
-        total(F.col("requests"), covered).alias("covered_requests"),
-        total(F.col("truth_requests"), covered).alias("covered_truth"),
-        F.count_if("agrees").alias("agreeing"),
-        F.count_if(fitted).alias("fitted"),
-        F.count_if("held_out").alias("held_out"),
-        total(F.col("requests")).alias("requests"),
-        total(F.col("truth_ms")).alias("truth_ms"),
-        total(F.col("kib")).alias("kib"),
-        total(F.col("kib") * F.col("kib") / F.col("requests")).alias("kib_squared"),
+        sf.count("*").alias("intervals"),
+        sf.count_if(covered).alias("covered"),
+        total(sf.col("requests"), covered).alias("covered_requests"),
+        total(sf.col("truth_requests"), covered).alias("covered_truth"),
+        sf.count_if("agrees").alias("agreeing"),
+        sf.count_if(fitted).alias("fitted"),
+        sf.count_if("held_out").alias("held_out"),
+        total(sf.col("requests")).alias("requests"),
+        total(sf.col("truth_ms")).alias("truth_ms"),
+        total(sf.col("kib")).alias("kib"),
+        total(sf.col("kib") * sf.col("kib") / sf.col("requests")).alias("kib_squared"),
     )
 
 
@@ -210,19 +210,20 @@ class _Fit:
 
     def draw(self, fitted: DataFrame) -> None:
         """Fit it to these samples."""
-        free = _line(fitted, ("requests", "kib")) if self._varies() else None
-        least_base_ms = min(self.in_force.base_ms, self._method.resolution_ms)
-        if free is None:
+        if not self._varies():
             self._scale(fitted)
-        elif free["requests"] < least_base_ms or free["requests"] < 0:
-            rest = fitted.withColumn("truth_ms", F.col("truth_ms") - F.col("requests") * least_base_ms)
-            self.cost = RequestCost(base_ms=least_base_ms, per_kib_ms=max(0.0, _line(rest, ("kib",))["kib"]))
+            return
+        base_ms, per_kib_ms = _line(fitted)
+        least_base_ms = float(min(self.in_force.base_ms, self._method.resolution_ms))
+        if base_ms < least_base_ms:
+            rest = sf.col("truth_ms") - sf.col("requests") * least_base_ms
+            self.cost = RequestCost(base_ms=least_base_ms, per_kib_ms=max(0.0, _factor(fitted, sf.col("kib"), rest)))
             if least_base_ms:
                 self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be told"
-        elif free["kib"] < 0:
-            self.cost = RequestCost(base_ms=_line(fitted, ("requests",))["requests"])
+        elif per_kib_ms < 0:
+            self.cost = RequestCost(base_ms=_factor(fitted, sf.col("requests"), sf.col("truth_ms")))
         else:
-            self.cost = RequestCost(base_ms=free["requests"], per_kib_ms=free["kib"])
+            self.cost = RequestCost(base_ms=base_ms, per_kib_ms=per_kib_ms)
 
     def _varies(self) -> bool:
         counts = self._counts
@@ -233,7 +234,8 @@ class _Fit:
     def _scale(self, fitted: DataFrame) -> None:
         """Requests of one size: the line in force, times what it is off by."""
         line = self.in_force if self.in_force != RequestCost(base_ms=0) else RequestCost(base_ms=1)
-        factor = _line(fitted.withColumn("line", _estimate(line)), ("line",))["line"]
+        estimate = sf.col("requests") * line.base_ms + sf.col("kib") * line.per_kib_ms
+        factor = _factor(fitted, estimate, sf.col("truth_ms"))
         self.cost = RequestCost(base_ms=line.base_ms * factor, per_kib_ms=line.per_kib_ms * factor)
         self.how = f"{factor:.3g} times the line in force, since all intervals have requests of one size"
 
@@ -249,42 +251,52 @@ class _Fit:
             f"{'taken' if taken else 'not taken'}: off by {error_ms:.3g} ms a request in {counts.held_out:,} held-out"
             f" intervals, {default_error_ms:.3g} ms in force" + (f"; {self.how}" if self.how else "")
         )
-        line = (self.cost.base_ms, self.cost.per_kib_ms, counts.fitted, round(counts.requests))
+        line = (float(self.cost.base_ms), float(self.cost.per_kib_ms), counts.fitted, round(counts.requests))
         return self.api_key, *line, error_ms, default_error_ms, taken, reason
 
 
-def _line(fitted: DataFrame, features: Sequence[str]) -> dict[str, float]:
-    """Coefficients of ``features`` that make up ``truth_ms``, by weighted least squares without an intercept."""
+def _line(fitted: DataFrame) -> tuple[float, float]:
+    """Base and price that make up ``truth_ms``, by weighted least squares; either may be negative.
+
+    By the means of a request, with n as their weight and the base as the intercept: the same as by sums, without
+    an intercept and with 1/n. By sums, Spark would take a number of requests that never changes for one that says
+    nothing, and leave it out.
+    """
     from pyspark.ml.feature import VectorAssembler
     from pyspark.ml.regression import LinearRegression
 
-    weighted = fitted.select("truth_ms", *features, (1 / F.col("requests")).alias("weight"))
-    rows = VectorAssembler(inputCols=list(features), outputCol="features").transform(weighted)
-    regression = LinearRegression(
-        labelCol="truth_ms", weightCol="weight", fitIntercept=False, standardization=False, solver="normal"
+    requests = sf.col("requests")
+    means = fitted.select(
+        "requests", (sf.col("kib") / requests).alias("kib"), (sf.col("truth_ms") / requests).alias("ms")
     )
-    model = regression.fit(rows)
-    return dict(zip(features, (float(each) for each in model.coefficients), strict=True))
+    rows = VectorAssembler(inputCols=["kib"], outputCol="features").transform(means)
+    model = LinearRegression(labelCol="ms", weightCol="requests", solver="normal").fit(rows)
+    return float(model.intercept), float(model.coefficients[0])
 
 
-def _estimate(cost: RequestCost) -> Column:
-    return F.col("requests") * cost.base_ms + F.col("kib") * cost.per_kib_ms
+def _factor(fitted: DataFrame, of: Column, label: Column) -> float:
+    """So many times ``of`` make up ``label``, likewise; 0 where ``of`` is nothing but zeros."""
+    weight = 1 / sf.col("requests")
+    factor = sf.try_divide(sf.sum(weight * of * label), sf.sum(weight * of * of))
+    return float(fitted.agg(factor).collect()[0][0] or 0.0)
 
 
 def _errors(samples: DataFrame, fits: Iterable[_Fit]) -> list[Row]:
     """Of each API, on what was held out: the root mean square of what a request is off by."""
     lines = [
-        (fit.api_key, cost.base_ms, cost.per_kib_ms, fit.in_force.base_ms, fit.in_force.per_kib_ms)
+        (fit.api_key, *map(float, (cost.base_ms, cost.per_kib_ms, fit.in_force.base_ms, fit.in_force.per_kib_ms)))
         for fit in fits
         if (cost := fit.cost) is not None
     ]
     schema = "api_key int, base_ms double, per_kib_ms double, default_base_ms double, default_per_kib_ms double"
-    costs = F.broadcast(samples.sparkSession.createDataFrame(lines, schema))
+    costs = sf.broadcast(samples.sparkSession.createDataFrame(lines, schema))
 
     def error(prefix: str) -> Column:
-        line = F.col("requests") * F.col(f"{prefix}base_ms") + F.col("kib") * F.col(f"{prefix}per_kib_ms")
-        off = F.least(line, F.col("broker_ms")) - F.col("truth_ms")  # the proxy, too, charges no more than it observed
-        return F.sqrt(F.sum(off * off / F.col("requests")) / F.sum("requests"))
+        line = sf.col("requests") * sf.col(f"{prefix}base_ms") + sf.col("kib") * sf.col(f"{prefix}per_kib_ms")
+        off = sf.least(line, sf.col("broker_ms")) - sf.col(
+            "truth_ms"
+        )  # the proxy, too, charges no more than it observed
+        return sf.sqrt(sf.sum(off * off / sf.col("requests")) / sf.sum("requests"))
 
     return (
         samples.where("held_out")

@@ -18,7 +18,7 @@ import itertools
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import Window
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline.api_names import API_NAMES
 from pipeline.errors import InputError
@@ -49,7 +49,7 @@ def read_jmx(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     for path in paths:
         if not exists(spark, path):
             raise InputError(f"--truth {path} does not exist")
-    texts = spark.read.text(list(paths), wholetext=True).select(F.col("_metadata.file_path").alias("broker"), "value")
+    texts = spark.read.text(list(paths), wholetext=True).select(sf.col("_metadata.file_path").alias("broker"), "value")
     entries = entries_of(texts).persist()
     try:
         _check(entries, ", ".join(paths))
@@ -61,11 +61,11 @@ def read_jmx(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 def entries_of(texts: DataFrame) -> DataFrame:
     """Each value of each sample: ``broker``, ``sample`` (a number in its file), ``t_ms``, ``time`` (as it is written),
     ``request``, ``attribute``, ``number``. ``texts`` has whole files (``value``) by ``broker``."""
-    lines = texts.select("broker", F.posexplode(F.split("value", r"\r?\n")).alias("position", "line"))
+    lines = texts.select("broker", sf.posexplode(sf.split("value", r"\r?\n")).alias("position", "line"))
     up_to_here = Window.partitionBy("broker").orderBy("position").rowsBetween(Window.unboundedPreceding, 0)
-    head = F.last(F.when(F.col("line").startswith(_HEAD), F.col("line")), ignorenulls=True)
-    time = F.regexp_extract("line", f'^time{_BETWEEN}(.*?)"?$', 1)
-    latest = F.max(F.when(time != "", F.col("position")))
+    head = sf.last(sf.when(sf.col("line").startswith(_HEAD), sf.col("line")), ignorenulls=True)
+    time = sf.regexp_extract("line", f'^time{_BETWEEN}(.*?)"?$', 1)
+    latest = sf.max(sf.when(time != "", sf.col("position")))
     lines = lines.withColumns(
         {
             "head": head.over(up_to_here),
@@ -74,84 +74,86 @@ def entries_of(texts: DataFrame) -> DataFrame:
         }
     )
     lines = lines.withColumn(
-        "sample_time", F.last(F.when(F.col("own_time") != "", F.col("own_time")), ignorenulls=True).over(up_to_here)
+        "sample_time", sf.last(sf.when(sf.col("own_time") != "", sf.col("own_time")), ignorenulls=True).over(up_to_here)
     )
     entries = _of_tables(lines).unionByName(_of_single_values(lines))
-    name = F.col("name")
+    name = sf.col("name")
     return entries.where(name.contains(f"name={METRIC}")).select(
         "broker",
         "sample",
         "time",
-        _milliseconds(F.col("time")).alias("t_ms"),
-        F.regexp_extract(name, "request=([^,:]+)", 1).alias("request"),
-        F.substring_index(name, ":", -1).alias("attribute"),
-        F.col("number").try_cast("double").alias("number"),
+        _milliseconds(sf.col("time")).alias("t_ms"),
+        sf.regexp_extract(name, "request=([^,:]+)", 1).alias("request"),
+        sf.substring_index(name, ":", -1).alias("attribute"),
+        sf.col("number").try_cast("double").alias("number"),
     )
 
 
 def truth_of(entries: DataFrame) -> DataFrame:
     """How many requests each broker has handled since its start, and for how long, at each sample (`schemas.TRUTH`)."""
-    keys = F.create_map(*itertools.chain.from_iterable((F.lit(name), F.lit(key)) for key, name in API_NAMES.items()))
+    keys = sf.create_map(*itertools.chain.from_iterable((sf.lit(name), sf.lit(key)) for key, name in API_NAMES.items()))
     of_broker = Window.partitionBy("broker")
-    consumers_apart = F.max(F.col("request") == FETCH_OF_CONSUMERS).over(of_broker)
-    api = F.when(F.col("request") == FETCH_OF_CONSUMERS, FETCH).when(
-        ~((F.col("request") == FETCH) & F.col("consumers_apart")), F.col("request")
+    consumers_apart = sf.max(sf.col("request") == FETCH_OF_CONSUMERS).over(of_broker)
+    api = sf.when(sf.col("request") == FETCH_OF_CONSUMERS, FETCH).when(
+        ~((sf.col("request") == FETCH) & sf.col("consumers_apart")), sf.col("request")
     )
     known = entries.withColumn("consumers_apart", consumers_apart).withColumn("api_key", keys[api])
 
     def attribute(name: str) -> Column:
-        return F.max(F.when(F.col("attribute") == name, F.col("number")))
+        return sf.max(sf.when(sf.col("attribute") == name, sf.col("number")))
 
     sampled = (
-        known.where(F.col("api_key").isNotNull())
+        known.where(sf.col("api_key").isNotNull())
         .groupBy("broker", "sample", "t_ms", "api_key")
         .agg(attribute("Count").alias("count"), attribute("Mean").alias("mean"))
     )
-    return sampled.where(F.col("count").isNotNull() & F.col("mean").isNotNull()).select(
+    return sampled.where(sf.col("count").isNotNull() & sf.col("mean").isNotNull()).select(
         "broker",
         "t_ms",
         "api_key",
-        F.col("count").cast("long").alias("requests"),
-        (F.col("count") * F.col("mean")).alias("local_ms"),
+        sf.col("count").cast("long").alias("requests"),
+        (sf.col("count") * sf.col("mean")).alias("local_ms"),
     )
 
 
 def _of_tables(lines: DataFrame) -> DataFrame:
     """Format ``original``: the names of the head beside the values of each line."""
-    names = F.regexp_extract_all("head", F.lit('"([^"]*)"'), F.lit(1))
-    values = F.split("line", ",")
-    rows = lines.where(F.col("head").isNotNull() & ~F.col("line").startswith(_HEAD) & (F.size(names) == F.size(values)))
+    names = sf.regexp_extract_all("head", sf.lit('"([^"]*)"'), sf.lit(1))
+    values = sf.split("line", ",")
+    rows = lines.where(
+        sf.col("head").isNotNull() & ~sf.col("line").startswith(_HEAD) & (sf.size(names) == sf.size(values))
+    )
     # Names and values have commas alike only where they are not what they seem to be; the sizes tell.
-    zipped = F.arrays_zip(names.alias("name"), values.alias("number"))
+    zipped = sf.arrays_zip(names.alias("name"), values.alias("number"))
     return rows.select(
-        "broker", F.col("position").alias("sample"), F.get(values, F.lit(0)).alias("time"), F.inline(zipped)
+        "broker", sf.col("position").alias("sample"), sf.get(values, sf.lit(0)).alias("time"), sf.inline(zipped)
     )
 
 
 def _of_single_values(lines: DataFrame) -> DataFrame:
     """The other formats: a line is a name and a value, and belongs to the ``time`` before it."""
     pattern = f'^(.+:(?:Count|Mean)){_BETWEEN}([^"]*)"?$'
-    rows = lines.where(F.col("sample").isNotNull() & F.col("line").rlike(pattern))
+    rows = lines.where(sf.col("sample").isNotNull() & sf.col("line").rlike(pattern))
     return rows.select(
         "broker",
         "sample",
-        F.col("sample_time").alias("time"),
-        F.regexp_extract("line", pattern, 1).alias("name"),
-        F.regexp_extract("line", pattern, 2).alias("number"),
+        sf.col("sample_time").alias("time"),
+        sf.regexp_extract("line", pattern, 1).alias("name"),
+        sf.regexp_extract("line", pattern, 2).alias("number"),
     )
 
 
 def _milliseconds(time: Column) -> Column:
     """Milliseconds since 1970, which the tool writes unless it is told a format, or a date as ISO 8601 has it."""
     number = time.try_cast("long")
-    return F.coalesce(number, F.unix_millis(time.try_cast("timestamp")))
+    return sf.coalesce(number, sf.unix_millis(time.try_cast("timestamp")))
 
 
 def _check(entries: DataFrame, paths: str) -> None:
     (found,) = entries.agg(
-        F.count("*").alias("entries"),
-        F.count_if(F.col("attribute").isin("Count", "Mean") & F.col("number").isNotNull()).alias("right"),
-        F.max(F.when(F.col("t_ms").isNull(), F.col("time"))).alias("no_time"),
+        sf.count("*").alias("entries"),
+        sf.count_if(sf.col("attribute").isin("Count", "Mean") & sf.col("number").isNotNull()).alias("right"),
+        sf.max(sf.when(sf.col("t_ms").isNull(), sf.col("time"))).alias("no_time"),
     ).collect()
     if not found.right:
         raise InputError(

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.anomalies import anomalies
@@ -126,14 +126,14 @@ def command(
 def judge(tables: Lake, usage: DataFrame, day: date, until_s: int, rules: Rules) -> None:
     """Make the table anew for ``day``."""
     begin = day - timedelta(days=rules.past_days)
-    found = anomalies(usage.where(F.col("date").between(F.lit(begin), F.lit(day))), day, until_s, rules)
+    found = anomalies(usage.where(sf.col("date").between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
     tables.replace_partition("anomalies", found.coalesce(1), "date", day)
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
     """The newest day, and the second by which it is complete."""
-    newest = usage.agg(F.max("date")).collect()[0][0]
-    second = usage.where(F.col("date") == F.lit(newest)).agg(F.max("second")).collect()[0][0]
+    newest = usage.agg(sf.max("date")).collect()[0][0]
+    second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
     return newest, (second or 0) + 1
 
 
@@ -145,7 +145,7 @@ def _days(first: date, last: date) -> Iterator[date]:
 
 
 def _say(tables: Lake, days: list[date]) -> None:
-    whole = tables.read("anomalies", schemas.ANOMALIES).where(F.col("date").between(F.lit(days[0]), F.lit(days[-1])))
+    whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(sf.lit(days[0]), sf.lit(days[-1])))
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
     kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
     told(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from pyspark.sql import functions as F
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.api_names import api_name
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 METHOD = Method()
 NO_TRUTH = (
     "expected --truth: the time of the brokers' handlers. The proxy's own broker_ms will not do: it holds the network"
-    " and all queues, and no request is charged more than that as it is, so that costs fitted to it would charge clients"
-    f" for a slow network. To sample a broker, while the proxy records usage:\n{HOW}"
+    " and all queues, and no request is charged more than that as it is, so that costs fitted to it would charge"
+    f" clients for a slow network. To sample a broker, while the proxy records usage:\n{HOW}"
 )
 
 
@@ -129,12 +129,12 @@ def _in_force(against: str | None) -> Mapping[int, RequestCost]:
 def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> DataFrame:
     """The usage while the truth was sampled. Raises `InputError` when there is none, or of whom is not clear."""
     first, last = span
-    days = (F.to_date(F.timestamp_seconds(F.lit(each))) for each in span)
-    usage = usage.where(F.col("date").between(*days) & F.col("second").between(first, last))
+    days = (sf.to_date(sf.timestamp_seconds(sf.lit(each))) for each in span)
+    usage = usage.where(sf.col("date").between(*days) & sf.col("second").between(first, last))
     if cluster is not None:
-        usage = usage.where(F.col("cluster") == cluster)
-    clusters = F.sort_array(F.collect_set("cluster"))
-    (found,) = usage.agg(F.count("*").alias("records"), clusters.alias("clusters")).collect()
+        usage = usage.where(sf.col("cluster") == cluster)
+    clusters = sf.sort_array(sf.collect_set("cluster"))
+    (found,) = usage.agg(sf.count("*").alias("records"), clusters.alias("clusters")).collect()
     if not found.records:
         begin, end = (f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in span)
         whose = f" of cluster {cluster}" if cluster is not None else ""
