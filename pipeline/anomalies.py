@@ -21,14 +21,15 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.anomaly_past import ENTITY, Rules, windows_of, with_past
+from pipeline.anomaly_past import ENTITY, with_past
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from datetime import date
 
     from pyspark.sql import Column, DataFrame
+
+    from pipeline.anomaly_past import Rules
 
 IDS_PER_PRODUCE: Final = 0.05
 """A producer that sends twenty requests was worth its id; a hundred new pods are no churn."""
@@ -51,112 +52,132 @@ class Kind(StrEnum):
     SUDDEN_CHANGE = "sudden-change"
 
 
-def anomalies(usage: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """What is unlike the past, or wrong, on ``day`` (`schemas.ANOMALIES`). ``usage`` (`schemas.USAGE`) has that day and
-    those before. A window that is not over by the second ``until_s`` is not judged yet."""
-    windows = windows_of(usage, rules.window_s)
+def anomalies(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
+    """What is unlike the past, or wrong, on ``day`` (`schemas.ANOMALIES`). ``windows`` (`windows_of`) has that day and
+    those before; persist it. A window that is not over by the second ``until_s`` is not judged yet."""
     judged = with_past(windows, day, rules).where(sf.col("start") + rules.window_s <= until_s)
-    found = judged.select("start", *ENTITY, sf.explode(sf.array_compact(sf.array(*_candidates(rules)))).alias("found"))
-    return _runs(_without_repeats(found.select("start", *ENTITY, "found.*")), rules.window_s)
+    return _runs(_without_repeats(_told(_found(judged, rules), rules)), rules.window_s)
 
 
-# --- the kinds --------------------------------------------------------------------------------------------------------
+# --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _candidates(rules: Rules) -> tuple[Column, ...]:
-    """One struct for each kind: null where there is none."""
-    return _churn(rules), _retries(rules), _connections(rules), _change(rules)
-
-
-def _churn(rules: Rules) -> Column:
-    ids, produced = sf.col("new_ids"), sf.col("produced")
-    compared = _above("new_ids", rules) & (ids >= rules.least_ids) & (ids >= produced * IDS_PER_PRODUCE)
-    absolute = (ids >= rules.least_ids * ABSOLUTE) & (ids >= produced * HALF)
-    told = sf.concat(
-        _number(ids), sf.lit(" new producer ids in "), _time(rules), _usual("new_ids"), sf.lit(", for "),
-        _number(produced), sf.lit(" Produce requests"),
-    )  # fmt: skip
-    return sf.when(compared | absolute, _found(Kind.PRODUCER_ID_CHURN, "new_ids", told))
-
-
-def _retries(rules: Rules) -> Column:
-    failed, share, requests = sf.col("failed"), sf.col("failed_share"), sf.col("requests")
-    compared = _above("failed_share", rules) & (failed >= rules.least_failed) & (share >= FAILED_SHARE)
-    absolute = (failed >= rules.least_failed * ABSOLUTE) & (share >= HALF)
-    failing = sf.concat(
-        _percent(share), sf.lit(" of "), _number(requests), sf.lit(" requests in "), _time(rules),
-        sf.lit(" failed or were refused"), _usual("failed_share", _percent),
-    )  # fmt: skip
-    each = sf.col("bytes_per_request")
-    emptier = each * rules.factor < sf.col("usual_bytes_per_request")
-    repeating = _above("requests", rules) & (requests >= LEAST_REQUESTS) & emptier
-    more = sf.concat(
-        _number(requests), sf.lit(" requests in "), _time(rules), _usual("requests"), sf.lit(", with "), _bytes(each),
-        sf.lit(" each"), _usual("bytes_per_request", _bytes),
-    )  # fmt: skip
-    return sf.when(compared | absolute, _found(Kind.RETRY_STORM, "failed_share", failing)).when(
-        repeating, _found(Kind.RETRY_STORM, "requests", more)
+def _found(judged: DataFrame, rules: Rules) -> DataFrame:
+    """Of each window and kind the quantity that is furthest off; ``usual_each`` is of bytes of a request."""
+    quantity, usual, value = sf.col("quantity"), sf.col("usual"), sf.col("value")
+    emptier = (quantity == "bytes_per_request") & (value * rules.factor < usual)
+    far = judged.withColumns(
+        {
+            "above": _above(rules) & _worth_telling(rules),
+            "below": _below(rules) & _worth_missing(rules),
+            "alone": _wrong_in_itself(rules),
+            "emptier": sf.coalesce(emptier, sf.lit(False)),
+        }
+    ).where("above or below or alone or emptier")
+    window = Window.partitionBy("start", *ENTITY)
+    usual_each = sf.max(sf.when(sf.col("emptier"), usual)).over(window)
+    known = far.withColumns({"kind": _kind(), "usual_each": usual_each}).where(
+        sf.col("kind").isNotNull() & ((quantity != "requests") | sf.col("usual_each").isNotNull())
     )
+    # Requests that fail say more than that there are many; of bytes and time, the one that is further off.
+    first = (sf.desc(quantity == "failed_share"), sf.desc(sf.abs("score")), "quantity")
+    number = sf.row_number().over(Window.partitionBy("start", *ENTITY, "kind").orderBy(*first))
+    return known.withColumn("number", number).where("number = 1")
 
 
-def _connections(rules: Rules) -> Column:
-    opened, requests = sf.col("connections"), sf.col("requests")
-    compared = _above("connections", rules) & (opened >= rules.least_connections)
-    absolute = (opened >= rules.least_connections * ABSOLUTE) & (opened >= requests * HALF)
-    told = sf.concat(
-        _number(opened), sf.lit(" connections opened in "), _time(rules), _usual("connections"), sf.lit(", for "),
-        _number(requests), sf.lit(" requests"),
-    )  # fmt: skip
-    return sf.when(compared | absolute, _found(Kind.CONNECTION_STORM, "connections", told))
+def _kind() -> Column:
+    """Null for a quantity that is none by itself."""
+    kinds = {
+        "new_ids": Kind.PRODUCER_ID_CHURN,
+        "failed_share": Kind.RETRY_STORM,
+        "requests": Kind.RETRY_STORM,
+        "connections": Kind.CONNECTION_STORM,
+        "bytes": Kind.SUDDEN_CHANGE,
+        "thread_ms": Kind.SUDDEN_CHANGE,
+    }
+    return _by_quantity({name: sf.lit(kind.value) for name, kind in kinds.items()}, sf.lit(None).cast("string"))
 
 
-def _change(rules: Rules) -> Column:
-    """Of bytes and thread time, whichever is further off; bytes, where both are as far."""
-
-    def change(name: str, least: float, shown: Column) -> Column:
-        changed = (_above(name, rules) & (sf.col(name) >= least)) | (
-            _below(name, rules) & (sf.col(f"usual_{name}") >= least)
-        )
-        return sf.when(changed, _found(Kind.SUDDEN_CHANGE, name, shown))
-
-    size, time = sf.col("bytes"), sf.col("thread_ms")
-    of_bytes = sf.concat(_bytes(size), sf.lit(" in "), _time(rules), _usual("bytes", _bytes), _times("bytes"))
-    of_time = sf.concat(
-        _seconds(time), sf.lit(" of thread time in "), _time(rules), _usual("thread_ms", _seconds), _times("thread_ms")
-    )
-    bytes_changed = change("bytes", rules.least_bytes, of_bytes)
-    time_changed = change("thread_ms", rules.least_thread_ms, of_time)
-    further = sf.abs("score_thread_ms") > sf.abs("score_bytes")
-    return sf.when(bytes_changed.isNull() | (time_changed.isNotNull() & further), time_changed).otherwise(bytes_changed)
-
-
-def _above(name: str, rules: Rules) -> Column:
+def _above(rules: Rules) -> Column:
     """False, not null, where there is no past."""
-    value, most = sf.col(name), sf.col(f"most_{name}")
-    far = (value > sf.col(f"usual_{name}") * rules.factor) & (sf.col(f"score_{name}") >= rules.score)
+    value, most = sf.col("value"), sf.col("most")
+    far = (value > sf.col("usual") * rules.factor) & (sf.col("score") >= rules.score)
     return sf.coalesce(far, sf.lit(False)) & (most.isNull() | (value > most))
 
 
-def _below(name: str, rules: Rules) -> Column:
-    """Of those alone who are there nearly always: the others come and go."""
-    value, least = sf.col(name), sf.col(f"least_{name}")
-    far = (value * rules.factor < sf.col(f"usual_{name}")) & (sf.col(f"score_{name}") <= -rules.score)
-    return sf.coalesce(far & sf.col("steady"), sf.lit(False)) & (least.isNull() | (value < least))
+def _below(rules: Rules) -> Column:
+    """Of those alone who are there nearly always."""
+    value, least = sf.col("value"), sf.col("least")
+    far = sf.col("steady") & (value * rules.factor < sf.col("usual")) & (sf.col("score") <= -rules.score)
+    return sf.coalesce(far, sf.lit(False)) & (least.isNull() | (value < least))
 
 
-def _found(kind: Kind, name: str, told: Column) -> Column:
-    return sf.struct(
-        sf.lit(kind.value).alias("kind"),
-        sf.col(name).cast("double").alias("observed"),
-        sf.col(f"usual_{name}").cast("double").alias("usual"),
-        sf.col(f"score_{name}").alias("score"),
-        sf.concat(_who(), sf.lit(": "), told).alias("told"),
-        # Up and down are two runs, and so are two rules of a kind.
-        sf.concat(sf.lit(name), sf.signum(sf.coalesce(f"score_{name}", sf.lit(0.0)))).alias("run"),
+def _worth_telling(rules: Rules) -> Column:
+    value = sf.col("value")
+    return _by_quantity(
+        {
+            "new_ids": (value >= rules.least_ids) & (value >= sf.col("produced") * IDS_PER_PRODUCE),
+            "failed_share": (sf.col("failed") >= rules.least_failed) & (value >= FAILED_SHARE),
+            "requests": value >= LEAST_REQUESTS,
+            "connections": value >= rules.least_connections,
+            "bytes": value >= rules.least_bytes,
+            "thread_ms": value >= rules.least_thread_ms,
+        },
+        sf.lit(False),
     )
 
 
+def _worth_missing(rules: Rules) -> Column:
+    usual = sf.col("usual")
+    least = {"bytes": usual >= rules.least_bytes, "thread_ms": usual >= rules.least_thread_ms}
+    return sf.coalesce(_by_quantity(least, sf.lit(False)), sf.lit(False))
+
+
+def _wrong_in_itself(rules: Rules) -> Column:
+    value = sf.col("value")
+    return _by_quantity(
+        {
+            "new_ids": (value >= rules.least_ids * ABSOLUTE) & (value >= sf.col("produced") * HALF),
+            "failed_share": (sf.col("failed") >= rules.least_failed * ABSOLUTE) & (value >= HALF),
+            "connections": (value >= rules.least_connections * ABSOLUTE) & (value >= sf.col("requests") * HALF),
+        },
+        sf.lit(False),
+    )
+
+
+def _by_quantity(values: Mapping[str, Column], otherwise: Column) -> Column:
+    quantity = sf.col("quantity")
+    return sf.coalesce(*(sf.when(quantity == name, value) for name, value in values.items()), otherwise)
+
+
 # --- words ------------------------------------------------------------------------------------------------------------
+
+
+def _told(found: DataFrame, rules: Rules) -> DataFrame:
+    """With a sentence."""
+    value, requests = sf.col("value"), _number(sf.col("requests"))
+    time = sf.lit(duration(rules.window_s))
+
+    def usually(shown: Callable[[Column], Column], usual: str = "usual") -> Column:
+        return sf.coalesce(sf.concat(sf.lit(", usually "), shown(sf.col(usual))), sf.lit(""))
+
+    texts: dict[str, tuple[Column | str, ...]] = {
+        "new_ids": (_number(value), " new producer ids in ", time, usually(_number), ", for ",
+                    _number(sf.col("produced")), " Produce requests"),
+        "failed_share": (_percent(value), " of ", requests, " requests in ", time, " failed or were refused",
+                         usually(_percent)),
+        "requests": (_number(value), " requests in ", time, usually(_number), ", with ",
+                     _bytes(sf.col("bytes_per_request")), " each", usually(_bytes, "usual_each")),
+        "connections": (_number(value), " connections opened in ", time, usually(_number), ", for ", requests,
+                        " requests"),
+        "bytes": (_bytes(value), " in ", time, usually(_bytes), _times()),
+        "thread_ms": (_seconds(value), " of thread time in ", time, usually(_seconds), _times()),
+    }  # fmt: skip
+    sentences = {
+        name: sf.concat(*(sf.lit(part) if isinstance(part, str) else part for part in parts))
+        for name, parts in texts.items()
+    }
+    return found.withColumn("told", sf.concat(_who(), sf.lit(": "), _by_quantity(sentences, sf.lit(""))))
 
 
 def _who() -> Column:
@@ -164,15 +185,9 @@ def _who() -> Column:
     return sf.when(sf.col("client_id").isNull(), all_clients).otherwise(sf.concat("client_id", sf.lit(" of "), "user"))
 
 
-def _usual(name: str, shown: Callable[[Column], Column] | None = None) -> Column:
-    """`, usually 3`; nothing where there is no past."""
-    text = (shown or _number)(sf.col(f"usual_{name}"))
-    return sf.coalesce(sf.concat(sf.lit(", usually "), text), sf.lit(""))
-
-
-def _times(name: str) -> Column:
+def _times() -> Column:
     """`: 4.0 times as much`; nothing where nothing is usual."""
-    ratio = sf.try_divide(sf.col(name), sf.col(f"usual_{name}"))
+    ratio = sf.try_divide("value", "usual")
     more = sf.when(ratio >= 1, sf.concat(sf.format_number(ratio, 1), sf.lit(" times as much")))
     less = sf.when(ratio > 0, sf.concat(_percent(ratio), sf.lit(" of it"))).when(ratio == 0, "nothing at all")
     return sf.coalesce(sf.concat(sf.lit(": "), sf.coalesce(more, less)), sf.lit(""))
@@ -198,10 +213,6 @@ def _bytes(value: Column) -> Column:
     return text
 
 
-def _time(rules: Rules) -> Column:
-    return sf.lit(duration(rules.window_s))
-
-
 def duration(seconds: int) -> str:
     """`5 minutes`."""
     count, unit = (seconds // 3600, "hour") if seconds % 3600 == 0 else (seconds // 60, "minute")
@@ -213,26 +224,31 @@ def duration(seconds: int) -> str:
 
 def _without_repeats(found: DataFrame) -> DataFrame:
     """Of all clients of a user together only what none of the clients is told of."""
-    alone = sf.col("client_id").isNotNull()
-    of_clients = found.where(alone).select("start", "user", "kind")
-    return found.where(alone).unionByName(
-        found.where(~alone).join(of_clients, ["start", "user", "kind"], "left_anti").select(*found.columns)
-    )
+    client = sf.col("client_id").isNotNull()
+    of_clients = sf.max(client).over(Window.partitionBy("start", "user", "kind"))
+    return found.withColumn("of_clients", of_clients).where(client | ~sf.col("of_clients"))
 
 
 def _runs(found: DataFrame, window_s: int) -> DataFrame:
-    """Windows that follow each other as one anomaly, told by the one furthest off."""
-    of_run = (*ENTITY, "kind", "run")
+    """Windows that follow each other as one anomaly, told by the one furthest off; up and down are two."""
+    of_run = (*ENTITY, "kind", "quantity", "direction")
     number = sf.row_number().over(Window.partitionBy(*of_run).orderBy("start"))
-    furthest = sf.struct(sf.abs(sf.coalesce("score", sf.lit(0.0))), sf.abs("observed"), -sf.col("start"))
-    worst = sf.max_by(sf.struct("observed", "usual", "score", "told"), furthest)
+    furthest = sf.struct(sf.abs(sf.coalesce("score", sf.lit(0.0))), "value", -sf.col("start"))
+    worst = sf.max_by(sf.struct("value", "usual", "score", "told"), furthest)
     runs = (
-        found.withColumn("island", sf.col("start") - number * window_s)
+        found.withColumn("direction", sf.signum(sf.coalesce("score", sf.lit(0.0))))
+        .withColumn("island", sf.col("start") - number * window_s)
         .groupBy(*of_run, "island")
         .agg(sf.min("start").alias("start"), sf.count("*").alias("windows"), worst.alias("worst"))
     )
     lasting = sf.concat(sf.lit("; for "), sf.col("windows") * (window_s // 60), sf.lit(" minutes"))
-    told = sf.concat("worst.told", sf.when(sf.col("windows") > 1, lasting).otherwise(""))
-    named = runs.select(sf.timestamp_seconds("start").alias("start"), "kind", *ENTITY, "worst.observed", "worst.usual",
-                        "worst.score", told.alias("told"), "windows")  # fmt: skip
-    return named.select(*schemas.ANOMALIES.names)
+    return runs.select(
+        sf.timestamp_seconds("start").alias("start"),
+        "kind",
+        *ENTITY,
+        sf.col("worst.value").alias("observed"),
+        "worst.usual",
+        "worst.score",
+        sf.concat("worst.told", sf.when(sf.col("windows") > 1, lasting).otherwise("")).alias("told"),
+        "windows",
+    )

@@ -28,7 +28,6 @@ INIT_PRODUCER_ID: Final = 22
 ENTITY: Final = ("user", "client_id")
 """``client_id`` is null for all of the user's clients together."""
 HOUR_S: Final = 3600
-DAY_S: Final = 86_400
 
 SIGMAS_BETWEEN_QUARTILES: Final = 1.349
 """Of a normal distribution."""
@@ -47,6 +46,12 @@ QUANTITIES: Final[Mapping[str, float]] = {
     "connections": 1.0,
 }
 """What is compared, each with the amount that is as good as none: it is added before a logarithm is taken."""
+
+
+CONTEXT: Final = ("requests", "failed", "produced", "bytes_per_request")
+"""What else is told of a window."""
+STEADY: Final = 0.9
+"""Of the windows since the first: who is there less often comes and goes, and may stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +105,9 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
         )
     )
     sums = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")
-    by_user = by_client.groupBy("start", "user").agg(*(sf.sum(name).alias(name) for name in sums))
-    both = by_client.unionByName(by_user.withColumn("client_id", sf.lit(None).cast("string")))
-    return both.withColumns(
+    alone_and_all = sf.explode(sf.array("client_id", sf.lit(None)))
+    both = by_client.withColumn("client_id", alone_and_all).groupBy("start", *ENTITY)
+    return both.agg(*(sf.sum(name).alias(name) for name in sums)).withColumns(
         {
             "failed_share": sf.coalesce(sf.try_divide("failed", "requests"), sf.lit(0.0)),
             "bytes_per_request": sf.coalesce(sf.try_divide("bytes", "requests"), sf.lit(0.0)),
@@ -111,79 +116,87 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
 
 
 def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
-    """The windows of ``day``, each with its past. ``windows`` (`windows_of`) has those of the days before, too.
+    """The windows of ``day``, each with its past: a row for each of `QUANTITIES`, with its ``value``.
 
-    For each of `QUANTITIES`, ``x``: ``usual_x`` and ``score_x``, null where the past is too short; and ``most_x``,
-    ``least_x``, beyond which it has not been in ``known_hours`` earlier hours, null where there were not so many.
-    ``active`` is false for a window in which the entity, which was there right before, has used nothing, and others
-    have; ``steady`` says whether it had used something in nine of ten windows until then.
+    ``windows`` (`windows_of`) has the days before, too, and is read twice: persist it. ``usual`` and ``score`` are null
+    where the past is too short. ``most`` and ``least``: beyond them the value has not been in ``known_hours`` earlier
+    hours; null where there were not so many. ``steady``: in nine of ten windows until then something was used. A window
+    in which nothing is, right behind one in which something was, is there, too, where others have used something.
     """
-    active = sf.col("active")
-    earlier = Window.partitionBy(*ENTITY).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
-    quartiles = {
-        f"past_{name}": sf.percentile_approx(sf.when(active, sf.col(name)), [0.25, 0.5, 0.75], ACCURACY).over(earlier)
-        for name in QUANTITIES
-    }
-    number = sf.count_if(active).over(earlier)
-    since_s = sf.col("start") - sf.min("start").over(earlier)
-    windows = _with_quiet(windows, rules.window_s)
-    counted = windows.withColumns(
-        {**quartiles, "past": number, "share": sf.try_divide(number * rules.window_s, since_s)}
+    by = (*ENTITY, "quantity")
+    rows = _with_known(_by_quantity(_with_quiet(windows, rules.window_s)), by, rules.known_hours)
+    earlier = Window.partitionBy(*by).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
+    used = sf.when(sf.col("active"), sf.col("value"))
+    counted = rows.withColumns(
+        {
+            "quartiles": sf.percentile_approx(used, [0.25, 0.5, 0.75], ACCURACY).over(earlier),
+            "past": sf.count(used).over(earlier),
+            "since": sf.min("start").over(earlier),
+        }
     )
     judged = counted.where(sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day))
     compared = sf.col("past") >= rules.least_past
-    scored = judged.withColumns(
-        {
-            **{f"usual_{name}": sf.when(compared, sf.get(f"past_{name}", 1)) for name in QUANTITIES},
-            **{f"score_{name}": sf.when(compared, _score(name, floor)) for name, floor in QUANTITIES.items()},
-            "steady": compared & (sf.col("share") >= 0.9),
-            "hour": _hour(),
-        }
+    share = sf.try_divide(sf.col("past") * rules.window_s, sf.col("start") - sf.col("since"))
+    return judged.select(
+        *("start", *by, "value", "most", "least", *CONTEXT),
+        sf.when(compared, sf.get("quartiles", 1)).alias("usual"),
+        sf.when(compared, _score()).alias("score"),
+        (compared & (share >= STEADY)).alias("steady"),
     )
-    known = _known_levels(windows, rules.known_hours)
-    same = [sf.col(name).eqNullSafe(sf.col(f"known_{name}")) for name in (*ENTITY, "hour")]
-    joined: DataFrame = scored.join(known, same, "left")
-    levels = {f"{side}_{name}": sf.col(side)[name] for side in ("most", "least") for name in QUANTITIES}
-    return joined.withColumns(levels).drop("most", "least", *quartiles)
 
 
 def _with_quiet(windows: DataFrame, window_s: int) -> DataFrame:
     """With a window of zeros behind the last of each run of windows, where others have used something then."""
     following = sf.lead("start").over(Window.partitionBy(*ENTITY).orderBy("start"))
     next_start = sf.col("start") + window_s
-    ends = windows.withColumn("following", following).where(
-        sf.col("following").isNull() | (sf.col("following") > next_start)
-    )
+    is_last = following.isNull() | (following > next_start)
+    alone, followed = sf.array(sf.lit(True)), sf.array(sf.lit(True), sf.lit(False))
+    active = sf.explode(sf.when(sf.col("is_last"), followed).otherwise(alone))
+    both = windows.withColumn("is_last", is_last).withColumn("active", active)
+    zeroed = {
+        field.name: sf.when(sf.col("active"), sf.col(field.name)).otherwise(sf.lit(0).cast(field.dataType))
+        for field in windows.schema.fields
+        if field.name not in (*ENTITY, "start")
+    }
     recorded = sf.broadcast(windows.select("start").distinct())
-    quiet = ends.select(*ENTITY, next_start.alias("start")).join(recorded, "start", "left_semi")
-    zeros = [sf.lit(0).cast(field.dataType).alias(field.name) for field in windows.schema.fields
-             if field.name not in (*ENTITY, "start")]  # fmt: skip
-    quiet = quiet.select("start", *ENTITY, *zeros, sf.lit(False).alias("active"))
-    return windows.withColumn("active", sf.lit(True)).unionByName(quiet)
+    start = sf.when(sf.col("active"), sf.col("start")).otherwise(next_start)
+    return both.withColumns({**zeroed, "start": start}).join(recorded, "start", "left_semi")
 
 
-def _score(name: str, floor: float) -> Column:
+def _by_quantity(windows: DataFrame) -> DataFrame:
+    """A row for each of `QUANTITIES`: ``quantity``, ``value``, ``nothing``."""
+    each = [
+        sf.struct(
+            sf.lit(name).alias("quantity"),
+            sf.col(name).cast("double").alias("value"),
+            sf.lit(nothing).alias("nothing"),
+        )
+        for name, nothing in QUANTITIES.items()
+    ]
+    return windows.select("start", *ENTITY, "active", *CONTEXT, sf.inline(sf.array(*each)))
+
+
+def _score() -> Column:
     """How many spreads a window is off the median, by logarithms."""
-    lower, median, upper = (sf.log(sf.get(f"past_{name}", index) + floor) for index in range(3))
+    lower, median, upper = (sf.log(sf.get("quartiles", index) + sf.col("nothing")) for index in range(3))
     spread = sf.greatest((upper - lower) / SIGMAS_BETWEEN_QUARTILES, sf.lit(LEAST_SPREAD))
-    return (sf.log(sf.col(name) + floor) - median) / spread
+    return (sf.log(sf.col("value") + sf.col("nothing")) - median) / spread
 
 
-def _hour() -> Column:
-    return sf.col("start") - sf.pmod("start", sf.lit(HOUR_S))
+def _with_known(rows: DataFrame, by: tuple[str, ...], hours: int) -> DataFrame:
+    """With the level that was reached (``most``), or fallen to (``least``), in so many earlier hours."""
+    hour = sf.col("start") - sf.pmod("start", sf.lit(HOUR_S))
+    within = Window.partitionBy(*by, "hour")
+    # One value for each hour: its extreme, at its first window.
+    first = sf.row_number().over(within.orderBy("start")) == 1
+    extremes = {
+        "highest": sf.when(first, sf.max("value").over(within)),
+        "lowest": sf.when(first, sf.min("value").over(within)),
+    }
+    earlier = Window.partitionBy(*by).orderBy("hour").rangeBetween(Window.unboundedPreceding, -1)
 
+    def nth(column: str, *, ascending: bool) -> Column:
+        return sf.get(sf.sort_array(sf.collect_list(column).over(earlier), ascending), hours - 1)
 
-def _known_levels(windows: DataFrame, hours: int) -> DataFrame:
-    """By entity and hour (``known_…``), as structs of `QUANTITIES`: the level that was reached (``most``), or fallen to
-    (``least``), in so many earlier hours."""
-    earlier = Window.partitionBy(*ENTITY).orderBy("hour").rowsBetween(Window.unboundedPreceding, -1)
-    extremes = [each(name).alias(f"{each.__name__}_{name}") for each in (sf.max, sf.min) for name in QUANTITIES]
-    by_hour = windows.groupBy(*ENTITY, _hour().alias("hour")).agg(*extremes)
-
-    def nth(column: str, *, descending: bool) -> Column:
-        return sf.get(sf.sort_array(sf.collect_list(column).over(earlier), not descending), hours - 1)
-
-    most = sf.struct(*(nth(f"max_{name}", descending=True).alias(name) for name in QUANTITIES))
-    least = sf.struct(*(nth(f"min_{name}", descending=False).alias(name) for name in QUANTITIES))
-    keys = (sf.col(name).alias(f"known_{name}") for name in (*ENTITY, "hour"))
-    return by_hour.select(*keys, most.alias("most"), least.alias("least"))
+    known = {"most": nth("highest", ascending=False), "least": nth("lowest", ascending=True)}
+    return rows.withColumn("hour", hour).withColumns(extremes).withColumns(known)

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.anomalies import anomalies
-from pipeline.anomaly_past import Rules
+from pipeline.anomaly_past import Rules, windows_of
 from pipeline.cli import LAKE, spark_options, told
 from pipeline.errors import InputError
 from pipeline.lake import Lake
@@ -118,16 +118,21 @@ def command(
         return
     end = last.date() if last is not None else newest
     days = list(_days(first.date() if first is not None else end - timedelta(days=1), end))
-    for day in days:
-        judge(tables, usage, day, until_s, rules)
+    begin = sf.lit(days[0] - timedelta(days=rules.past_days))
+    windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
+    try:
+        for day in days:
+            tables.replace_partition("anomalies", judged(windows, day, until_s, rules).coalesce(1), "date", day)
+    finally:
+        windows.unpersist()
     _say(tables, days)
 
 
-def judge(tables: Lake, usage: DataFrame, day: date, until_s: int, rules: Rules) -> None:
-    """Make the table anew for ``day``."""
+def judged(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
+    """The anomalies of ``day``, whatever other days there are."""
+    date = sf.to_date(sf.timestamp_seconds("start"))
     begin = day - timedelta(days=rules.past_days)
-    found = anomalies(usage.where(sf.col("date").between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
-    tables.replace_partition("anomalies", found.coalesce(1), "date", day)
+    return anomalies(windows.where(date.between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
