@@ -76,6 +76,10 @@ class Lake:
         """Write the partitions that ``frame`` has rows of in place of what they held; without ``by``, all of it."""
         self._write(table, frame, "overwrite", by)
 
+    def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
+        """Write ``frame``, which lacks ``column``, in place of all that has this value of it, with no rows as well."""
+        self._write(f"{table}/{column}={value}", frame, "overwrite", ())
+
     def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...]) -> None:
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException

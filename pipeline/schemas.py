@@ -195,6 +195,24 @@ RECOMMENDATIONS: Final = _columns(
 requests that this quota throttled. Of the default entity, ``p50`` to ``burst`` are 95th percentiles over the
 entities."""
 
+TRUTH: Final = _columns(broker=_TEXT, t_ms=_LONG, api_key=_INT, requests=_LONG, local_ms=_DOUBLE)
+"""What a broker has counted since its start at a time ``t_ms`` (milliseconds since 1970): requests of an API, and the
+sum of its handlers' time for them."""
+
+SAMPLES: Final = _columns(
+    api_key=_INT,
+    start=_LONG,
+    requests=_DOUBLE,
+    kib=_DOUBLE,
+    broker_ms=_DOUBLE,
+    truth_requests=_DOUBLE,
+    truth_ms=_DOUBLE,
+    agrees=BooleanType(),
+    held_out=BooleanType(),
+)
+"""What proxies have recorded of an API in an interval that begins at the second ``start``, beside what brokers say of
+it (null: nothing). ``agrees``: both count alike; ``held_out``: for the error, not for the fit."""
+
 COSTS: Final = _columns(
     api_key=_INT,
     base_ms=_DOUBLE,
@@ -204,9 +222,11 @@ COSTS: Final = _columns(
     error_ms=_DOUBLE,
     default_error_ms=_DOUBLE,
     taken=BooleanType(),
+    reason=_TEXT,
 )
 """The cost model of each API (`quota_callbacks.request_costs`), with the held-out error of a request, root mean square,
-beside that of the model before it; ``taken``: whether it is better, and goes into the file."""
+beside that of the model before it; ``taken``: whether it is better, and goes into the file. ``reason``: in a sentence;
+of an API that was not fitted, which has nulls, why not."""
 
 ANOMALIES: Final = _columns(
     start=TimestampType(),
@@ -217,8 +237,11 @@ ANOMALIES: Final = _columns(
     usual=_DOUBLE,
     score=_DOUBLE,
     told=_TEXT,
+    windows=_LONG,
 )
-"""What is unlike an entity's own past, in a window that begins at ``start``; ``told`` is a sentence."""
+"""What is unlike an entity's own past, from ``start`` on for so many windows; ``told`` is a sentence. ``observed`` is
+of the window furthest off; ``usual`` and ``score`` are null where there is no past to compare with. A null
+``client_id`` is all of the user's."""
 
 
 def require(frame: DataFrame, schema: StructType, what: str) -> DataFrame:

@@ -14,15 +14,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.buckets import RateBucket
+from quota_callbacks.cost_files import OPTION, TABLE, load_costs, read_costs
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
-from quota_callbacks.request_costs import DEFAULT_COSTS, RequestCost, estimate_ms
+from quota_callbacks.request_costs import DEFAULT_COSTS, estimate_ms
 from quota_callbacks.reservations import give_back_reservation, note_reservation, take_reservation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from quota_callbacks.client_quotas import ClientQuotas
+    from quota_callbacks.request_costs import RequestCost
     from quota_callbacks.requests import Request
     from quota_callbacks.verdicts import Throttle
 
@@ -50,12 +52,14 @@ class RequestPercentage:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Take the buckets and the cost model; ``costs`` of the options go before the measured ones."""
+        """Take the buckets and the cost model: ``costs`` of the options, then those of ``costs_file``, which is read
+        now, then the measured ones."""
         self._quotas = context.quotas
         self._request_time_ms = context.request_time_ms
-        if unknown := context.options.keys() - {"costs"}:
-            raise ValueError(f"unknown option {min(unknown)!r}; known: costs")
-        self._costs = {**DEFAULT_COSTS, **read_costs(context.options.get("costs", {}))}
+        if unknown := context.options.keys() - {TABLE, OPTION}:
+            raise ValueError(f"unknown option {min(unknown)!r}; known: {TABLE}, {OPTION}")
+        own = read_costs(context.options.get(TABLE, {}))
+        self._costs = {**DEFAULT_COSTS, **_of_file(context.options.get(OPTION)), **own}
 
     @hookimpl
     def enforced_quotas(self) -> frozenset[QuotaKey]:
@@ -117,18 +121,12 @@ class RequestPercentage:
         self._quotas.exempt_request_time.record(nanos * PERCENT_PER_NS, now_ms)
 
 
-def read_costs(options: object) -> dict[int, RequestCost]:
-    """The option ``costs``: by API key, ``{ base_ms = 0.07, per_kib_ms = 0.002 }``. Raises `ValueError`."""
-    if not isinstance(options, dict):
-        raise ValueError(f"costs = {options!r}: expected a table by API key")  # noqa: TRY004 -- as all options' errors
-    costs = {}
-    for name, cost in options.items():
-        try:
-            costs[int(name)] = RequestCost(**{key: float(value) for key, value in cost.items()})
-        except (TypeError, ValueError, AttributeError) as error:
-            rule = 'expected API key = { base_ms = milliseconds, per_kib_ms = milliseconds }, such as "0" for Produce'
-            raise ValueError(f"costs.{name} = {cost!r}: {rule} ({error})") from error
-    return costs
+def _of_file(path: object) -> Mapping[int, RequestCost]:
+    if path is None:
+        return {}
+    if not isinstance(path, str) or not path:
+        raise ValueError(f"{OPTION} = {path!r}: expected the path of a TOML file with the table [{TABLE}] by API key")
+    return load_costs(path)
 
 
 def is_exempt(request: Request) -> bool:

@@ -145,7 +145,7 @@ def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSe
     )
     assert (under.user, under.throttled, under.waits, under.shifted_amount) == ("under", 0, 0, 0.0)
     assert over.throttled > 40
-    # 120,000 bytes, 11,000 of them within the first window, at 1,000 a second: the last come after 109 s and not after 60
+    # 120,000 bytes, 11,000 of them in the first window, at 1,000 a second: the last come after 109 s, not 60
     assert 45_000 <= over.longest_shift_ms <= 50_000
     assert 100_000 <= over.waited_ms <= 130_000
 

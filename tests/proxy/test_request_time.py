@@ -10,10 +10,11 @@ import trio
 from proxy.thread_time import ONE_OF
 from proxy.wire.apis import ApiKey
 from quota_callbacks.client_quotas import ClientQuotas
+from quota_callbacks.cost_files import load_costs, spell_costs
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
-from quota_callbacks.request_costs import estimate_ms
+from quota_callbacks.request_costs import RequestCost, estimate_ms
 from quota_callbacks.request_percentage import RequestPercentage
 from quota_callbacks.requests import Address, Connection, Request
 from quota_callbacks.sampled_rate import Window
@@ -21,6 +22,8 @@ from quota_callbacks.verdicts import Throttle
 from tests.proxy.playbook import Book, open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from trio.testing import MockClock
 
 
@@ -153,25 +156,70 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
         ({"costs": {"0": {"base_ms": -1}}}, "costs.0 = .*base_ms is -1"),
         ({"costs": {"0": {"bas_ms": 1}}}, "costs.0 = .*unexpected keyword argument 'bas_ms'"),
         ({"costs": {"0": 5}}, "costs.0 = 5: expected API key"),
+        ({"costs_file": 5}, "costs_file = 5: expected the path of a TOML file"),
+        ({"costs_file": ""}, "costs_file = '': expected the path of a TOML file"),
     ],
 )
 def test_costs_that_make_no_sense_are_told(options: dict[str, object], said: str) -> None:
-    quotas = ClientQuotas(
-        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=lambda *_: None, quota_limit=lambda *_: None
-    )
     with pytest.raises(ValueError, match=said):
-        RequestPercentage().configure(PluginContext(options=options, quotas=quotas))
+        configured(options)
 
 
 def test_costs_of_the_options_go_before_the_measured_ones() -> None:
-    quotas = ClientQuotas(
-        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=lambda *_: None, quota_limit=lambda *_: None
-    )
-    plugin = RequestPercentage()
-    plugin.configure(PluginContext(options={"costs": {"12": {"base_ms": 7}}}, quotas=quotas))
+    plugin = configured({"costs": {"12": {"base_ms": 7}}})
     connection = Connection(connection_id=1, peer=Address(host="h", port=1))
     heartbeat, produce = (Request(connection, key, 4, 1, "c", 100, 0.0) for key in (HEARTBEAT, PRODUCE))
     assert plugin.request_time_ms(heartbeat) == 7
     assert plugin.request_time_ms(produce) == estimate_ms(PRODUCE, 100, 0, None)
     heartbeat.forwarded_s, heartbeat.reply_s = 1.0, 1.002
     assert plugin.request_time_ms(heartbeat) == pytest.approx(2), "no longer than the broker had it"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "costs.toml': No such file or directory; expected a TOML file with the table .costs. by API key"),
+        ("[costs", "costs.toml': not TOML: .*at end of document"),
+        ("[cost]", "costs.toml': unknown key 'cost'; expected a TOML file"),
+        ("", r"costs.toml': there is no \[costs\]; expected a TOML file"),
+        ("costs = 1", "costs.toml': costs = 1: expected a table by API key"),
+        ("[costs]\n0 = { base_ms = -1 }", "costs.toml': costs.0 = .*base_ms is -1"),
+        ("[costs]\nProduce = { base_ms = 1 }", "costs.toml': costs.Produce = .*expected API key = "),
+    ],
+)
+def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+    file = tmp_path / "costs.toml"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=f"^costs_file = .*{said}"):
+        configured({"costs_file": str(file)})
+
+
+def test_costs_of_a_file_go_before_the_measured_ones_and_costs_of_the_options_before_those(tmp_path: Path) -> None:
+    file = tmp_path / "costs.toml"
+    file.write_text("[costs]\n0 = { base_ms = 2, per_kib_ms = 4 }\n12 = { base_ms = 3 }\n", encoding="utf-8")
+    plugin = configured({"costs_file": str(file), "costs": {"12": {"base_ms": 7}}})
+    connection = Connection(connection_id=1, peer=Address(host="h", port=1))
+    produce, heartbeat, metadata = (Request(connection, key, 4, 1, "c", 512, 0.0) for key in (PRODUCE, HEARTBEAT, 3))
+    assert plugin.request_time_ms(produce) == 2 + 4 * 0.5
+    assert plugin.request_time_ms(heartbeat) == 7
+    assert plugin.request_time_ms(metadata) == estimate_ms(3, 512, 0, None)
+
+
+def test_what_is_spelled_is_read_again(tmp_path: Path) -> None:
+    costs = {12: RequestCost(base_ms=0.000012345), 0: RequestCost(base_ms=1234.5, per_kib_ms=0.0015)}
+    file = tmp_path / "costs.toml"
+    file.write_text(spell_costs(costs, {0: "Produce"}, "Two lines\nof a head."), encoding="utf-8")
+    assert file.read_text(encoding="utf-8").splitlines()[:4] == [
+        "# Two lines", "# of a head.", "[costs]", "0 = { base_ms = 1234.5, per_kib_ms = 0.0015 }  # Produce",
+    ]  # fmt: skip
+    assert load_costs(str(file)) == costs
+
+
+def configured(options: dict[str, object]) -> RequestPercentage:
+    quotas = ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=lambda *_: None, quota_limit=lambda *_: None
+    )
+    plugin = RequestPercentage()
+    plugin.configure(PluginContext(options=options, quotas=quotas))
+    return plugin

@@ -1,0 +1,178 @@
+"""``headrace pipeline calibrate``."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from pyspark.sql import functions as sf
+
+from pipeline import schemas
+from pipeline.api_names import api_name
+from pipeline.calibrate import Method, calibrate, samples, span_of, taken_of
+from pipeline.cli import LAKE, spark_options, told
+from pipeline.errors import InputError, OutputError
+from pipeline.jmx_truth import HOW, read_jmx
+from pipeline.lake import Lake, write_text
+from pipeline.session import start_session
+from quota_callbacks.cost_files import load_costs, spell_costs
+from quota_callbacks.request_costs import DEFAULT_COSTS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+    from pipeline.session import SparkOptions
+    from quota_callbacks.request_costs import RequestCost
+
+METHOD = Method()
+NO_TRUTH = (
+    "expected --truth: the time of the brokers' handlers. The proxy's own broker_ms will not do: it holds the network"
+    " and all queues, and no request is charged more than that as it is, so that costs fitted to it would charge"
+    f" clients for a slow network. To sample a broker, while the proxy records usage:\n{HOW}"
+)
+
+
+@click.command()
+@LAKE
+@click.option(
+    "--truth", "truths", multiple=True, metavar="PATH", help="What JmxTool has printed of a broker; one for each."
+)
+@click.option("--output", metavar="FILE", help="Where the costs go, for the option costs_file of request_percentage.")
+@click.option(
+    "--against", metavar="FILE", help="The costs_file in force, where there is one.  [default: the shipped costs]"
+)
+@click.option("--cluster", metavar="ID", help="Whose usage, where the lake has that of several clusters.")
+@click.option(
+    "--interval", type=click.IntRange(1, 3600), default=METHOD.interval_s, show_default=True, metavar="SECONDS",
+    help="Usage and truth are compared in sums over this time.",
+)  # fmt: skip
+@click.option(
+    "--held-out", type=click.FloatRange(0.01, 0.9), default=METHOD.held_out, show_default=True, metavar="SHARE",
+    help="Of the intervals, every so-and-so-manieth: for the error, and not for the fit.",
+)  # fmt: skip
+@click.option(
+    "--least-samples", type=click.IntRange(2), default=METHOD.least_samples, show_default=True, metavar="INTERVALS",
+    help="An API with fewer is not fitted.",
+)  # fmt: skip
+@click.option(
+    "--mismatch", type=click.FloatRange(0, 1), default=METHOD.mismatch, show_default=True, metavar="SHARE",
+    help="An interval in which brokers and proxies count requests that differ by more is left out.",
+)  # fmt: skip
+@click.option(
+    "--truth-step", type=click.FloatRange(0), default=METHOD.step_ms, show_default=True, metavar="MS",
+    help="What the truth rounds each request's time to; Kafka's LocalTimeMs to 1 ms. 0: it does not.",
+)  # fmt: skip
+@spark_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    truths: tuple[str, ...],
+    output: str | None,
+    against: str | None,
+    cluster: str | None,
+    interval: int,
+    held_out: float,
+    least_samples: int,
+    mismatch: float,
+    truth_step: float,
+) -> None:
+    """Fit what a request costs (request_percentage) to what brokers say of their handlers' time.
+
+    --truth has a broker's LocalTimeMs over some minutes in which the proxy recorded usage; without all brokers' files
+    nothing can be fitted, since usage does not tell them apart. The table costs has each API's line with its error on
+    intervals that it was not fitted to, beside the error of the costs in force. The lines that are better go to
+    --output, together with those of --against that are not replaced:
+
+    \b
+    [plugins.options.request_percentage]
+    costs_file = "FILE"
+    """
+    if not truths:
+        raise click.UsageError(NO_TRUTH)
+    method = Method(
+        interval_s=interval, held_out=held_out, least_samples=least_samples, mismatch=mismatch, step_ms=truth_step
+    )
+    kept = _in_force(against)
+    session = start_session("calibrate", spark)
+    tables = Lake(session, lake)
+    usage = tables.read("usage", schemas.USAGE)
+    truth = read_jmx(session, truths)
+    both = samples(_of_span(usage, span_of(truth), cluster), truth, method).persist()
+    try:
+        tables.replace("costs", calibrate(both, {**DEFAULT_COSTS, **kept}, method).coalesce(1))
+    finally:
+        both.unpersist()
+    costs = tables.read("costs", schemas.COSTS)
+    taken = taken_of(costs)
+    rows = costs.orderBy("api_key").collect()  # a row for each API
+    for row in rows:
+        click.echo(_line(row))
+    told(f"{len(taken)} of {len(rows)} APIs have better costs than before")
+    if output is not None:
+        _write(session, output, {**kept, **taken}, {row.api_key: row for row in rows})
+
+
+def _in_force(against: str | None) -> Mapping[int, RequestCost]:
+    if against is None:
+        return {}
+    try:
+        return load_costs(against, said="--against")
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> DataFrame:
+    """The usage while the truth was sampled. Raises `InputError` when there is none, or of whom is not clear."""
+    first, last = span
+    days = (sf.to_date(sf.timestamp_seconds(sf.lit(each))) for each in span)
+    usage = usage.where(sf.col("date").between(*days) & sf.col("second").between(first, last))
+    if cluster is not None:
+        usage = usage.where(sf.col("cluster") == cluster)
+    clusters = sf.sort_array(sf.collect_set("cluster"))
+    (found,) = usage.agg(sf.count("*").alias("records"), clusters.alias("clusters")).collect()
+    if not found.records:
+        begin, end = (f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in span)
+        whose = f" of cluster {cluster}" if cluster is not None else ""
+        raise InputError(f"there is no usage{whose} from {begin} to {end} UTC, when --truth was sampled")
+    if len(found.clusters) > 1:
+        raise InputError(
+            f"the usage is of {len(found.clusters)} clusters, {', '.join(found.clusters[:5])}; expected --cluster ID,"
+            " that of the brokers in --truth"
+        )
+    return usage
+
+
+def _line(row: Row) -> str:
+    name = f"{api_name(row.api_key)} ({row.api_key})"
+    if row.base_ms is None:
+        return f"{name}: {row.reason}"
+    return (
+        f"{name}: {row.base_ms:.4g} ms + {row.per_kib_ms:.4g} ms/KiB, of {row.samples:,} intervals with"
+        f" {row.requests:,} requests; {row.reason}"
+    )
+
+
+def _write(session: SparkSession, output: str, costs: Mapping[int, RequestCost], rows: Mapping[int, Row]) -> None:
+    notes = {
+        api_key: f"{api_name(api_key)}: {rows[api_key].reason}"
+        if api_key in rows and rows[api_key].taken
+        else f"{api_name(api_key)}: as before"
+        for api_key in costs
+    }
+    head = "The costs of requests, by headrace pipeline calibrate; for plugins.options.request_percentage.costs_file."
+    text = spell_costs(costs, notes, head)
+    if "://" in output:
+        write_text(session, output, text)
+    else:
+        try:
+            draft = Path(f"{output}.draft")
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(output)
+        except OSError as error:
+            raise OutputError(f"--output {output}: {error.strerror or error}") from error
+    told(f"wrote {len(costs)} costs to {output}")
