@@ -65,6 +65,9 @@ def crowd(port: int, count: int = CROWD) -> Iterator[list[RawClient]]:
         yield clients
 
 
+IDLE_S = 4
+
+
 def of_workers(proxy: ProxyProcess, name: str) -> list[float]:
     return [series(proxy, f'headrace_worker_{name}{{worker="{number}"}}') for number in (0, 1)]
 
@@ -371,6 +374,18 @@ def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
         assert proxy.wait(20) == 1
         assert "connections cut" not in proxy.log
         assert not any(map(runs, workers))
+
+
+def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: KafkaCluster) -> None:
+    """How often they were switched to is what idling costs, and the same on every machine."""
+    with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
+        family = psutil.Process(proxy.pid).children(recursive=True)
+        assert len(family) == 3, "who forks, and two workers"
+        before = [process.num_ctx_switches().voluntary for process in family]
+        with pytest.raises(TestbedTimeoutError):
+            proxy.wait(IDLE_S)
+        woken = [process.num_ctx_switches().voluntary - count for process, count in zip(family, before, strict=True)]
+        assert max(woken) <= 10 * IDLE_S, woken
 
 
 # --- start and stop ---
