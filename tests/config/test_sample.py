@@ -47,7 +47,10 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
     every = loads(UNCOMMENTED)
     plain = loads(SAMPLE)
     assert every.quotas
-    assert every.plugins.options == {"tracing": {"enabled": True, "sample_ratio": 0.01}}
+    assert every.plugins.options == {
+        "tracing": {"enabled": True, "sample_ratio": 0.01},
+        "request_percentage": {"costs_file": "/etc/headrace/costs.toml"},
+    }
     assert every.limits == plain.limits
     assert every.listen.advertised == plain.listen.advertised
     assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)
