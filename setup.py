@@ -7,8 +7,12 @@ editable install always is, so that what is edited is what runs.
 import logging
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError, CompileError, LinkError
 
 COMPILED = [
     "proxy/client_connection.py",
@@ -59,7 +63,7 @@ COMPILED = [
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled; each may fail, and then the module stays Python."""
+    """What is to be compiled: a library that has all of it, and a small module in front of it for each of ours."""
     if "editable_wheel" in sys.argv or os.environ.get("HEADRACE_PURE"):
         return []
     try:
@@ -68,10 +72,23 @@ def extensions() -> list[Extension]:
         logging.getLogger(__name__).warning("a pure Python wheel, without mypyc: %s", error)
         return []
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
-    found = mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
-    for extension in found:
-        extension.optional = True
-    return found
+    return mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
 
 
-setup(ext_modules=extensions())
+class AllOrNone(build_ext):
+    """Compiled modules need each other: where one cannot be built, none is kept, and the wheel is pure Python."""
+
+    def run(self) -> None:
+        """Build them."""
+        try:
+            super().run()
+        except (BaseError, CompileError, LinkError, OSError) as error:
+            logging.getLogger(__name__).warning("a pure Python wheel, since compiling failed: %s", error)
+            for extension in self.extensions:
+                with suppress(FileNotFoundError):
+                    Path(self.get_ext_fullpath(extension.name)).unlink()
+            self.extensions = []
+
+
+if __name__ == "__main__":
+    setup(ext_modules=extensions(), cmdclass={"build_ext": AllOrNone})

@@ -161,17 +161,21 @@ def exchanges() -> list[Exchange]:
     return [
         _produce("produce, one record", batch(bytes(100))),
         _produce("produce, 64 KiB", batch(bytes(1000), 64)),
+        _produce("produce, 16 of 16 KiB", batch(bytes(1000), 16), partitions=16),
         _fetch("fetch, 1 MiB", batch(bytes(1000), 64) * 16),
+        _fetch("fetch, 32 of 30 KiB", batch(bytes(1000), 30), partitions=32),
         _api_versions(),
         _metadata(),
     ]
 
 
-def _produce(name: str, records: bytes) -> Exchange:
+def _produce(name: str, records: bytes, partitions: int = 1) -> Exchange:
     known = bytearray(records)
     known[PRODUCER_ID_AT : PRODUCER_ID_AT + 8] = PRODUCER_ID.to_bytes(8, "big")
-    data = [{"name": TOPIC, "partition_data": [{"index": 0, "records": bytes(known)}]}]
-    answers = [{"name": TOPIC, "partition_responses": [{"index": 0, "error_code": 0, "base_offset": 0}]}]
+    numbers = range(partitions)
+    data = [{"name": TOPIC, "partition_data": [{"index": index, "records": bytes(known)} for index in numbers]}]
+    answered = [{"index": index, "error_code": 0, "base_offset": 0} for index in numbers]
+    answers = [{"name": TOPIC, "partition_responses": answered}]
     return Exchange(
         name=name,
         request=request(ApiKey.PRODUCE, PRODUCE_VERSION, acks=-1, timeout_ms=1000, topic_data=data),
@@ -179,14 +183,15 @@ def _produce(name: str, records: bytes) -> Exchange:
     )
 
 
-def _fetch(name: str, records: bytes) -> Exchange:
-    wanted = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
+def _fetch(name: str, records: bytes, partitions: int = 1) -> Exchange:
+    numbers = range(partitions)
+    wanted = [{"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in numbers]
     fields: dict[str, Any] = {"max_wait_ms": 500, "min_bytes": 1, "max_bytes": 50 << 20}
-    found = {"partition_index": 0, "high_watermark": 1, "records": records}
+    found = [{"partition_index": index, "high_watermark": 1, "records": records} for index in numbers]
     return Exchange(
         name=name,
-        request=request(ApiKey.FETCH, FETCH_VERSION, **fields, topics=[{"topic_id": TOPIC_ID, "partitions": [wanted]}]),
-        reply=reply(ApiKey.FETCH, FETCH_VERSION, responses=[{"topic_id": TOPIC_ID, "partitions": [found]}]),
+        request=request(ApiKey.FETCH, FETCH_VERSION, **fields, topics=[{"topic_id": TOPIC_ID, "partitions": wanted}]),
+        reply=reply(ApiKey.FETCH, FETCH_VERSION, responses=[{"topic_id": TOPIC_ID, "partitions": found}]),
     )
 
 

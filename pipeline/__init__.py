@@ -6,7 +6,9 @@
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written
     events          usage records and traces as the events that quotas are charged with
+    instances       what each instance has recorded, and what is missing
     quota_files     quotas as files: read for what-if, written by recommend
+    prices          price sheets, for bills
 
     ingest          records from Kafka or files into the lake
     rollup          hours, days, bills

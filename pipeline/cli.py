@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pipeline.errors import PipelineError
+from pipeline.errors import OutputError, PipelineError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
+    from collections.abc import Callable, Iterable
 
 JOBS: Final = {
     "ingest": "Usage records from Kafka or files into the lake, each once.",
@@ -65,6 +65,10 @@ def pipeline() -> None:
 
 LAKE = click.option("--lake", required=True, metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
 
+_DAY: Final = click.DateTime(["%Y-%m-%d"])
+FROM = click.option("--from", "first", type=_DAY, metavar="DATE", help="The first day (UTC), such as 2026-11-01.")
+TO = click.option("--to", "last", type=_DAY, metavar="DATE", help="The last day.")
+
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--master``, ``--packages`` and ``--conf``, which come as one argument, ``spark``; say errors in a line."""
@@ -104,10 +108,21 @@ def told(line: str) -> None:
     click.echo(line, err=True)
 
 
+def write_file(path: str, lines: Iterable[str]) -> None:
+    """A text file of this machine, in one step: whoever sees it sees all of it. Raises `OutputError`."""
+    draft = Path(f"{path}.draft")
+    try:
+        with draft.open("w", encoding="utf-8", newline="") as file:
+            file.writelines(lines)
+        draft.replace(path)
+    except OSError as error:
+        raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
+
+
 def _fail(message: str) -> Any:
     for line in message.splitlines():
         click.echo(f"headrace pipeline: {line}", err=True)
     sys.exit(1)
 
 
-__all__ = ["LAKE", "pipeline", "settings_of", "spark_options", "told"]
+__all__ = ["FROM", "LAKE", "TO", "pipeline", "settings_of", "spark_options", "told", "write_file"]

@@ -6,19 +6,33 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
+from quota_callbacks.buckets import RateBucket
 from quota_callbacks.replaying import Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from quota_callbacks.buckets import QuotaBucket
+
 END_OF_SECOND_MS: Final = 999
-"""A second's usage is charged at its end: at its start, eleven seconds' usage would be held against ten seconds."""
+"""A second's usage is charged at its end; for rates the second is opened at its start (`open_second`)."""
 
 PRODUCE: Final = 0
 FETCHES: Final = (1, 78)
 """Fetch, ShareFetch."""
 
 _ORDER: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
+
+
+def open_second(bucket: QuotaBucket, t_ms: int) -> None:
+    """The second that ends at ``t_ms`` has begun: a rate's sample is to begin with it.
+
+    Kafka's samples begin with what is recorded first, so that eleven charges a second apart would be held against the
+    ten seconds between the first and the last.
+    """
+    began_ms = t_ms - END_OF_SECOND_MS
+    if isinstance(bucket, RateBucket) and bucket.last_used_ms < began_ms:
+        bucket.record(0.0, began_ms)
 
 
 def amounts() -> dict[Op, Column]:

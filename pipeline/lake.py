@@ -5,7 +5,7 @@
     quarantine      date            lines that are no usage records
     rollup_hour     date            made anew for the hours that a job is asked for
     rollup_day      date
-    chargeback      date
+    chargeback      period, date    a bill, by day or month
     recommendations
     what_if
     anomalies       date
@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pipeline.errors import InputError, OutputError
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
@@ -88,6 +90,17 @@ class Lake:
             if "org.apache.hadoop.fs" in str(error) or "java.io" in str(error):
                 raise OutputError(f"cannot write {self.path(table)}: {cause_of(error)}") from error
             raise
+
+
+def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFrame:
+    """The rows from the day ``first`` to the day ``last``, by their ``date``; ``None`` is no bound."""
+    from pyspark.sql import functions as sf
+
+    if first is not None:
+        frame = frame.where(sf.col("date") >= sf.lit(first))
+    if last is not None:
+        frame = frame.where(sf.col("date") <= sf.lit(last))
+    return frame
 
 
 def exists(spark: SparkSession, path: str) -> bool:

@@ -40,6 +40,14 @@ def read_quotas(path: str) -> tuple[list[Change], dict[QuotaKey, Window]]:
     return changes, windows
 
 
+def read_windows(path: str) -> dict[QuotaKey, Window]:
+    """What a configuration file has quotas measured over. Raises `InputError`."""
+    try:
+        return load_quotas(path)[1]
+    except ConfigError as error:
+        raise InputError("\n".join(map(str, error.problems))) from error
+
+
 def as_toml(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]]) -> str:
     """``[[quotas]]`` tables; each value comes with its reason, which stands above it as a comment."""
     return "\n".join(_table(entity, values) for entity, values in quotas.items())
@@ -57,18 +65,12 @@ def _table(entity: Entity, values: Mapping[QuotaKey, tuple[float, str]]) -> str:
 
 
 def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]], servers: str) -> Iterable[str]:
-    """Commands that set the same; ``producer_ids_rate``, which stock tools refuse, as ``headrace quotas`` has it."""
+    """Commands that set the same, for a shell; of ``producer_ids_rate``, which stock tools refuse, a comment."""
     for (user, client_id), values in quotas.items():
-        entity = [
-            part
-            for kind, name in (("users", user), ("clients", client_id))
-            if name is not None
-            for part in (
-                "--entity-type",
-                kind,
-                *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)),
-            )
-        ]
+        if "\0" in f"{user}{client_id}":
+            yield "# left out: an entity with a NUL character in its name, which no argument can have; [[quotas]] can"
+            continue
+        entity = (*_named("users", user), *_named("clients", client_id))
         known = {key: value for key, (value, _) in values.items() if key is not QuotaKey.PRODUCER_IDS_RATE}
         if known:
             sets = ",".join(f"{key}={_number(key, value)}" for key, value in known.items())

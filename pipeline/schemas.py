@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.types import (
     BooleanType,
     DateType,
+    DecimalType,
     DoubleType,
     IntegerType,
     LongType,
@@ -141,7 +142,36 @@ TOTALS: Final = _columns(
     throttle_ms=_LONG,
     refused=_LONG,
 )
-"""What ``rollup_hour`` (with ``hour``) and ``rollup_day`` (with ``date``) have of each sender."""
+"""What the rollups have of each sender; a row without ``user`` is of those that records do not tell."""
+
+ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("hour", TimestampType()), *TOTALS.fields])
+"""The lake's table ``rollup_hour``; ``hour`` is when it begins, ``team`` null where nobody knows it."""
+
+ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields])
+"""The lake's table ``rollup_day``."""
+
+USED: Final = DecimalType(22, 3)
+PRICE: Final = DecimalType(14, 6)
+AMOUNT: Final = DecimalType(28, 6)
+"""Usage to the byte and the microsecond, prices and money: a product of the first two has 37 digits, of Spark's 38."""
+
+CHARGEBACK: Final = _columns(
+    period=_TEXT,
+    date=DateType(),
+    team=_TEXT,
+    line=_INT,
+    item=_TEXT,
+    used=USED,
+    unit=_TEXT,
+    quantity=AMOUNT,
+    per=_TEXT,
+    price=PRICE,
+    amount=AMOUNT,
+    currency=_TEXT,
+)
+"""A line of a bill. ``date``: the first day of the ``period``, which is a day or a month. ``used`` is exact, in
+``unit``; ``quantity`` is the same in the unit that the ``price`` is ``per``. Those are null in the lines ``discount``,
+``minimum`` and ``total``, which is the sum of the lines before it."""
 
 RECOMMENDATIONS: Final = _columns(
     user=_TEXT,
@@ -158,7 +188,12 @@ RECOMMENDATIONS: Final = _columns(
     throttled=_LONG,
     reason=_TEXT,
 )
-"""A quota for each entity (null: not part of it) and key; rates in the key's unit, over the quota's own window."""
+"""A quota for each entity (null: not part of it) and key, in the key's unit.
+
+``p50`` to ``peak``: the rate over the quota's own window, at the seconds in which something was used, as many as
+``active_seconds``. ``burst``: the most in a second, by ``p99``; ``headroom``: the quota, by ``p99``. ``throttled``:
+requests that this quota throttled. Of the default entity, ``p50`` to ``burst`` are 95th percentiles over the
+entities."""
 
 TRUTH: Final = _columns(broker=_TEXT, t_ms=_LONG, api_key=_INT, requests=_LONG, local_ms=_DOUBLE)
 """What a broker has counted since its start at a time ``t_ms`` (milliseconds since 1970): requests of an API, and the

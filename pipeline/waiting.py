@@ -10,6 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Final
 
+from pipeline.events import open_second
 from quota_callbacks.replaying import Usage, charge
 
 if TYPE_CHECKING:
@@ -113,6 +114,7 @@ class WaitingSenders:
             self._push(sender)
 
     def _charge(self, sender: Sender, usage: Usage, hour: int) -> None:
+        open_second(self._bucket, usage.t_ms)
         verdict = charge(self._bucket, usage)
         if verdict is None:
             return

@@ -17,6 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
 from pipeline.errors import InputError
+from pipeline.events import open_second
 from pipeline.waiting import WaitingSenders
 from quota_callbacks.replaying import KEYS, Op, Replay, Usage
 from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
@@ -35,6 +36,13 @@ if TYPE_CHECKING:
 
 MAX_CHANGES: Final = 100_000
 """Quota changes of a trace: all of them go to every executor."""
+
+MAX_NAMES: Final = 100_000
+"""Names of buckets that an executor's process keeps."""
+
+_OPS: Final = {op.value: op for op in Op}
+_SENDER: Final = ("op", "user", "client_id")
+_EVENT: Final = ("bucket", "t_ms", "user", "client_id", "op", "amount", "producer_id", "strict")
 
 _SEPARATOR: Final = "\x1f"
 """Between the parts of a bucket's name."""
@@ -73,7 +81,7 @@ def decide(events: DataFrame, quotas: Quotas) -> DataFrame:
     def decide_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Run(quotas)
         for batch in batches:
-            rows = [(event.order, *_decision(run.charge(event))) for event in batch.itertuples(index=False)]
+            rows = [(order, *_decision(run.charge(order, *event))) for order, *event in _rows(batch, "order", *_EVENT)]
             yield pd.DataFrame(rows, columns=schemas.DECISIONS.names)
 
     charged = _by_bucket(events, quotas, keep_free=True)
@@ -93,8 +101,8 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
     def total_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Totals(quotas)
         for batch in batches:
-            for event in batch.itertuples(index=False):
-                run.add(event)
+            for event in _rows(batch, *_EVENT):
+                run.add(*event)
             if run.rows:
                 yield pd.DataFrame(run.take(), columns=schemas.WHAT_IF.names)
         run.end_bucket()
@@ -109,8 +117,7 @@ def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) ->
     def name_all(batches: Iterable[Any]) -> Iterator[Any]:
         namer = _Namer(quotas)
         for batch in batches:
-            columns = (batch["order"], batch["op"], batch["user"], batch["client_id"])
-            batch["bucket"] = [namer.name(*row) for row in zip(*columns, strict=True)]
+            batch["bucket"] = namer.names(batch)
             yield batch if keep_free else batch[batch["bucket"].notna()]
 
     schema = StructType([*schemas.EVENTS.fields, StructField("bucket", StringType())])
@@ -138,13 +145,24 @@ class _Namer:
         self._applied = 0
         self._order = -1
 
-    def name(self, order: int, op: str, user: str, client_id: str) -> str | None:
+    def names(self, batch: Any) -> list[str | None]:
+        """Of each event."""
+        if not self._quotas.fixed:
+            return [self._name_at(order, key) for order, *key in _rows(batch, "order", *_SENDER)]
+        self._go_to(0)
+        known = self._names
+        return [known[key] if key in known else self._name(key) for key in _rows(batch, *_SENDER)]
+
+    def _name_at(self, order: int, key: Sequence[str]) -> str | None:
         self._go_to(order)
-        key = (op, user, client_id)
+        return self._name((key[0], key[1], key[2]))
+
+    def _name(self, key: tuple[str, str, str]) -> str | None:
         if key not in self._names:
+            op, user, client_id = key
             tags = self._tags(Op(op), user, client_id)
             named = None if tags is None else _SEPARATOR.join((KEYS[Op(op)].value, *tags.values()))
-            if len(self._names) > 100_000:
+            if len(self._names) > MAX_NAMES:
                 self._names.clear()
             self._names[key] = named
         return self._names[key]
@@ -179,13 +197,13 @@ class _Run:
         self._applied = 0
         self._apply(0)
 
-    def charge(self, event: Any) -> Throttle | Refuse | None:
+    def charge(self, order: int, bucket: str, *event: Any) -> Throttle | Refuse | None:
         """The verdict, as it was recorded."""
-        if event.bucket != self._bucket_name:
-            self.begin_bucket(event.bucket)
+        if bucket != self._bucket_name:
+            self.begin_bucket(bucket)
         if not self._quotas.fixed:
-            self._apply(event.order)
-        return self.replay.charge(usage_of(event))
+            self._apply(order)
+        return self.replay.charge(usage_of(*event))
 
     def begin_bucket(self, name: str) -> None:
         """Forget the one before."""
@@ -236,12 +254,15 @@ class _Totals:
         self._hours: dict[int, _Tally] = {}
         self.rows: list[tuple[Any, ...]] = []
 
-    def add(self, event: Any) -> None:
+    def add(self, bucket: str, *event: Any) -> None:
         """One more event."""
-        if event.bucket != self._name:
+        usage = usage_of(*event)
+        if bucket != self._name:
             self.end_bucket()
-            self._begin_bucket(event)
-        usage = usage_of(event)
+            self._begin_bucket(bucket, usage)
+        bucket_now = self._run.replay.bucket(usage.op, usage.user, usage.client_id)
+        if bucket_now is not None:
+            open_second(bucket_now, usage.t_ms)
         verdict = self._run.replay.charge(usage)
         hour = usage.t_ms // 3_600_000
         tally = self._hours.get(hour)
@@ -256,11 +277,11 @@ class _Totals:
         rows, self.rows = self.rows, []
         return rows
 
-    def _begin_bucket(self, event: Any) -> None:
-        self._name = event.bucket
-        self._run.begin_bucket(event.bucket)
-        self._waiting_run.begin_bucket(event.bucket)
-        bucket = self._waiting_run.replay.bucket(Op(event.op), event.user, event.client_id)
+    def _begin_bucket(self, name: str, usage: Usage) -> None:
+        self._name = name
+        self._run.begin_bucket(name)
+        self._waiting_run.begin_bucket(name)
+        bucket = self._waiting_run.replay.bucket(usage.op, usage.user, usage.client_id)
         self._bucket, self._hours = bucket, {}
         self._waiting = None if bucket is None else WaitingSenders(bucket)
 
@@ -287,18 +308,19 @@ class _Totals:
         self._bucket = self._waiting = None
 
 
-def usage_of(event: Any) -> Usage:
+def usage_of(
+    t_ms: int, user: str, client_id: str, op_name: str, amount: float, producer_id: int, strict: bool
+) -> Usage:
     """A row of `schemas.EVENTS` as the event that is charged."""
-    op = Op(event.op)
-    amount = int(event.producer_id) if op is Op.PRODUCER_ID else event.amount
-    return Usage(
-        t_ms=int(event.t_ms),
-        user=event.user,
-        client_id=event.client_id,
-        op=op,
-        amount=amount,
-        strict=bool(event.strict),
-    )
+    op = _OPS[op_name]
+    if op is Op.PRODUCER_ID:
+        amount = producer_id
+    return Usage(t_ms=t_ms, user=user, client_id=client_id, op=op, amount=amount, strict=strict)
+
+
+def _rows(batch: Any, *columns: str) -> Iterator[Any]:
+    """As tuples of Python's own values, which are faster to reckon with than numpy's."""
+    return zip(*(batch[column].tolist() for column in columns), strict=True)
 
 
 def _decision(verdict: Throttle | Refuse | None) -> tuple[int, bool, str | None]:

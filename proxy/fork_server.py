@@ -12,6 +12,7 @@ and ends.
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -143,7 +144,11 @@ class _Forker:
             data, descriptors, _, _ = socket.recv_fds(self._supervisor, _WORKER.size, 1)
             if not data:
                 return False
-            self._fork(_WORKER.unpack(data)[0], socket.socket(fileno=descriptors[0]))
+            worker = _WORKER.unpack(data)[0]
+            if descriptors:
+                self._fork(worker, socket.socket(fileno=descriptors[0]))
+            else:  # no room for one more: the kernel has dropped it
+                self._supervisor.sendall(_REPORT.pack(_ENDED, worker, 0, errno.EMFILE))
         return True
 
     def _fork(self, worker: int, channel: socket.socket) -> None:

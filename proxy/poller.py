@@ -62,7 +62,7 @@ class Watched:
     *Cancellation:* a wait that is cancelled leaves nothing behind.
     """
 
-    __slots__ = ("_fd", "_poller", "_reader", "_step", "_writer", "ending", "may_read")
+    __slots__ = ("_fd", "_poller", "_reader", "_step", "_writer", "ending", "may_read", "queued")
 
     def __init__(self, fd: int, poller: Poller | None) -> None:
         self._fd = fd
@@ -74,6 +74,8 @@ class Watched:
         """Whether there may be something to read: the poller said so, and no read has found the end of it since."""
         self.ending = False
         """Whether the other side has closed or failed: then a short read is not the last, and no edge tells of it."""
+        self.queued = False
+        """Whether the poller is to call its step again."""
         if self._poller is not None:
             self._poller.register(fd, self)
 
@@ -118,7 +120,8 @@ class Watched:
             if events & _ENDED:
                 self.ending = True
             if self._step is not None:
-                self.run_step()
+                if not self.queued:  # else its turn comes anyway
+                    self.run_step()
             elif self._reader is not None:
                 task, self._reader = self._reader, None
                 trio.lowlevel.reschedule(task)
@@ -218,7 +221,9 @@ class Poller:
 
     def call_again(self, watched: Watched) -> None:
         """Its step left something to be read, and others had their turn first."""
-        self._again.append(watched)
+        if not watched.queued:
+            watched.queued = True
+            self._again.append(watched)
 
     # --- trio's I/O manager ---
 
@@ -242,7 +247,9 @@ class Poller:
                 elif fd == self._inner_fd:
                     for_trio = True
             for _ in range(len(self._again)):
-                self._again.popleft().run_step()
+                queued = self._again.popleft()
+                queued.queued = False
+                queued.run_step()
             if for_trio:
                 due: Iterable[tuple[int, int]] = self._inner.get_events(0)
                 return due

@@ -125,7 +125,10 @@ class ReplyRelay:
         kept = len(tail)
         if kept:
             buffer[:kept] = tail
-        count = self._upstream.receive_into(buffer[kept : kept + self._read_bytes])
+        most = self._read_bytes
+        if most != READ_BYTES:
+            most += self._to_copy()
+        count = self._upstream.receive_into(buffer[kept : kept + most])
         if count is None or count == 0:
             return count
         self._connection.last_active_s = self._now_s = self._house.clock()
@@ -163,6 +166,8 @@ class ReplyRelay:
                     self._edited(frame)
             elif self._walk is not None:
                 scanner.position = self._walk.walk(scanner.buffer, at, end)
+                if self._walk.longest >= SPLICE_FROM_BYTES and self._connection.can_splice:
+                    self._read_bytes = HEAD_BYTES
             else:
                 scanner.advance()
             if self._is_over():
@@ -236,7 +241,8 @@ class ReplyRelay:
         exchange.reply_s = now_s
         exchange.response_bytes = size
         exchange.response_header_bytes = body_at - LENGTH_BYTES
-        large = size >= SPLICE_FROM_BYTES and not collect and self._connection.can_splice
+        passes = plan.kind is ReplyKind.PASS and not collect
+        large = passes and size >= SPLICE_FROM_BYTES and self._connection.can_splice
         self._read_bytes = HEAD_BYTES if large else READ_BYTES
         authentication = self._connection.authentication
         if authentication is not None and exchange.connection.authenticating:
@@ -347,6 +353,12 @@ class ReplyRelay:
         left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
         return left if left >= SPLICE_FROM_BYTES and self._connection.can_splice else 0
 
+    def _to_copy(self) -> int:
+        """How many of the bytes to come belong to the same piece and are too few to be spliced."""
+        walk = self._walk
+        left = walk.skip_left if walk is not None else self._scanner.left
+        return left if left < SPLICE_FROM_BYTES else 0
+
     def _splice_now(self) -> int | None:
         """Splice what has come of them: how many bytes, and `_sending` when the client does not take them now;
         ``None`` when they have to be copied."""
@@ -354,7 +366,9 @@ class ReplyRelay:
         if splice is None:
             splice = self._splice = Splice(self._upstream, connection.client, self._house.pipes)
         moved = splice.move(self._to_splice())
-        if moved:
+        if moved is None:
+            self._read_bytes = READ_BYTES
+        elif moved:
             connection.spliced(moved)
             self._passed_outside(moved)
             if splice.held or self._parts:

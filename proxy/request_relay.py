@@ -30,7 +30,8 @@ SPLICE_FROM_BYTES: Final = 32 * 1024
 """What is left of a frame is spliced from here on; below, a copy costs less than the two more system calls."""
 
 HEAD_BYTES: Final = 4096
-"""What is read behind a frame so large that all but its head could have been spliced: the next one will be like it."""
+"""What is read behind a frame, or records of one, so large that all but a head could have been spliced: the next ones
+will be like it."""
 
 SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """A ShareFetch may ask for so much at most. Its reply has to be held whole: the leader hints behind the records are no
@@ -163,7 +164,10 @@ class RequestRelay:
             waiting.count -= kept
             return kept
         connection = self._connection
-        count = connection.client.receive_into(buffer[kept : kept + self._read_bytes])
+        most = self._read_bytes
+        if most != READ_BYTES:
+            most += self._to_copy()
+        count = connection.client.receive_into(buffer[kept : kept + most])
         if count is None or count == 0:
             return count
         connection.last_active_s = self._now_s
@@ -240,6 +244,8 @@ class RequestRelay:
     def _walk_on(self, walk: ProduceWalk, at: int, end: int) -> bool:
         """Walk through the Produce that is passing; ``False`` when it takes more bytes to go on."""
         self._scanner.position = walk.walk(self._house.view, at, end)
+        if walk.longest >= SPLICE_FROM_BYTES and self._connection.can_splice:
+            self._read_bytes = HEAD_BYTES
         if walk.done:
             self._end_walk(walk)
             return True
@@ -289,6 +295,7 @@ class RequestRelay:
 
     def _received(self, head: RequestHead, at: int) -> int | None:
         house, connection, now_s = self._house, self._connection, self._now_s
+        self._read_bytes = READ_BYTES
         plan = reply_plan(head.api_key, head.api_version)
         exchange = Exchange(
             connection.info,
@@ -321,13 +328,14 @@ class RequestRelay:
     def _admitted(self, exchange: Exchange, head: RequestHead, at: int) -> int:
         """The request goes on, by its head alone."""
         self._cap_fetch(exchange, head, at)
-        self._read_bytes = HEAD_BYTES if head.size >= SPLICE_FROM_BYTES and self._connection.can_splice else READ_BYTES
         end_hold(self._connection, exchange)
         self._forwarded(exchange, self._now_s)
         if exchange.read_batches:
             self._walk = ProduceWalk(head.api_version, LENGTH_BYTES + head.size - head.body_at)
             self._walked = exchange
             self._scanner.pass_bytes(head.body_at)
+        elif head.size >= SPLICE_FROM_BYTES and self._connection.can_splice:
+            self._read_bytes = HEAD_BYTES
         return head.size
 
     def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
@@ -409,6 +417,12 @@ class RequestRelay:
         left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
         return left if left >= SPLICE_FROM_BYTES and self._connection.can_splice else 0
 
+    def _to_copy(self) -> int:
+        """How many of the bytes to come belong to the same piece and are too few to be spliced."""
+        walk = self._walk
+        left = walk.skip_left if walk is not None else self._scanner.left
+        return left if left < SPLICE_FROM_BYTES else 0
+
     def _splice_now(self) -> int | None:
         """Splice what has come of them: how many bytes, and ``requesting`` when the broker does not take them now;
         ``None`` when they have to be copied."""
@@ -418,7 +432,9 @@ class RequestRelay:
         if splice is None or splice.target is not upstream:
             splice = self._splice = Splice(connection.client, upstream, self._house.pipes)
         moved = splice.move(self._to_splice())
-        if moved:
+        if moved is None:
+            self._read_bytes = READ_BYTES
+        elif moved:
             connection.spliced(moved)
             connection.requesting = splice.held > 0
             self._passed_outside(moved)

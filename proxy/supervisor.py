@@ -206,9 +206,23 @@ class Supervisor:
         await self._fork_server.follow(self._told)
         log.error("the process that forks workers has ended; the proxy drains, since it could replace no worker")
         self._forks = False
-        for slot in self.slots:
-            slot.reaped.set()
-        await self.stop()
+        async with trio.open_nursery() as nursery:
+            for slot in self.slots:
+                nursery.start_soon(self._see_end, slot)
+            await self.stop()
+
+    async def _see_end(self, slot: WorkerSlot) -> None:
+        """Of a worker that nobody reaps for us any more: it may drain for long yet."""
+        try:
+            process = os.pidfd_open(slot.pid) if slot.pid else None
+        except ProcessLookupError:
+            process = None
+        if process is not None:
+            try:
+                await trio.lowlevel.wait_readable(process)
+            finally:
+                os.close(process)
+        slot.reaped.set()
 
     async def _kill_who_stays(self) -> None:
         """A worker whose loop hangs drains nothing."""

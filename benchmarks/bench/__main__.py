@@ -180,6 +180,7 @@ def measure(asked: Asked) -> str:
     plan = Plan(ways=made, works=asked.works, rounds=asked.rounds, sizes=scaled(asked.scale))
     runner = Runner(plan=plan, told=screen.told, advanced=screen.advanced)
     described = about(plan, cores, asked.python)
+    text = "nothing was measured: none of these works is done by any of these ways\n"
     try:
         with screen.progress, make_broker(made, asked.peers_port) as broker:
             runner.run(broker)

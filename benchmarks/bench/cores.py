@@ -53,11 +53,15 @@ def take_cores() -> Cores:
 
 
 def pin_process(pid: int, core: int) -> None:
-    """Pin all threads of a process that runs already. Raises BenchError when it is gone or another user's."""
+    """Pin all threads of a process that runs already, and of those that it has started: they are measured with it.
+
+    Raises BenchError when it is gone or another user's.
+    """
     try:
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            os.sched_setaffinity(int(thread.name), {core})
-    except OSError as error:
+        for process in [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]:
+            for thread in Path(f"/proc/{process}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {core})
+    except (OSError, psutil.Error) as error:
         raise BenchError(f"cannot pin process {pid} to core {core}: {error}") from error
 
 

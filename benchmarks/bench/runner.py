@@ -86,7 +86,11 @@ class Runner:
 
     def _measure(self, scene: Scene, number: int, work: Work, way: Way, front: Front) -> None:
         suits = front.works is None or work.name in front.works
-        values = work.run(scene, way, front) if suits else {}
+        try:
+            values = work.run(scene, way, front) if suits else {}
+        except WayUnavailableError as error:  # works that start a process of their own
+            self.told(f"round {number}  {work.name} without {way.name}: {error}")
+            values = {}
         if values:
             self.samples.append(Sample(work=work.name, way=way.name, round=number, values=values))
             self.told(f"round {number}  {in_words(work, way.name, values)}")

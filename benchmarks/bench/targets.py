@@ -17,13 +17,24 @@ from benchmarks.bench.figures import (
     Results,
     Spread,
 )
-from benchmarks.bench.ways import DIRECT, HAPROXY, HEADRACE_2_WORKERS, HEADRACE_COMPILED, HEADRACE_QUOTAS, KROXYLICIOUS
+from benchmarks.bench.ways import (
+    DIRECT,
+    HAPROXY,
+    HEADRACE,
+    HEADRACE_2_WORKERS,
+    HEADRACE_COMPILED,
+    HEADRACE_QUOTAS,
+    HEADRACE_TRACING,
+    KROXYLICIOUS,
+)
 from benchmarks.bench.works import BUSY, FETCH, IDLE, LATENCY, PRODUCE, SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PURE, COMPILED = HEADRACE_QUOTAS, HEADRACE_COMPILED
+OURS: Final = frozenset({DIRECT, HEADRACE, HEADRACE_2_WORKERS, HEADRACE_COMPILED, HEADRACE_QUOTAS, HEADRACE_TRACING})
+"""The ways that are nobody else's."""
 """Both with all four quotas on."""
 ONE_RECORD: Final = {PURE: 1.5, COMPILED: 1.0}
 """Of Kroxylicious' CPU."""
@@ -108,8 +119,7 @@ def _of_two_workers(results: Results) -> list[Judgement]:
 
 def peers(results: Results, work: str) -> list[str]:
     """The ways of others."""
-    ours = (DIRECT, "headrace")
-    return [way for way in results.ways(work) if not way.startswith(ours)]
+    return [way for way in results.ways(work) if way not in OURS]
 
 
 def _verdict(measured: Spread | None, holds: Callable[[float], bool]) -> Verdict:

@@ -14,5 +14,6 @@
 | `throttle_watch` | a plugin of the proxy that adds up throttling per client |
 | `proxy_pages` | reading the proxy's metrics |
 | `measuring` | bytes over time, from the brokers' end offsets and the consumer |
+| `usage_act` | the last act: what was used, through the pipeline |
 | `table`, `verdict`, `keeping` | the table, the last paragraph, the addresses of `--keep` |
 """

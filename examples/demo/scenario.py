@@ -16,6 +16,7 @@ from testbed.tools import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 KIB: Final = 1024
 MIB: Final = 1024 * 1024
@@ -155,15 +156,16 @@ MISBEHAVING: Final = Client(
 CLIENTS: Final = (FREE, LIMITED_PRODUCER, LIMITED_CONSUMER, MISBEHAVING)
 
 
-def proxy_config() -> str:
-    """Return the proxy's configuration: a quota for every client with a limit, and the demo's own plugin."""
+def proxy_config(usage_folder: Path) -> str:
+    """Return the proxy's configuration: a quota for every client with a limit, the demo's own plugin, usage records."""
     quotas = "".join(
         f'[[quotas]]\nentity = {{ client-id = "{client.client_id}" }}\n{client.quota_key} = {int(client.limit)}\n\n'
         for client in CLIENTS
         if client.limit is not None
     )
     head = "# Written by make demo. Edit it and send SIGHUP to the proxy: quotas change at once.\n\n"
-    return f'{head}{quotas}[plugins]\nload = ["{PLUGIN}"]\n'
+    usage = f'[plugins.options.usage_records]\nfolder = "{usage_folder}"\nname = "demo"\nrotate_s = 1\n'
+    return f'{head}{quotas}[plugins]\nload = ["{PLUGIN}"]\n\n{usage}'
 
 
 def command(client: Client, bootstrap_servers: str) -> list[str]:

@@ -34,6 +34,7 @@ from examples.demo.table import MOST_BARS, NOW_S, Row, State, draw
 from examples.demo.verdict import ClientOutcome, Outcome
 from testbed.cluster import KafkaCluster
 from testbed.errors import TestbedError
+from testbed.kept import make_directory
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:
@@ -89,7 +90,10 @@ class Session:
             self.cluster = cluster
         with screen.step("starting Headrace in front of them", done="Headrace is ready in front of them"):
             ids = "0" if count == 1 else f"0-{count - 1}"
-            proxy = ProxyProcess(cluster.bootstrap_servers, config=proxy_config(), node_ids=ids)
+            usage = make_directory("headrace-usage-")
+            self._stack.callback(usage.remove)
+            self.usage_folder = usage.path
+            proxy = ProxyProcess(cluster.bootstrap_servers, config=proxy_config(usage.path), node_ids=ids)
             self._stack.callback(proxy.close)
             self.proxy = proxy
         with screen.step("making topics, and records to consume", done="topics and records to consume are there"):

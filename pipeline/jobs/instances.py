@@ -8,7 +8,7 @@ import click
 
 from pipeline import schemas
 from pipeline.cli import LAKE, spark_options
-from pipeline.ingest import instances
+from pipeline.instances import instances
 from pipeline.lake import Lake
 from pipeline.session import start_session
 

@@ -24,7 +24,7 @@ Step = Callable[["Buffer", int, int], int]
 class BodyWalk:
     """The walk through one body. The first step is set by who derives from it."""
 
-    __slots__ = ("_after_tags", "_begin", "_left", "_step", "_tags", "skip_left")
+    __slots__ = ("_after_tags", "_begin", "_left", "_step", "_tags", "longest", "skip_left")
 
     what: ClassVar[str]
     """What is walked, for errors."""
@@ -35,6 +35,8 @@ class BodyWalk:
         self._tags = 0
         self.skip_left = 0
         """Bytes of records (or of fields nobody reads) that come next."""
+        self.longest = 0
+        """Of the records that lie together, the most bytes so far."""
         self._step: Step | None = None
         self._after_tags: Step | None = None
 

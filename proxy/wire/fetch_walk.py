@@ -92,6 +92,8 @@ class FetchWalk(BodyWalk):
         length = max(length - 1, 0)
         self._check_reach(length, at, end)
         self.skip_left = length
+        if length > self.longest:
+            self.longest = length
         self._step = self._read_partition_tags
         return at
 

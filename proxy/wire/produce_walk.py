@@ -177,6 +177,8 @@ class ProduceWalk(BodyWalk):
             if counted + _LOG_OVERHEAD != length or magic < _MAGIC_WITH_PRODUCER_ID:
                 break
             batches.append(ProducedBatch(topic, _int32(buffer, at)[0], length, producer_id))
+            if length > self.longest:
+                self.longest = length
             at = after + flexible
             partitions -= 1
         self._partitions = partitions
@@ -198,6 +200,8 @@ class ProduceWalk(BodyWalk):
                     producer_id = id_if_v2
         self._note(size, producer_id)
         self.skip_left = size
+        if size > self.longest:
+            self.longest = size
         self._records_left = left - size
         if left == size:
             self._end_partition()

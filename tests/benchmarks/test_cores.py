@@ -76,3 +76,13 @@ def test_a_running_process_is_pinned() -> None:
         pin_process(child.pid, core)
         assert psutil.Process(child.pid).cpu_affinity() == [core]
         child.kill()
+
+
+def test_so_are_the_processes_that_it_has_started() -> None:
+    core = max(os.sched_getaffinity(0))
+    parent = "import subprocess, sys; p = subprocess.Popen(['cat'], stdin=0); print(p.pid, flush=True); p.wait()"
+    with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        pin_process(child.pid, core)
+        assert psutil.Process(grandchild).cpu_affinity() == [core]

@@ -49,6 +49,8 @@ class Journal:
     def work(self, name: str) -> Work:
         def run(scene: Scene, way: Way, front: Front) -> dict[str, float]:
             self.done.append((name, front.way))
+            if front.way == "lost":
+                raise WayUnavailableError("it does not start again")
             # The first way is cheaper each time, as long as it is watched; the others never change.
             rate = float(len(self.done)) if front.way == "a" else 1.0
             return {"rate": rate} if front.way != "silent" else {}
@@ -102,6 +104,14 @@ def test_a_way_that_cannot_be_had_is_left_out_with_a_line() -> None:
     runner = run(journal, [FakeWay("a"), FakeWay("b", missing=True)], ["connect"], 1)
     assert "without b: b is not installed" in journal.told
     assert [sample.way for sample in runner.samples] == ["a"]
+
+
+def test_a_way_that_is_lost_on_the_way_ends_nothing() -> None:
+    journal = Journal()
+    runner = run(journal, [FakeWay("a"), FakeWay("lost")], ["idle"], 2)
+    assert "round 1  idle without lost: it does not start again" in journal.told
+    assert [(sample.way, sample.round) for sample in runner.samples] == [("a", 1), ("a", 2)]
+    assert journal.advanced == 4
 
 
 def test_a_way_that_has_nothing_to_say_has_no_sample() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from tests.examples.demo_process import DemoProcess
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 LIMITED = re.compile(
     r"(?P<client>\S+) \([^)]+\) was allowed (?P<limit>[\d.]+) MiB/s and \w+ (?P<rate>[\d.]+) MiB/s;"
@@ -37,6 +34,14 @@ def test_a_run_without_a_terminal() -> None:
         assert "sent on regardless" in paragraph
         assert "\x1b" not in demo.text
         assert demo.left == []
+        last_act = demo.text.partition("What the pipeline makes of it")[2]
+        assert re.search(r"\n\$ headrace pipeline what-if .*\n", last_act), last_act
+        report = re.search(r"The report: (/\S+\.html)\n", last_act)
+        assert report is not None, last_act
+        page = Path(report[1]).read_text(encoding="utf-8")
+        assert all(
+            client in page for client in ("free-producer", "limited-producer", "limited-consumer", "misbehaving")
+        )
 
 
 def test_the_live_table_on_a_terminal_and_a_typed_interrupt() -> None:

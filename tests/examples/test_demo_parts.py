@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import trio
@@ -142,7 +143,7 @@ def test_the_table_fits_the_screen(width: int, ascii_only: bool) -> None:
 
 
 def test_the_configuration_limits_whom_the_table_says_it_limits() -> None:
-    text = proxy_config()
+    text = proxy_config(Path("/usage"))
     for client in CLIENTS:
         assert (f'client-id = "{client.client_id}"' in text) == (client.limit is not None)
 

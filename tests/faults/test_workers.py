@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from testbed.errors import TestbedError
+from proxy.worker import LAST_WORDS_S
+from testbed.errors import TestbedError, TestbedTimeoutError
 from testbed.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
@@ -62,6 +63,9 @@ def crowd(port: int, count: int = CROWD) -> Iterator[list[RawClient]]:
         for client in clients:
             client.call(messages.API_VERSIONS, 0)
         yield clients
+
+
+IDLE_S = 4
 
 
 def of_workers(proxy: ProxyProcess, name: str) -> list[float]:
@@ -347,6 +351,41 @@ def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: Kaf
         assert proxy.wait(20) == 1
         assert "headrace: the process that forks workers has ended\n" in proxy.log
         assert "Traceback" not in proxy.log
+
+
+def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
+    broker = HoldingBroker()
+    with (
+        broker.fake,
+        proxy_of(broker.fake.address, '[shutdown]\ndrain_timeout = "10m"\n') as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        held = [stack.enter_context(RawClient(proxy.port, client_id="held")) for _ in range(20)]
+        for client in held:
+            client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
+        wait_until(lambda: broker.read == len(held), "the broker has read the requests")
+        workers = [psutil.Process(pid) for pid in proxy.worker_pids]
+        os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
+        proxy.wait_for_log("the proxy drains, since it could replace no worker")
+        with pytest.raises(TestbedTimeoutError):
+            proxy.wait(LAST_WORDS_S + 2)
+        broker.allow(len(held))
+        assert [len(client.reply()) for client in held] == [2] * len(held)
+        assert proxy.wait(20) == 1
+        assert "connections cut" not in proxy.log
+        assert not any(map(runs, workers))
+
+
+def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: KafkaCluster) -> None:
+    """How often they were switched to is what idling costs, and the same on every machine."""
+    with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
+        family = psutil.Process(proxy.pid).children(recursive=True)
+        assert len(family) == 3, "who forks, and two workers"
+        before = [process.num_ctx_switches().voluntary for process in family]
+        with pytest.raises(TestbedTimeoutError):
+            proxy.wait(IDLE_S)
+        woken = [process.num_ctx_switches().voluntary - count for process, count in zip(family, before, strict=True)]
+        assert max(woken) <= 10 * IDLE_S, woken
 
 
 # --- start and stop ---

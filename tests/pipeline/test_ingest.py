@@ -15,7 +15,8 @@ import pytest
 
 from pipeline import schemas
 from pipeline.errors import InputError
-from pipeline.ingest import FileSource, Ingest, KafkaSource, instances, parse
+from pipeline.ingest import FileSource, Ingest, KafkaSource, parse
+from pipeline.instances import instances
 from pipeline.lake import Lake
 from tests.pipeline.records import NOON, record, usage, write_lines
 

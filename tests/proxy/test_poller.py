@@ -77,6 +77,33 @@ async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
         assert reader.read == b"onetwo"
 
 
+async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
+    """The peer goes on sending from within the step, so that edges come while the socket is queued."""
+    with channel_and_peer() as (channel, peer):
+        rounds: list[int] = []
+        reader = Reader(channel, most=1)
+
+        def step() -> bool:
+            if reader.steps < 500:
+                peer.send(b"more")
+            return reader.step()
+
+        async def count_rounds() -> None:
+            while reader.steps < 400:
+                before = reader.steps
+                await trio.lowlevel.checkpoint()
+                rounds.append(reader.steps - before)
+
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.steps, step)
+                await wait_all_tasks_blocked()
+                peer.send(b"begin")
+                await count_rounds()
+                nursery.cancel_scope.cancel()
+        assert 0 < max(rounds) <= 2
+
+
 async def test_what_a_step_leaves_is_read_without_another_edge() -> None:
     with channel_and_peer() as (channel, peer):
         reader = Reader(channel, most=1)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,6 +50,32 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     monkeypatch.setattr(compiled, "CACHE", tmp_path / ".cache")
     return tmp_path
+
+
+BROKEN = """
+import importlib.util, sys
+from setuptools import Extension, setup
+spec = importlib.util.spec_from_file_location("headrace_setup", sys.argv[2])
+ours = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(ours)
+sys.argv = ["setup.py", "build_ext", "--inplace"]
+names = ("first", "second", "third")
+setup(name="x", ext_modules=[Extension(name, [name + ".c"]) for name in names], cmdclass={"build_ext": ours.AllOrNone})
+"""
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler (cc)")
+@pytest.mark.parametrize("broken", [True, False])
+def test_where_one_module_cannot_be_compiled_none_is_kept(tmp_path: Path, *, broken: bool) -> None:
+    good = "#include <Python.h>\nPyMODINIT_FUNC PyInit_{0}(void) {{ return NULL; }}\n"
+    for name in ("first", "second", "third"):
+        text = "#error no\n" if broken and name == "second" else good.format(name)
+        (tmp_path / f"{name}.c").write_text(text, encoding="ascii")
+    command = [sys.executable, "-c", BROKEN, "-", str(Path(__file__).parents[2] / "setup.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(list(tmp_path.glob("*.so"))) == (0 if broken else 3)
+    assert ("a pure Python wheel, since compiling failed" in done.stderr + done.stdout) == broken
 
 
 BUILT = "proxy/request_relay.cpython-311-x86_64-linux-gnu.so"

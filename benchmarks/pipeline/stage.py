@@ -1,0 +1,89 @@
+"""One job over one lake, in a process of its own: ``python -m benchmarks.pipeline.stage JOB --lake PATH --cores 0,1``.
+
+Called by `run`, which watches its memory from outside. What is timed is the job from its first table to its last row,
+after it was done for the lake's first hour: starting Java, and its first seconds, are not. Rows are made and thrown
+away: they are few, and how long writing them takes is nobody's measure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+import click
+from pyspark.sql import functions as sf
+
+from pipeline import schemas
+from pipeline.events import events_of
+from pipeline.lake import Lake
+from pipeline.session import SparkOptions, start_session
+from pipeline.what_if import fixed_quotas, what_if
+from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from quota_callbacks.replaying import Change
+from quota_callbacks.sampled_rate import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pyspark.sql import DataFrame
+
+QUOTAS: Final[Mapping[QuotaKey, float]] = {
+    QuotaKey.PRODUCER_BYTE_RATE: 50_000,
+    QuotaKey.CONSUMER_BYTE_RATE: 50_000,
+    QuotaKey.REQUEST_PERCENTAGE: 1,
+    QuotaKey.CONTROLLER_MUTATION_RATE: 1,
+}
+"""Of every user and client id: so little that the busiest are throttled, and waiting is measured, too."""
+WINDOW: Final = Window(samples=11, seconds=1)
+"""A broker's."""
+
+
+def _what_if(usage: DataFrame) -> DataFrame:
+    everybody = Change(t_ms=0, entity=QuotaEntity(user=DEFAULT, client_id=DEFAULT), values=QUOTAS, removed=())
+    return what_if(events_of(usage), fixed_quotas([everybody], dict.fromkeys(QuotaKey, WINDOW)))
+
+
+def _rollup(usage: DataFrame) -> DataFrame:
+    rollup = importlib.import_module("pipeline.rollup")
+    hours: DataFrame = rollup.by_hour(usage, usage.sparkSession.createDataFrame([], schemas.TEAMS))
+    return hours
+
+
+JOBS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {"rollup": _rollup, "what-if": _what_if}
+
+
+def _first_hour(usage: DataFrame) -> DataFrame:
+    """Enough to have Java compile what it will, and to start Python's workers."""
+    first = usage.select("date", "hour").distinct().orderBy("date", "hour").collect()[0]
+    return usage.where((sf.col("date") == first.date) & (sf.col("hour") == first.hour))
+
+
+def _run(frame: DataFrame) -> None:
+    frame.write.format("noop").mode("overwrite").save()
+
+
+@click.command()
+@click.argument("job", type=click.Choice(list(JOBS)))
+@click.option("--lake", required=True)
+@click.option("--cores", required=True, help="CPUs to run on, such as 0,1.")
+@click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
+def command(*, job: str, lake: str, cores: str, memory: str) -> None:
+    """Print one line of JSON: what was done, and in how many seconds."""
+    numbers = {int(each) for each in cores.split(",")}
+    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
+    options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
+    session = start_session("bench", options)
+    usage = Lake(session, lake).read("usage", schemas.USAGE)
+    records = usage.count()
+    _run(JOBS[job](_first_hour(usage)))
+    began = perf_counter()
+    _run(JOBS[job](usage))
+    seconds = perf_counter() - began
+    print(json.dumps({"job": job, "cores": len(numbers), "records": records, "seconds": seconds}))
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,233 @@
+"""``headrace pipeline recommend``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+from pyspark.sql import functions as sf
+
+from pipeline import schemas
+from pipeline.cli import FROM, LAKE, TO, settings_of, spark_options, told, write_file
+from pipeline.lake import Lake, of_days
+from pipeline.quota_files import as_kafka_configs, as_toml, read_windows
+from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
+from pipeline.session import start_session
+from quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from pyspark.sql import DataFrame
+
+    from pipeline.quota_files import Entity
+    from pipeline.session import SparkOptions
+
+SHOWN = 20
+
+
+@click.command()
+@LAKE
+@FROM
+@TO
+@click.option("--cluster", metavar="ID", help="Only usage of this cluster, where the lake has several.")
+@click.option(
+    "--by",
+    type=click.Choice([by.value for by in By]),
+    default=By.USER.value,
+    show_default=True,
+    help="What an entity is.",
+)
+@click.option(
+    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="The proxy's file, for the windows of its quotas."
+)
+@click.option(
+    "--headroom",
+    type=click.FloatRange(min=1),
+    default=1.3,
+    show_default=True,
+    help="Times the 99th percentile of an entity's rate.",
+)
+@click.option(
+    "--throttled-headroom",
+    type=click.FloatRange(min=1),
+    default=2.0,
+    show_default=True,
+    help="The same for entities that the quota has throttled: how much they wanted is not known.",
+)
+@click.option(
+    "--allow-throttled",
+    type=click.FloatRange(min=0, max=1, max_open=True),
+    default=0.0,
+    show_default=True,
+    metavar="FRACTION",
+    help="At most this part of an entity's seconds may be above its quota.",
+)
+@click.option(
+    "--least",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="No quota of this key is lower.  [default: "
+    + ", ".join(f"{key}={DEFAULT_LEAST[key]:g}" for key in QuotaKey)
+    + "]",
+)
+@click.option(
+    "--least-seconds",
+    type=click.IntRange(min=1),
+    default=60,
+    show_default=True,
+    help="Entities active for less have no quota of their own.",
+)
+@click.option("--no-default", is_flag=True, help="No quotas for the default entity.")
+@click.option(
+    "--toml", metavar="FILE", type=click.Path(dir_okay=False), help="[[quotas]] for the proxy's configuration."
+)
+@click.option("--commands", metavar="FILE", type=click.Path(dir_okay=False), help="The same as kafka-configs commands.")
+@click.option(
+    "--bootstrap-server",
+    "server",
+    default="localhost:9192",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where --commands are to go: the proxy. A broker would take each quota for itself alone.",
+)
+@click.option(
+    "--most",
+    type=click.IntRange(min=1),
+    default=10_000,
+    show_default=True,
+    help="Entities that go into --toml and --commands, the largest first.",
+)
+@spark_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    first: datetime | None,
+    last: datetime | None,
+    cluster: str | None,
+    by: str,
+    config: str | None,
+    least: tuple[str, ...],
+    least_seconds: int,
+    no_default: bool,
+    toml: str | None,
+    commands: str | None,
+    server: str,
+    most: int,
+    **factors: float,
+) -> None:
+    """Propose a quota for each entity and key, with its reason, from what was used.
+
+    The table recommendations has them all; --toml and --commands have them as files. What the quotas would do to the
+    same usage is what-if's to say.
+    """
+    begin, end = (None if day is None else day.date() for day in (first, last))
+    if begin is not None and end is not None and begin > end:
+        raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
+    rules = Rules(
+        by=By(by),
+        windows=DEFAULT_WINDOWS if config is None else read_windows(config),
+        least={**DEFAULT_LEAST, **_least(least)},
+        least_seconds=least_seconds,
+        default=not no_default,
+        **factors,
+    )
+    tables = Lake(start_session("recommend", spark), lake)
+    usage = of_days(tables.read("usage", schemas.USAGE), begin, end)
+    if cluster is not None:
+        usage = usage.where(sf.col("cluster") == cluster)
+    if not _looked_at(usage, tables, cluster):
+        return
+    needs = needs_of(usage, rules).persist()
+    try:
+        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
+        tables.replace("recommendations", found)
+        brief = needs.where(sf.col("entity_seconds") < least_seconds).select("user", "client_id").distinct().count()
+    finally:
+        needs.unpersist()
+    found = tables.read("recommendations", schemas.RECOMMENDATIONS)
+    _say(found)
+    if brief:
+        told(f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own")
+    if toml is not None or commands is not None:
+        _write(found, most, toml, commands, server)
+
+
+def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:
+    least = {}
+    for name, value in settings_of(given, "--least").items():
+        try:
+            key, rate = QuotaKey(name), float(value)
+            check_quota_value(key, rate)
+        except ValueError as error:
+            known = ", ".join(QuotaKey)
+            raise click.BadParameter(f"--least {name}={value}: {error}; expected a rate of one of {known}") from error
+        least[key] = rate
+    return least
+
+
+def _looked_at(usage: DataFrame, tables: Lake, cluster: str | None) -> bool:
+    """Whether there is anything; says what there is."""
+    size = sf.col("request_bytes") + sf.col("response_bytes")
+    found = usage.agg(
+        sf.count("*").alias("records"),
+        sf.count_distinct("cluster").alias("clusters"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
+        sf.date_format(sf.timestamp_seconds(sf.min("second")), "yyyy-MM-dd HH:mm").alias("since"),
+        sf.date_format(sf.timestamp_seconds(sf.max("second")), "yyyy-MM-dd HH:mm").alias("until"),
+    ).collect()[0]
+    if not found.records:
+        where = "" if cluster is None else f" of cluster {cluster}"
+        told(
+            f"there is no usage{where} in {tables.root} on these days: nothing is recommended, and nothing was written"
+        )
+        return False
+    told(f"{found.records:,} records from {found.since} to {found.until} UTC")
+    if found.unattributed:
+        told(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
+    if found.clusters > 1:
+        told(f"they are of {found.clusters:,} clusters, and summed up over these; --cluster takes one")
+    return True
+
+
+def _say(found: DataFrame) -> None:
+    entities = found.select("user", "client_id").distinct().count()
+    told(f"{found.count():,} quotas for {entities:,} entities")
+    for row in found.orderBy("key", sf.desc("quota"), "user", "client_id").limit(SHOWN).collect():
+        click.echo(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
+    more = found.count() - SHOWN
+    if more > 0:
+        told(f"and {more:,} more in the table recommendations")
+
+
+def _name(row: Any) -> str:
+    return ", ".join(f"{kind}={name}" for kind, name in (("user", row.user), ("client-id", row.client_id)) if name)
+
+
+def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, server: str) -> None:
+    """The default entity first, then by bytes a second."""
+    rates = sf.when(sf.col("key").isin([key.value for key in QuotaKey if key.integral]), sf.col("quota"))
+    by_entity = found.groupBy("user", "client_id").agg(
+        sf.coalesce(sf.sum(rates), sf.lit(0.0)).alias("size"),
+        sf.collect_list(sf.struct("key", "quota", "reason")).alias("quotas"),
+    )
+    is_default = sf.coalesce("user", "client_id") == str(DEFAULT)
+    ordered = by_entity.orderBy(sf.desc(is_default), sf.desc("size"), "user", "client_id")
+    quotas: dict[Entity, dict[QuotaKey, tuple[float, str]]] = {}
+    for row in ordered.limit(most).collect():
+        by_key = {QuotaKey(each.key): (each.quota, each.reason) for each in row.quotas}
+        quotas[row.user, row.client_id] = {key: by_key[key] for key in QuotaKey if key in by_key}
+    left_out = by_entity.count() - len(quotas)
+    head = ["# Recommended by headrace pipeline recommend, from what was used.\n"]
+    if left_out:
+        head.append(
+            f"# {left_out:,} smaller entities are left out (--most {most}); the table recommendations has them.\n"
+        )
+        told(f"{left_out:,} smaller entities are left out of the files (--most {most})")
+    if toml is not None:
+        write_file(toml, [*head, "\n", as_toml(quotas)])
+        told(f"the quotas are in {toml}")
+    if commands is not None:
+        write_file(commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
+        told(f"the commands are in {commands}")

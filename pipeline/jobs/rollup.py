@@ -1,0 +1,171 @@
+"""``headrace pipeline rollup``."""
+
+from __future__ import annotations
+
+import calendar
+import csv
+import io
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+import click
+from pyspark.sql import functions as sf
+
+from pipeline import schemas
+from pipeline.cli import FROM, LAKE, TO, spark_options, told, write_file
+from pipeline.lake import Lake, of_days, read_text
+from pipeline.prices import read_prices
+from pipeline.rollup import Period, bill, by_day, by_hour, read_teams
+from pipeline.session import start_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import date, datetime
+
+    from pyspark.sql import DataFrame, Row
+
+    from pipeline.prices import PriceSheet
+    from pipeline.session import SparkOptions
+
+SHOWN = 20
+
+
+@click.command()
+@LAKE
+@FROM
+@TO
+@click.option("--teams", metavar="PATH", help="CSV with the columns user, client_id and team, here or in any store.")
+@click.option("--prices", metavar="FILE", type=click.Path(dir_okay=False), help="A price sheet: makes the bill.")
+@click.option(
+    "--per",
+    type=click.Choice([period.value for period in Period]),
+    default=Period.MONTH.value,
+    show_default=True,
+    help="What a bill is for.",
+)
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: the bill as CSV.")
+@spark_options
+def command(
+    *,
+    spark: SparkOptions,
+    lake: str,
+    first: datetime | None,
+    last: datetime | None,
+    teams: str | None,
+    prices: str | None,
+    per: str,
+    output: str | None,
+) -> None:
+    """Sum usage up by hour and day, sender and team; with --prices, bill the teams for it.
+
+    Days are made anew whole, so a run may be repeated; days without usage (any more) keep what they have. Bills are
+    of all rolled up days of the periods that the days asked for are in.
+    """
+    if output is not None and prices is None:
+        raise click.UsageError("--output is where the bill goes, and without --prices there is none")
+    begin, end = (None if day is None else day.date() for day in (first, last))
+    if begin is not None and end is not None and begin > end:
+        raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
+    sheet = None if prices is None else read_prices(prices)
+    tables = Lake(start_session("rollup", spark), lake)
+    _roll_up(tables, begin, end, teams)
+    if sheet is not None:
+        _bill(tables, begin, end, sheet, Period(per), output)
+
+
+def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None) -> None:
+    spark = tables.spark
+    rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
+    usage = of_days(tables.read("usage", schemas.USAGE), first, last)
+    if usage.isEmpty():
+        told(f"there is no usage in {tables.root}{_between(first, last)}: nothing was rolled up")
+        return
+    hours = by_hour(usage, spark.createDataFrame(rows, schemas.TEAMS))
+    tables.replace("rollup_hour", hours.repartition("date"), "date")
+    hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
+    tables.replace("rollup_day", by_day(hours).repartition("date"), "date")
+    _say(of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last), hours)
+
+
+def _say(days: DataFrame, hours: DataFrame) -> None:
+    size = sf.col("request_bytes") + sf.col("response_bytes")
+    found = days.agg(
+        sf.count_distinct("date").alias("days"),
+        sf.count_distinct("user", "client_id").alias("senders"),
+        sf.sum("requests").alias("requests"),
+        sf.sum(size).alias("bytes"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
+        sf.coalesce(sf.sum(sf.when(sf.col("user").isNotNull() & sf.col("team").isNull(), size)), sf.lit(0)).alias(
+            "no_team"
+        ),
+    ).collect()[0]
+    until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
+    told(
+        f"{found.days:,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
+        f" {found.bytes:,} bytes, of which {found.unattributed:,} do not tell their sender and {found.no_team:,} are of"
+        " senders without a team"
+    )
+
+
+def _bill(
+    tables: Lake, first: date | None, last: date | None, sheet: PriceSheet, period: Period, output: str | None
+) -> None:
+    if period is Period.MONTH:
+        first = None if first is None else first.replace(day=1)
+        last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
+    days = of_days(tables.read_if_there("rollup_day", schemas.ROLLUP_DAY), first, last)
+    if days.isEmpty():
+        told(f"there are no rolled up days in {tables.root}{_between(first, last)}: there is nothing to bill")
+        return
+    tables.replace("chargeback", bill(days, sheet, period).repartition(1), "period", "date")
+    there = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
+    lines = of_days(there, first, last)
+    if output is not None:
+        write_file(output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
+        told(f"the bill is in {output}")
+    _say_totals(lines, sheet, period)
+
+
+def _say_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
+    totals = lines.where("item = 'total'")
+    found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
+    told(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")
+    for row in totals.orderBy(sf.desc("amount"), "date", "team").limit(SHOWN).collect():
+        told(
+            f"  {row.date:{'%Y-%m' if period is Period.MONTH else '%Y-%m-%d'}}  {row.team}  {_money(row.amount, sheet)}"
+        )
+    billed = {
+        row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()
+    }
+    for team in sorted(sheet.teams.keys() - billed):
+        told(f"the price sheet has terms for team {team}, of which there is no usage")
+
+
+def _as_csv(lines: DataFrame, sheet: PriceSheet) -> Iterator[str]:
+    """Line by line, however many there are."""
+
+    def line(cells: list[str]) -> str:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerow(cells)
+        return text.getvalue()
+
+    yield line(schemas.CHARGEBACK.names)
+    for row in lines.toLocalIterator():
+        yield line([_cell(name, row, sheet) for name in schemas.CHARGEBACK.names])
+
+
+def _cell(name: str, row: Row, sheet: PriceSheet) -> str:
+    value = row[name]
+    if name == "amount":
+        return f"{value:.{sheet.decimals}f}"
+    if isinstance(value, Decimal):
+        return f"{value.normalize():f}"
+    return "" if value is None else str(value)
+
+
+def _money(amount: Decimal, sheet: PriceSheet) -> str:
+    return f"{amount:,.{sheet.decimals}f} {sheet.currency}"
+
+
+def _between(first: date | None, last: date | None) -> str:
+    return "".join(f" {word} {day}" for word, day in (("from", first), ("to", last)) if day is not None)

@@ -1,0 +1,124 @@
+"""Report: the lake's tables as one HTML file with plots, which opens anywhere, without a network.
+
+    words           numbers, times and names as people read them
+    style           light, dark and on paper
+    page            sections, tables and figures as HTML; the one place that escapes
+    figures         plots as SVG
+    sums            what is told of the tables, summed up by Spark
+    usage, throttling, proposals, bills, quality
+                    the sections
+
+A table that is not there is a sentence that says which job makes it. Whatever is in the tables, the file is small:
+plots have a limited number of bars, tables only the largest rows, with the sums of all others below them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from pipeline.lake import MADE_BY
+from pipeline.report import bills, proposals, quality, sums, throttling, usage
+from pipeline.report.page import Content, Page, Section, html
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import date, datetime
+
+    from pyspark.sql import DataFrame
+
+TITLE: Final = "Kafka usage and quotas"
+SECTIONS: Final = {
+    "glance": "At a glance",
+    "used": "What was used",
+    "senders": "Who used it",
+    "throttling": "Throttling",
+    "recommendations": "Recommended quotas beside the present use",
+    "what-if": "What if: who would be throttled",
+    "bills": "Bills",
+    "costs": "Cost model of requests",
+    "anomalies": "Anomalies",
+    "quality": "Data quality",
+}
+"""Titles by anchor, in their order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Days:
+    """From the first to the last, both included; ``None``: open."""
+
+    first: date | None = None
+    last: date | None = None
+
+    def of(self, frame: DataFrame, column: str) -> DataFrame:
+        """Rows whose ``column``, a date or a timestamp, is in these days."""
+        day = sf.col(column).cast("date")
+        if self.first is not None:
+            frame = frame.where(day >= sf.lit(self.first))
+        return frame if self.last is None else frame.where(day <= sf.lit(self.last))
+
+    def __str__(self) -> str:
+        if self.first is None and self.last is None:
+            return "All days"
+        if self.first == self.last:
+            return f"{self.first}"
+        since = "" if self.first is None else f"from {self.first}"
+        until = "" if self.last is None else f"to {self.last}"
+        return " ".join(filter(None, (since, until))).capitalize()
+
+
+def report(tables: Mapping[str, DataFrame], *, made: datetime, days: Days | None = None, title: str = TITLE) -> str:
+    """The HTML file. ``tables``: those of `pipeline.lake` that are there; ``made``: now, in UTC."""
+    days = days or Days()
+    about = f"{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
+    return html(Page(title=title, about=about, sections=tuple(_sections(tables, days))))
+
+
+def _sections(tables: Mapping[str, DataFrame], days: Days) -> Iterator[Section]:
+    contents = dict(_of_usage(days.of(tables["usage"], "date")) if "usage" in tables else _without_usage())
+    for table, (anchor, made, column) in _MADE_BY_JOBS.items():
+        if table not in tables:
+            contents[anchor] = _absent(table)
+        else:
+            frame = tables[table]
+            contents[anchor] = made(days.of(frame, column) if column in frame.columns else frame)
+    contents["quality"] = quality.quality(*(tables.get(name) for name in ("usage", "marks", "quarantine")))
+    for anchor, title in SECTIONS.items():
+        yield Section(anchor=anchor, title=title, content=contents[anchor])
+
+
+def _of_usage(records: DataFrame) -> Iterator[tuple[str, Content]]:
+    hours, throttled = sums.hourly(records).persist(), sums.throttles(records).persist()
+    try:
+        total = sums.overall(hours)
+        yield "glance", usage.glance(total)
+        if total["records"]:
+            yield "used", usage.used(hours, total)
+            yield "senders", usage.senders(hours, total)
+            yield "throttling", throttling.throttling(throttled, total)
+        else:
+            yield from ((anchor, Content(sentences=("There is no usage of this time.",))) for anchor in _USAGE[1:])
+    finally:
+        hours.unpersist()
+        throttled.unpersist()
+
+
+def _without_usage() -> Iterator[tuple[str, Content]]:
+    yield from ((anchor, _absent("usage")) for anchor in _USAGE)
+
+
+def _absent(table: str) -> Content:
+    return Content(sentences=(f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} makes it.",))
+
+
+_USAGE: Final = ("glance", "used", "senders", "throttling")
+_MADE_BY_JOBS: Final[Mapping[str, tuple[str, Callable[[DataFrame], Content], str]]] = {
+    "recommendations": ("recommendations", proposals.recommendations, ""),
+    "what_if": ("what-if", throttling.what_if, "hour"),
+    "chargeback": ("bills", bills.bills, "date"),
+    "costs": ("costs", proposals.costs, ""),
+    "anomalies": ("anomalies", proposals.anomalies, "start"),
+}
+"""By table: its section, what makes that, and which column has the days, if any has."""

@@ -1,0 +1,68 @@
+"""Bills, as the table ``chargeback`` has them. Money is decimal, and each sum is of one currency and kind of period."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from pipeline.report import sums, words
+from pipeline.report.page import Column, Content, Table
+from pipeline.report.usage import others
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+
+TOTAL: Final = "total"
+"""The line of a bill that is the sum of those before it."""
+MOST_KINDS: Final = 6
+"""Currencies by day or month."""
+MOST_ITEMS: Final = 100
+"""A price sheet has eight."""
+
+
+def bills(table: DataFrame) -> Content:
+    """The table ``chargeback``."""
+    kinds = table.select("period", "currency").distinct().orderBy("period", "currency").limit(MOST_KINDS).collect()
+    if not kinds:
+        return Content(sentences=("The table chargeback has no bills of periods that begin in this time.",))
+    parts = [part for period, currency in kinds for part in _of_kind(table, period, currency)]
+    return Content(sentences=("Sums over the bills of all periods that begin in this time.",), parts=tuple(parts))
+
+
+def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
+    lines = table.where((sf.col("period") == period) & (sf.col("currency") == currency))
+    told = f"Bills by {words.name(period)}, in {words.name(currency)}"
+    money = Column(title=words.name(currency), number=True)
+    totals = lines.where(sf.col("item") == TOTAL).groupBy("team")
+    summed = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))
+    teams = sums.ranking(summed, ("bills", "amount"), sf.desc("amount"), sf.col("team"))
+    rows = [(words.name(row["team"]), words.count(row["bills"]), words.money(row["amount"])) for row in teams.rows]
+    if teams.other_rows:
+        rows.append((others(teams.other_rows), words.count(teams.others["bills"]), words.money(teams.others["amount"])))
+    rows.append(("all", words.count(teams.total["bills"]), words.money(teams.total["amount"])))
+    yield Table(
+        caption=f"{told}: teams, at most {sums.SHOWN}",
+        columns=(Column(title="team"), Column(title="bills", number=True), money),
+        rows=tuple(rows),
+    )
+    items = (
+        lines.where(sf.col("item") != TOTAL)
+        .groupBy("line", "item", "per")
+        .agg(sf.sum("quantity").alias("quantity"), sf.sum("amount").alias("amount"))
+    )
+    yield Table(
+        caption=f"{told}: items",
+        columns=(Column(title="item"), Column(title="used", number=True), Column(title="unit"), money),
+        rows=tuple(
+            (
+                words.name(row["item"]),
+                words.number(None if row["quantity"] is None else float(row["quantity"])),
+                words.name(row["per"]),
+                words.money(row["amount"]),
+            )
+            for row in items.orderBy("line", "item", "per").limit(MOST_ITEMS).collect()
+        ),
+    )

@@ -1,0 +1,161 @@
+"""What a report is made of, and the same as one HTML page that loads nothing.
+
+Every text is escaped here, and only here; of what is put in unescaped there are the style and the pictures, which are
+SVG that was parsed and written anew (`pipeline.report.figures`). The page forbids itself all scripts and loads, so that
+a name which got through would still do nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from pipeline.report.style import STYLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """Of a table."""
+
+    title: str
+    number: bool = False
+    """Numbers stand on the right."""
+    whole: bool = False
+    """Its texts are ours, and never broken."""
+    roomy: bool = False
+    """Its texts are of some words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Texts in rows; the first column names its row."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[str, ...], ...]
+    folded: bool = False
+    """Behind its caption, until it is asked for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A picture; ``told`` is for who does not see it."""
+
+    caption: str
+    told: str
+    svg: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Sentences, then tables and pictures in their order."""
+
+    sentences: tuple[str, ...] = ()
+    parts: tuple[Table | Figure, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    """Under a heading of its own, which links find by its ``anchor``."""
+
+    anchor: str
+    title: str
+    content: Content
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """A report."""
+
+    title: str
+    about: str
+    """A line below the title."""
+    sections: tuple[Section, ...]
+
+
+def html(page: Page) -> str:
+    """The whole document."""
+    return "\n".join(_document(page)) + "\n"
+
+
+def _document(page: Page) -> Iterator[str]:
+    title = escape(page.title)
+    yield "<!DOCTYPE html>"
+    yield '<html lang="en">'
+    yield "<head>"
+    yield '<meta charset="utf-8">'
+    yield f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">'
+    yield '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    yield '<meta name="color-scheme" content="light dark">'
+    yield '<meta name="generator" content="headrace pipeline report">'
+    yield f"<title>{title}</title>"
+    yield f"<style>\n{STYLE}</style>"
+    yield "</head>"
+    yield "<body>"
+    yield f"<header><h1>{title}</h1><p>{escape(page.about)}</p></header>"
+    yield '<nav aria-label="Sections"><ul>'
+    for section in page.sections:
+        yield f'<li><a href="#{escape(section.anchor)}">{escape(section.title)}</a></li>'
+    yield "</ul></nav>"
+    yield "<main>"
+    for section in page.sections:
+        yield from _section(section)
+    yield "</main>"
+    yield "</body>"
+    yield "</html>"
+
+
+def _section(section: Section) -> Iterator[str]:
+    anchor = escape(section.anchor)
+    yield f'<section id="{anchor}" aria-labelledby="{anchor}-title">'
+    yield f'<h2 id="{anchor}-title">{escape(section.title)}</h2>'
+    for sentence in section.content.sentences:
+        yield f"<p>{escape(sentence)}</p>"
+    for part in section.content.parts:
+        yield from _figure(part) if isinstance(part, Figure) else _table(part)
+    yield "</section>"
+
+
+def _figure(figure: Figure) -> Iterator[str]:
+    yield f'<figure role="group" aria-label="{escape(figure.told)}">'
+    yield f"<figcaption>{escape(figure.caption)}</figcaption>"
+    yield f'<div class="wide">{figure.svg}</div>'
+    yield "</figure>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    caption = escape(table.caption)
+    if table.folded:
+        yield f"<details><summary>{caption}</summary>"
+    # A table that is wider than the window is scrolled by itself, by the keyboard, too.
+    yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table>'
+    if not table.folded:
+        yield f"<caption>{caption}</caption>"
+    heads = "".join(f'<th scope="col"{_kind(column)}>{escape(column.title)}</th>' for column in table.columns)
+    yield f"<thead><tr>{heads}</tr></thead>"
+    yield "<tbody>"
+    for row in table.rows:
+        yield f"<tr>{''.join(_cells(table, row))}</tr>"
+    yield "</tbody></table></div>"
+    if table.folded:
+        yield "</details>"
+
+
+def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
+    for index, (column, text) in enumerate(zip(table.columns, row, strict=True)):
+        # Names may be of either direction; each keeps to its own cell.
+        shown = escape(text) if column.number else f"<bdi>{escape(text)}</bdi>"
+        tag, scope = ("td", "") if index else ("th", ' scope="row"')
+        yield f"<{tag}{scope}{_kind(column)}>{shown}</{tag}>"
+
+
+def _kind(column: Column) -> str:
+    if column.number:
+        return ' class="n"'
+    return ' class="k"' if column.whole else ' class="r"' if column.roomy else ""

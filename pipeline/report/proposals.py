@@ -1,0 +1,166 @@
+"""What other jobs propose and have found: quotas, the cost model, anomalies; and bills."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pipeline.report import sums, words
+from pipeline.report.figures import against_quota, over_time
+from pipeline.report.page import Column, Content, Figure, Table
+from quota_callbacks.entities import QuotaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from pipeline.report.sums import Numbers
+
+DRAWN: Final = 12
+"""Quotas in a picture, of each key."""
+MOST_APIS: Final = 200
+"""Kafka has about 90."""
+
+
+def recommendations(table: DataFrame) -> Content:
+    """The table ``recommendations``: each quota beside what is used of it."""
+    counts = {
+        row["key"]: row["count"] for row in table.groupBy("key").count().orderBy("key").limit(sums.SHOWN).collect()
+    }
+    if not counts:
+        return Content(sentences=("The table recommendations is empty.",))
+    sentence = (
+        "Use is measured over the window of its quota. p50, p99 and peak are of what the entity has used; a quota below"
+        " the peak would have throttled it. The largest quotas come first."
+    )
+    known = [key.value for key in QuotaKey if key.value in counts]
+    parts = [part for key in [*known, *(set(counts) - set(known))] for part in _of_key(table, key, counts[key])]
+    return Content(sentences=(sentence,), parts=tuple(parts))
+
+
+def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
+    rows = sums.top_recommendations(table, key, sums.SHOWN)
+    if any(row["quota"] is not None and row["peak"] is not None for row in rows):
+        yield _drawn(key, rows[:DRAWN])
+    more = f", {sums.SHOWN} of {count:,}" if count > sums.SHOWN else ""
+    titles = ("quota", "p50", "p99", "peak", "seconds in use", "throttled so far")
+    yield Table(
+        caption=f"{words.name(key)}{more}",
+        columns=(
+            Column(title="user"), Column(title="client id"), *(Column(title=title, number=True) for title in titles),
+            Column(title="reason", roomy=True),
+        ),
+        rows=tuple(
+            (
+                words.name(row["user"]), words.name(row["client_id"]),
+                *(words.of_key(key, row[name]) for name in ("quota", "p50", "p99", "peak")),
+                words.count(row["active_seconds"]), words.count(row["throttled"]), words.text(row["reason"]),
+            )
+            for row in rows
+        ),
+    )  # fmt: skip
+
+
+def _drawn(key: str, rows: Sequence[Numbers]) -> Figure:
+    largest = max(row[name] or 0 for row in rows for name in ("quota", "peak", "p99"))
+    in_bytes = key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
+    divisor, unit = words.byte_unit(largest) if in_bytes else (1, "")
+    bars = [
+        {
+            "place": place,
+            "name": _entity(row),
+            "usual": (row["p99"] or 0) / divisor,
+            "peak": (row["peak"] or 0) / divisor,
+            "quota": (row["quota"] or 0) / divisor,
+            "told": f"{_entity(row)}: quota {words.of_key(key, row['quota'])}, p99 {words.of_key(key, row['p99'])},"
+            f" peak {words.of_key(key, row['peak'])}",
+        }
+        for place, row in enumerate(rows)
+    ]
+    return against_quota(
+        caption=f"{words.name(key)}: p99 (thick bar), peak (thin bar) and the recommended quota (mark)",
+        told=f"{words.name(key)}: p99, peak and recommended quota by entity. The numbers are in the table below.",
+        unit=f"{unit}/s" if in_bytes else words.unit_of(key).strip(),
+        rows=bars,
+    )
+
+
+def _entity(row: Numbers) -> str:
+    parts = [words.name(row[column]) for column in ("user", "client_id") if row[column] is not None]
+    return " / ".join(parts) or words.NOTHING
+
+
+def costs(table: DataFrame) -> Content:
+    """The table ``costs``."""
+    columns = (
+        Column(title="API"),
+        *(
+            Column(title=title, number=True)
+            for title in ("per request", "per KiB", "requests", "samples", "error", "error of the model before")
+        ),
+        Column(title="taken"),
+    )
+    rows = table.orderBy("api_key").limit(MOST_APIS).collect()
+    if not rows:
+        return Content(sentences=("The table costs is empty.",))
+    sentence = (
+        "What request_percentage charges: thread time of a broker per request, and per KiB of it and of its reply. The"
+        " error is that of a request, root mean square, on data that the fit has not seen; an API is taken where it is"
+        " lower than that of the model before."
+    )
+    in_rows = tuple(
+        (
+            words.api(row["api_key"]), words.duration(row["base_ms"]), words.duration(row["per_kib_ms"]),
+            words.count(row["requests"]), words.count(row["samples"]), words.duration(row["error_ms"]),
+            words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["taken"]],
+        )
+        for row in rows
+    )  # fmt: skip
+    return Content(sentences=(sentence,), parts=(Table(caption="By API", columns=columns, rows=in_rows),))
+
+
+def anomalies(table: DataFrame) -> Content:
+    """The table ``anomalies``."""
+    span = sums.span(table, "start")
+    if span is None:
+        return Content(sentences=("Nothing was unlike each entity's own past.",))
+    step_s = sums.step_of(*span)
+    step = words.step(step_s)
+    counts = [row.asDict() for row in sums.anomalies_over_time(table, step_s).collect()]
+    total = sum(row["count"] for row in counts)
+    figure = over_time(
+        caption=f"Anomalies, by {step} and kind",
+        told=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
+        unit=f"anomalies per {step}",
+        series=sorted({words.name(row["series"]) for row in counts}),
+        rows=[
+            {
+                "start": row["start"],
+                "end": row["start"] + step_s,
+                "series": words.name(row["series"]),
+                "value": row["count"],
+                "told": f"{words.minute(row['start'])} UTC: {words.count(row['count'])} x {words.name(row['series'])}",
+            }
+            for row in counts
+        ],
+    )
+    rows = tuple(
+        (
+            words.minute(row["start"]), words.name(row["kind"]), words.name(row["user"]), words.name(row["client_id"]),
+            words.number(row["observed"]), words.number(row["usual"]), words.number(row["score"]),
+            words.text(row["told"]),
+        )
+        for row in sums.top_anomalies(table)
+    )  # fmt: skip
+    listed = Table(
+        caption=f"The most unusual, {len(rows)} of {total:,}" if total > len(rows) else "The most unusual first",
+        columns=(
+            Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
+            Column(title="user"), Column(title="client id"),
+            Column(title="observed", number=True), Column(title="usual", number=True),
+            Column(title="score", number=True), Column(title="what it is", roomy=True),
+        ),
+        rows=rows,
+    )  # fmt: skip
+    sentence = f"{words.some(total, 'time')} an entity was unlike its own past."
+    return Content(sentences=(sentence,), parts=(figure, listed))

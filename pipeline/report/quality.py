@@ -1,0 +1,122 @@
+"""How far the other sections can be trusted: lines that were put aside, records that are missing or lost."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pipeline.report import sums, words
+from pipeline.report.page import Column, Content, Table
+from pipeline.report.usage import others
+from pipeline.schemas import MARKS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import DataFrame
+
+Found = tuple[str, Table | None]
+"""What there is to say of one question, and its table."""
+
+
+def quality(usage: DataFrame | None, marks: DataFrame | None, quarantine: DataFrame | None) -> Content:
+    """Of the whole lake, whatever days the other sections are of: a number is missing between two others, and not in a
+    day. ``None``: there is no such table, and so nothing of the kind was found."""
+    told: list[str] = ["This section is of the whole lake."]
+    tables: list[Table] = []
+    for sentence, table in (_missing(usage, marks), _lost(marks), _aside(quarantine)):
+        told.append(sentence)
+        tables += [] if table is None else [table]
+    return Content(sentences=tuple(told), parts=tuple(tables))
+
+
+def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
+    if usage is None:
+        return "No instance has recorded anything.", None
+    marks = usage.sparkSession.createDataFrame([], MARKS) if marks is None else marks
+    told = sums.numbered(usage, marks)
+    ended = (
+        f"Runs of a process of the proxy (instances) that have recorded something: {words.count(told['instances'])}."
+        f" That they stopped, {words.count(told['ended'])} of them have said; the others still run or were killed, and"
+        " their last second may be missing."
+    )
+    gaps = sums.top_gaps(usage, marks)
+    if not gaps.rows:
+        return f"{ended} No record is missing in between.", None
+    summed = gaps.total
+    found = (
+        f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"
+        f" {words.some(summed['rows'], 'instance')}; all sums of their time are too low."
+    )
+    rows = [
+        (
+            words.name(row["instance"]), words.second(row["first_second"]), words.second(row["last_second"]),
+            *_counts(row), "yes" if row["ended"] else "no",
+        )
+        for row in gaps.rows
+    ]  # fmt: skip
+    if gaps.other_rows:
+        rows.append((others(gaps.other_rows), "", "", *_counts(gaps.others), ""))
+    table = Table(
+        caption=f"Instances with gaps, at most {sums.SHOWN}",
+        columns=(
+            Column(title="instance"), Column(title="from, UTC", whole=True), Column(title="to, UTC", whole=True),
+            Column(title="seen", number=True), Column(title="missing", number=True), Column(title="gaps", number=True),
+            Column(title="said to be lost", number=True), Column(title="ended"),
+        ),
+        rows=tuple(rows),
+    )  # fmt: skip
+    return found, table
+
+
+def _counts(row: Mapping[str, int]) -> tuple[str, ...]:
+    return tuple(words.count(row[name]) for name in ("seen", "missing", "gaps", "lost"))
+
+
+def _lost(marks: DataFrame | None) -> Found:
+    lost = None if marks is None else sums.top_losses(marks)
+    if lost is None or not lost.rows:
+        return "No instance says that it has lost records.", None
+    rows = [(words.text(row["reason"]), words.count(row["instances"]), *_losses(row)) for row in lost.rows]
+    if lost.other_rows:
+        rows.append((others(lost.other_rows), "", *_losses(lost.others)))
+    titles = ("instances", "records", "requests, as far as known", "bytes in", "bytes out")
+    table = Table(
+        caption="Lost records, by reason",
+        columns=(Column(title="reason"), *(Column(title=title, number=True) for title in titles)),
+        rows=tuple(rows),
+    )
+    return f"Instances say that they have lost {words.some(lost.total['records'], 'record')}.", table
+
+
+def _losses(row: Mapping[str, int]) -> tuple[str, ...]:
+    return (
+        words.count(row["records"]),
+        words.count(row["requests"]),
+        words.bytes_of(row["request_bytes"]),
+        words.bytes_of(row["response_bytes"]),
+    )
+
+
+def _aside(quarantine: DataFrame | None) -> Found:
+    reasons = None if quarantine is None else sums.top_reasons(quarantine)
+    if reasons is None or not reasons.rows:
+        return "No line was put aside.", None
+    rows = [
+        (words.text(row["reason"]), words.count(row["lines"]), words.second(row["last_second"])) for row in reasons.rows
+    ]
+    if reasons.other_rows:
+        rows.append((others(reasons.other_rows), words.count(reasons.others["lines"]), ""))
+    table = Table(
+        caption="Lines in quarantine, by reason; N is any number",
+        columns=(
+            Column(title="reason"),
+            Column(title="lines", number=True),
+            Column(title="last found, UTC", whole=True),
+        ),
+        rows=tuple(rows),
+    )
+    told = (
+        f"Put aside: {words.some(reasons.total['lines'], 'line')} (the table quarantine); headrace pipeline ingest"
+        " --quarantined takes in what is right by now."
+    )
+    return told, table

@@ -1,0 +1,272 @@
+"""What a report tells of its tables, as DataFrames with few rows, or with an order and a limit for them.
+
+Everything is summed up by Spark. To the driver comes only what is on the page: bars, of which there are at most
+`MOST_BARS`, and the first rows of a ranking with what the others are together (`Ranking`), so that totals stay right.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+
+from pipeline.instances import instances
+from quota_callbacks.usage_records import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, DataFrame, GroupedData
+
+SHOWN: Final = 20
+"""Rows of a ranking; all others are summed."""
+MOST_BARS: Final = 240
+"""Along the time: ten days by hours. Above that a bar is of several hours, or of days."""
+HOUR_S: Final = 3600
+DAY_S: Final = 86_400
+
+MEASURES: Final = ("requests", "errors", "request_bytes", "response_bytes", "thread_ms", "throttled", "refused")
+"""What is summed of usage; ``throttled`` and ``refused`` over all quota keys."""
+
+_SHARED: Final = ("request_bytes", "response_bytes", "requests", "thread_ms")
+"""Who has the largest share of any of these comes first."""
+_SENDER: Final = ("user", "client_id")
+
+Numbers = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """The first rows, and the sums of all others."""
+
+    rows: Sequence[Numbers]
+    others: Numbers
+    """Sums of the measures; 0 where there are none."""
+    other_rows: int
+    total: Numbers
+
+
+def ranking(frame: DataFrame, measures: Sequence[str], *order: Column, limit: int = SHOWN) -> Ranking:
+    """The first ``limit`` rows by ``order``, and what the others have of ``measures``."""
+    kept = frame.persist()
+    try:
+        total = _total(kept, measures)
+        rows = [row.asDict() for row in kept.orderBy(*order).limit(limit).collect()]
+    finally:
+        kept.unpersist()
+    # Sums of floats leave a rest that may be a hair below nothing.
+    others = {name: max(0, total[name] - sum(row[name] or 0 for row in rows)) for name in measures}
+    return Ranking(rows=rows, others=others, other_rows=total["rows"] - len(rows), total=total)
+
+
+def _total(frame: DataFrame, measures: Sequence[str]) -> Numbers:
+    return frame.agg(sf.count("*").alias("rows"), *(_sum(name) for name in measures)).collect()[0].asDict()
+
+
+def _sum(name: str) -> Column:
+    return sf.coalesce(sf.sum(name), sf.lit(0)).alias(name)
+
+
+# --- usage ------------------------------------------------------------------------------------------------------------
+
+
+def hourly(usage: DataFrame) -> DataFrame:
+    """Usage by ``start``, the first second of its hour, and sender: `MEASURES`, ``records``, first and last second."""
+    over_keys = {name: _over_keys(name) for name in ("throttled", "refused")}
+    return (
+        usage.withColumns(over_keys)
+        .groupBy(_start(sf.col("second"), HOUR_S), *_SENDER)
+        .agg(
+            sf.count("*").alias("records"),
+            sf.min("second").alias("first_second"),
+            sf.max("second").alias("last_second"),
+            *(_sum(name) for name in MEASURES),
+        )
+    )
+
+
+def _over_keys(name: str) -> Column:
+    """A map's values together."""
+    values = sf.map_values(sf.col(name))
+    return sf.coalesce(sf.aggregate(values, sf.lit(0).cast("long"), lambda total, each: total + each), sf.lit(0))
+
+
+def overall(hours: DataFrame) -> Numbers:
+    """Of `hourly` usage: sums, how many records, users and senders there are, and the first and last second. Without
+    usage the sums are 0 and the seconds ``None``."""
+    found = hours.agg(
+        _sum("records"),
+        sf.min("first_second").alias("first_second"),
+        sf.max("last_second").alias("last_second"),
+        sf.count_distinct("user").alias("users"),
+        sf.count_distinct(sf.when(sf.col("user").isNotNull(), sf.struct(*_SENDER))).alias("senders"),
+        *(_sum(name) for name in MEASURES),
+    ).collect()[0]
+    return found.asDict()
+
+
+def step_of(first_second: int, last_second: int) -> int:
+    """Seconds of a bar, so that there are at most `MOST_BARS`: an hour, or a few, or days."""
+    for step in (HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S):
+        if last_second // step - first_second // step < MOST_BARS:
+            return step
+    step = DAY_S
+    while last_second // step - first_second // step >= MOST_BARS:
+        step *= 2
+    return step
+
+
+def over_time(hours: DataFrame, step_s: int) -> DataFrame:
+    """`hourly` usage by ``start``, the first second of each step."""
+    return hours.groupBy(_start(sf.col("start"), step_s)).agg(*(_sum(name) for name in MEASURES)).orderBy("start")
+
+
+def _start(second: Column, step_s: int) -> Column:
+    return (second - sf.pmod(second, sf.lit(step_s))).alias("start")
+
+
+def top_senders(hours: DataFrame, total: Mapping[str, Any], *by: str) -> Ranking:
+    """`hourly` usage by ``user``, or by ``user`` and ``client_id``; first is who has the largest share of anything."""
+    frame = hours.groupBy(*by).agg(*(_sum(name) for name in MEASURES))
+    shares = [sf.col(name) / sf.lit(float(total[name])) for name in _SHARED if total[name]]
+    largest = sf.greatest(*shares) if len(shares) > 1 else shares[0] if shares else sf.lit(0.0)
+    return ranking(frame, MEASURES, largest.desc(), *map(sf.col, by))
+
+
+# --- throttling -------------------------------------------------------------------------------------------------------
+
+_EVENTS: Final = ("throttled", "throttle_ms", "refused")
+
+
+def throttles(usage: DataFrame) -> DataFrame:
+    """What was throttled and refused by ``start``, the first second of its hour, sender and quota key."""
+    maps = {name: sf.coalesce(sf.map_keys(name), sf.array().cast("array<string>")) for name in _EVENTS}
+    keys = sf.array_union(sf.array_union(maps["throttled"], maps["throttle_ms"]), maps["refused"])
+    exploded = usage.where(sf.size(keys) > 0).select(*_SENDER, "second", *_EVENTS, sf.explode(keys).alias("key"))
+    values = {name: sf.try_element_at(sf.col(name), sf.col("key")) for name in _EVENTS}
+    by_hour = exploded.withColumns(values).groupBy(_start(sf.col("second"), HOUR_S), *_SENDER, "key")
+    return by_hour.agg(*(_sum(name) for name in _EVENTS))
+
+
+def by_key(throttled: DataFrame) -> Ranking:
+    """`throttles` by quota key; there are as many as plugins make up."""
+    frame = throttled.groupBy("key").agg(*(_sum(name) for name in _EVENTS))
+    return ranking(frame, _EVENTS, sf.desc("throttle_ms"), sf.desc("refused"), sf.col("key"))
+
+
+def top_throttled(throttled: DataFrame) -> Ranking:
+    """`throttles` by sender and quota key."""
+    frame = throttled.groupBy(*_SENDER, "key").agg(*(_sum(name) for name in _EVENTS))
+    order = (sf.desc("throttle_ms"), sf.desc("refused"), *map(sf.col, (*_SENDER, "key")))
+    return ranking(frame, _EVENTS, *order)
+
+
+def throttled_over_time(throttled: DataFrame, step_s: int, keys: Sequence[str], others: str) -> DataFrame:
+    """`throttles` by ``start`` and ``series``: one of ``keys``, or ``others``."""
+    series = sf.when(sf.col("key").isin(*keys), sf.col("key")).otherwise(sf.lit(others)).alias("series")
+    frame = throttled.groupBy(_start(sf.col("start"), step_s), series).agg(*(_sum(name) for name in _EVENTS))
+    return frame.orderBy("start", "series")
+
+
+# --- what other jobs have made ----------------------------------------------------------------------------------------
+
+
+def top_recommendations(recommendations: DataFrame, key: str, limit: int) -> Sequence[Numbers]:
+    """The largest quotas of one key."""
+    order = (sf.desc_nulls_last("quota"), sf.col("user"), sf.col("client_id"))
+    rows = recommendations.where(sf.col("key") == key).orderBy(*order).limit(limit).collect()
+    return [row.asDict() for row in rows]
+
+
+_ANSWERS: Final = ("events", "amount", "throttled", "refused", "throttle_ms", "waits", "waited_ms", "shifted_amount")
+_LONGEST: Final = ("longest_throttle_ms", "longest_shift_ms")
+
+
+def top_held(what_if: DataFrame) -> Ranking:
+    """What-if's answer by bucket, of those that would be throttled or refused; first is who waits longest in all."""
+    frame = what_if.groupBy("key", *_SENDER, "entity").agg(
+        sf.max("quota").alias("quota"),
+        *(_sum(name) for name in _ANSWERS),
+        *(sf.max(name).alias(name) for name in _LONGEST),
+    )
+    held = frame.where("throttled > 0 OR refused > 0 OR waits > 0")
+    order = (sf.desc("waited_ms"), sf.desc("throttle_ms"), sf.desc("refused"), *map(sf.col, ("key", *_SENDER)))
+    return ranking(held, _ANSWERS, *order)
+
+
+def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
+    """What-if's answer by quota key: buckets, and how many of them would be throttled, or refused something."""
+    buckets = what_if.groupBy("key", *_SENDER).agg(*(_sum(name) for name in _ANSWERS))
+    held = sf.count_if((sf.col("throttled") > 0) | (sf.col("refused") > 0) | (sf.col("waits") > 0))
+    by = buckets.groupBy("key").agg(
+        sf.count("*").alias("buckets"), held.alias("held"), *(_sum(name) for name in _ANSWERS)
+    )
+    return [row.asDict() for row in by.orderBy("key").limit(SHOWN).collect()]
+
+
+def waits_over_time(what_if: DataFrame, step_s: int) -> DataFrame:
+    """What-if's waits by ``start`` and ``series``, the quota key."""
+    start = _start(sf.unix_seconds("hour"), step_s)
+    frame = what_if.where("waited_ms > 0").groupBy(start, sf.col("key").alias("series"))
+    return frame.agg(_sum("waits"), _sum("waited_ms")).orderBy("start", "series")
+
+
+def span(frame: DataFrame, column: str) -> tuple[int, int] | None:
+    """First and last second of a timestamp; ``None`` without rows."""
+    when = sf.unix_seconds(sf.col(column))
+    first, last = frame.agg(sf.min(when), sf.max(when)).collect()[0]
+    return None if first is None else (first, last)
+
+
+def top_anomalies(anomalies: DataFrame) -> Sequence[Numbers]:
+    """Those that are most unlike the past, with ``start`` in seconds since 1970."""
+    order = (sf.desc_nulls_last("score"), sf.col("start"), sf.col("kind"), *map(sf.col, _SENDER))
+    rows = anomalies.withColumn("start", sf.unix_seconds("start")).orderBy(*order).limit(SHOWN).collect()
+    return [row.asDict() for row in rows]
+
+
+def anomalies_over_time(anomalies: DataFrame, step_s: int) -> DataFrame:
+    """How many began, by ``start`` and ``series``, their kind."""
+    start = _start(sf.unix_seconds("start"), step_s)
+    return anomalies.groupBy(start, sf.col("kind").alias("series")).count().orderBy("start", "series")
+
+
+# --- data quality -----------------------------------------------------------------------------------------------------
+
+
+def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
+    """How many ``instances`` there are, and how many of them have ``ended``."""
+    ends = marks.where(sf.col("kind") == Kind.END.value).agg(sf.count_distinct("instance").alias("ended"))
+    seen = usage.select("instance").unionByName(marks.select("instance"))
+    return seen.agg(sf.count_distinct("instance").alias("instances")).crossJoin(ends).collect()[0].asDict()
+
+
+def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
+    """The instances (`pipeline.instances`) that lack records. Where each number is there once, the last one tells how
+    many there are; so only those with fewer are put in order, which all at once would be the whole table."""
+    numbers = usage.select("instance", "sequence").unionByName(marks.select("instance", "sequence"))
+    missing = sf.max("sequence") + 1 - sf.count("*")
+    short = numbers.groupBy("instance").agg(missing.alias("missing")).where("missing > 0").select("instance")
+    with_gaps = instances(*(each.join(short, "instance", "left_semi") for each in (usage, marks)))
+    return ranking(with_gaps, ("seen", "missing", "gaps", "lost"), sf.desc("missing"), sf.col("instance"))
+
+
+def top_reasons(quarantine: DataFrame) -> Ranking:
+    """How many lines were put aside, and when last, by reason."""
+    last = sf.unix_seconds(sf.max("ingested")).alias("last_second")
+    frame = _by_reason(quarantine).agg(sf.count("*").alias("lines"), last)
+    return ranking(frame, ("lines",), sf.desc("lines"), sf.col("reason"))
+
+
+def top_losses(marks: DataFrame) -> Ranking:
+    """What instances say that they have lost, by reason."""
+    lost = ("records", "requests", "request_bytes", "response_bytes")
+    told = marks.where(sf.col("kind") == Kind.LOST.value)
+    frame = _by_reason(told).agg(*(_sum(name) for name in lost), sf.count_distinct("instance").alias("instances"))
+    return ranking(frame, lost, sf.desc("records"), sf.col("reason"))
+
+
+def _by_reason(frame: DataFrame) -> GroupedData:
+    """Numbers left out, so that reasons of one kind come together."""
+    return frame.groupBy(sf.regexp_replace("reason", r"-?\d+(\.\d+)?", "N").alias("reason"))

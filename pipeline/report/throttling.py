@@ -1,0 +1,200 @@
+"""Who was throttled by which quota, how often and how long; and who would be, by the quotas of what-if."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pipeline.report import sums, words
+from pipeline.report.figures import over_time
+from pipeline.report.page import Column, Content, Figure, Table
+from pipeline.report.usage import UNNAMED, others
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from pipeline.report.sums import Numbers
+
+OTHER_KEYS: Final = "other keys"
+MOST_KEYS: Final = 7
+"""In a picture, which has eight colours; quotas of plugins have keys of their own."""
+
+_THROTTLED: Final = (
+    Column(title="requests throttled", number=True),
+    Column(title="throttle time in all", number=True),
+    Column(title="mean", number=True),
+    Column(title="requests refused", number=True),
+)
+_SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title="quota key", whole=True))
+
+
+def throttling(throttled: DataFrame, total: Numbers) -> Content:
+    """Of `sums.throttles`, and of `sums.overall` usage that is not empty."""
+    by_key = sums.by_key(throttled)
+    if not by_key.rows:
+        told = f"None of {words.count(total['requests'])} requests was throttled or refused."
+        return Content(sentences=(told,))
+    top = sums.top_throttled(throttled)
+    summed = by_key.total
+    told = (
+        f"{words.count(summed['throttled'])} of {words.count(total['requests'])} requests"
+        f" ({words.share(summed['throttled'], total['requests'])}) were throttled, for"
+        f" {words.duration(summed['throttle_ms'])} in all; {words.count(summed['refused'])} were refused, whole or in"
+        " part."
+    )
+    keys = [(words.name(row["key"]), *_throttled(row)) for row in by_key.rows]
+    senders = [
+        (
+            words.name(row["user"], UNNAMED),
+            words.name(row["client_id"], UNNAMED),
+            words.name(row["key"]),
+            *_throttled(row),
+        )
+        for row in top.rows
+    ]
+    if by_key.other_rows:
+        keys.append((others(by_key.other_rows), *_throttled(by_key.others)))
+    if top.other_rows:
+        senders.append((others(top.other_rows), "", "", *_throttled(top.others)))
+    senders.append(("all", "", "", *_throttled(top.total)))
+    figures = (_over_time(throttled, total, [row["key"] for row in by_key.rows]),) if summed["throttled"] else ()
+    tables = (
+        Table(caption="By quota key", columns=(Column(title="quota key", whole=True), *_THROTTLED), rows=tuple(keys)),
+        Table(
+            caption=f"By sender and quota key, at most {sums.SHOWN}: the longest in all first",
+            columns=(*_SENDER, *_THROTTLED),
+            rows=tuple(senders),
+        ),
+    )
+    return Content(sentences=(told,), parts=(*figures, *tables))
+
+
+def _throttled(row: Mapping[str, Any]) -> tuple[str, ...]:
+    mean = row["throttle_ms"] / row["throttled"] if row["throttled"] else None
+    return (
+        words.count(row["throttled"]),
+        words.duration(row["throttle_ms"]),
+        words.duration(mean),
+        words.count(row["refused"]),
+    )
+
+
+def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Figure:
+    step_s = sums.step_of(total["first_second"], total["last_second"])
+    step = words.step(step_s)
+    shown = keys[:MOST_KEYS]
+    rows = [row.asDict() for row in sums.throttled_over_time(throttled, step_s, shown, OTHER_KEYS).collect()]
+    series = [words.name(key) for key in shown] + ([OTHER_KEYS] if len(keys) > len(shown) else [])
+    return over_time(
+        caption=f"Requests throttled, by {step} and quota key",
+        told=f"Requests throttled by {step} and quota key. The sums are in the table below.",
+        unit=f"requests per {step}",
+        series=series,
+        rows=[
+            {
+                "start": row["start"],
+                "end": row["start"] + step_s,
+                "series": words.name(row["series"]),
+                "value": row["throttled"],
+                "told": f"{words.minute(row['start'])} UTC: {words.count(row['throttled'])} requests by"
+                f" {words.name(row['series'])}, {words.duration(row['throttle_ms'])} in all",
+            }
+            for row in rows
+        ],
+    )
+
+
+# --- what-if ----------------------------------------------------------------------------------------------------------
+
+
+def what_if(answer: DataFrame) -> Content:
+    """The table ``what_if``."""
+    by_key = sums.buckets_by_key(answer)
+    if not by_key:
+        told = "The table what_if has no rows of this time: no usage would be charged to the quotas asked about."
+        return Content(sentences=(told,))
+    held = sums.top_held(answer)
+    sentence = (
+        "As recorded: what these quotas would say to usage as it came, nobody waiting. With waiting: every sender waits"
+        " when told to, and what it sends comes later by that. Throttled are seconds of usage."
+    )
+    columns = ("buckets", "of them throttled", "throttled seconds", "refused", "waits", "waiting in all", "comes later")
+    table = Table(
+        caption="By quota key",
+        columns=(Column(title="quota key", whole=True), *(Column(title=title, number=True) for title in columns)),
+        rows=tuple(
+            (
+                words.name(row["key"]), words.count(row["buckets"]), words.count(row["held"]),
+                words.count(row["throttled"]), words.count(row["refused"]), words.count(row["waits"]),
+                words.duration(row["waited_ms"]), words.share(row["shifted_amount"], row["amount"]),
+            )
+            for row in by_key
+        ),
+    )  # fmt: skip
+    if not held.rows:
+        return Content(sentences=("Nobody would be throttled.", sentence), parts=(table,))
+    figures = _waits(answer, [row["key"] for row in by_key])
+    return Content(sentences=(sentence,), parts=(*figures, table, _held(held)))
+
+
+def _held(held: sums.Ranking) -> Table:
+    titles = (
+        "quota", "throttled seconds", "refused", "longest throttle", "waiting in all", "comes later", "at most by",
+    )  # fmt: skip
+    rows = [
+        (
+            words.name(row["user"]), words.name(row["client_id"]), words.name(row["key"]), words.name(row["entity"]),
+            words.of_key(row["key"], row["quota"]), *_answer(row, row["longest_throttle_ms"], row["longest_shift_ms"]),
+        )
+        for row in held.rows
+    ]  # fmt: skip
+    if held.other_rows:
+        rows.append((others(held.other_rows), "", "", "", "", *_answer({**held.others, "amount": None}, None, None)))
+    return Table(
+        caption=f"Who would be throttled, at most {sums.SHOWN}: the longest waiting first",
+        columns=(
+            *_SENDER,
+            Column(title="quota of", roomy=True),
+            *(Column(title=title, number=True) for title in titles),
+        ),
+        rows=tuple(rows),
+    )
+
+
+def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None) -> tuple[str, ...]:
+    return (
+        f"{words.count(row['throttled'])} of {words.count(row['events'])}",
+        words.count(row["refused"]),
+        words.duration(longest_ms),
+        words.duration(row["waited_ms"]),
+        words.share(row["shifted_amount"], row["amount"]),  # of different keys they have no sum
+        words.duration(shift_ms),
+    )
+
+
+def _waits(answer: DataFrame, keys: Sequence[str]) -> tuple[Figure, ...]:
+    span = sums.span(answer.where("waited_ms > 0"), "hour")
+    if span is None:
+        return ()
+    step_s = sums.step_of(*span)
+    step = words.step(step_s)
+    rows = [row.asDict() for row in sums.waits_over_time(answer, step_s).collect()]
+    figure = over_time(
+        caption=f"Waiting of all senders, by {step} and quota key",
+        told=f"Minutes that all senders together would wait, by {step} and quota key. The sums are in the table below.",
+        unit=f"minutes per {step}",
+        series=[words.name(key) for key in keys if any(row["series"] == key for row in rows)],
+        rows=[
+            {
+                "start": row["start"],
+                "end": row["start"] + step_s,
+                "series": words.name(row["series"]),
+                "value": row["waited_ms"] / 60_000,
+                "told": f"{words.minute(row['start'])} UTC: {words.count(row['waits'])} waits for"
+                f" {words.name(row['series'])}, {words.duration(row['waited_ms'])} in all",
+            }
+            for row in rows
+        ],
+    )
+    return (figure,)

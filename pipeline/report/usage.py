@@ -1,0 +1,213 @@
+"""Of usage: all of it at a glance, along the time, and by who used it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as sf
+
+from pipeline.report import sums, words
+from pipeline.report.figures import over_time, ranked
+from pipeline.report.page import Column, Content, Figure, Table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame
+
+    from pipeline.report.sums import Numbers, Ranking
+
+UNNAMED: Final = "(unnamed)"
+"""Senders beyond the rows that a proxy keeps of a second."""
+BYTES: Final = (("request_bytes", "in"), ("response_bytes", "out"))
+
+_MEASURED: Final = (
+    Column(title="requests", number=True),
+    Column(title="errors", number=True),
+    Column(title="bytes in", number=True),
+    Column(title="bytes out", number=True),
+    Column(title="thread time", number=True),
+    Column(title="throttled", number=True),
+    Column(title="refused", number=True),
+)
+
+
+def others(count: int) -> str:
+    """How the last row but one of a ranking is called."""
+    return f"all others ({count:,})"
+
+
+def glance(total: Numbers) -> Content:
+    """The sums (`sums.overall`)."""
+    first, last = total["first_second"], total["last_second"]
+    period = "" if first is None else f"{words.second(first)} to {words.second(last)}"
+    seconds = 0 if first is None else last - first + 1
+    rows = (
+        ("time, UTC", period),
+        ("usage records", words.count(total["records"])),
+        ("requests", words.count(total["requests"])),
+        ("requests without a reply, or refused by the proxy", words.count(total["errors"])),
+        ("bytes in", words.bytes_of(total["request_bytes"])),
+        ("bytes out", words.bytes_of(total["response_bytes"])),
+        (
+            "thread time of the brokers, estimated",
+            f"{words.duration(total['thread_ms'])} ({words.number(total['thread_ms'] / seconds / 10)} % of one thread)",
+        ),
+        ("users", words.count(total["users"])),
+        ("users with client ids", words.count(total["senders"])),
+        ("requests throttled", words.count(total["throttled"])),
+        ("requests refused, whole or in part", words.count(total["refused"])),
+    ) if seconds else ()  # fmt: skip
+    if not rows:
+        return Content(sentences=("The table usage has no records of this time.",))
+    table = Table(caption="Sums", columns=(Column(title="what"), Column(title="how much", number=True)), rows=rows)
+    return Content(parts=(table,))
+
+
+def used(hours: DataFrame, total: Numbers) -> Content:
+    """Along the time, of `sums.hourly` usage that is not empty."""
+    step_s = sums.step_of(total["first_second"], total["last_second"])
+    step = words.step(step_s)
+    rows = [row.asDict() for row in sums.over_time(hours, step_s).collect()]
+    divisor, unit = words.byte_unit(max(map(_bytes, rows)))
+    figures = (
+        over_time(
+            caption=f"Bytes in and out, by {step}",
+            told=f"Bytes in and out by {step}; {_most(rows, step)}. The numbers are in the table below.",
+            unit=f"{unit} per {step}",
+            series=[series for _, series in BYTES],
+            rows=[
+                _bar(row, step_s, row[name] / divisor, f"{words.bytes_of(row[name])} {series}", series)
+                for row in rows
+                for name, series in BYTES
+            ],
+        ),
+        over_time(
+            caption=f"Requests, by {step}",
+            told=f"Requests by {step}. The numbers are in the table below.",
+            unit=f"requests per {step}",
+            series=["requests"],
+            rows=[_bar(row, step_s, row["requests"], f"{words.count(row['requests'])} requests") for row in rows],
+        ),
+        over_time(
+            caption=f"Thread time of the brokers, estimated, by {step}",
+            told=f"Estimated thread time by {step}, in percent of one thread. The numbers are in the table below.",
+            unit="% of one thread",
+            series=["thread time"],
+            rows=[
+                _bar(row, step_s, row["thread_ms"] / step_s / 10, f"{words.duration(row['thread_ms'])} of thread time")
+                for row in rows
+            ],
+        ),
+    )
+    table = Table(
+        caption=f"The same in numbers, by {step}",
+        columns=(Column(title="from, UTC", whole=True), *_MEASURED),
+        rows=tuple((words.minute(row["start"]), *_measured(row)) for row in rows),
+        folded=True,
+    )
+    return Content(parts=(*figures, table))
+
+
+def _most(rows: Sequence[Numbers], step: str) -> str:
+    row = max(rows, key=_bytes)
+    return (
+        f"most in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
+        f" {words.bytes_of(row['response_bytes'])} out"
+    )
+
+
+def _bar(row: Numbers, step_s: int, value: float, told: str, series: str | None = None) -> dict[str, Any]:
+    start = row["start"]
+    bar = {"start": start, "end": start + step_s, "value": value, "told": f"{words.minute(start)} UTC: {told}"}
+    return bar if series is None else {**bar, "series": series}
+
+
+def senders(hours: DataFrame, total: Numbers) -> Content:
+    """Who used it, of `sums.hourly` usage that is not empty."""
+    users = sums.top_senders(hours, total, "user")
+    pairs = sums.top_senders(hours, total, "user", "client_id")
+    sentences = ["First comes who has the largest share of anything: of bytes in, bytes out, requests or thread time."]
+    unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
+    if unnamed is not None and unnamed[0]:
+        sentences.append(
+            f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
+            " for, all others are one row."
+        )
+    parts = (
+        _bytes_by_user(users),
+        Table(
+            caption=f"Users, at most {sums.SHOWN}",
+            columns=(Column(title="user"), *_MEASURED, Column(title="share of bytes", number=True)),
+            rows=_ranked_rows(users, 1),
+        ),
+        Table(
+            caption=f"Users with client ids, at most {sums.SHOWN}",
+            columns=(
+                Column(title="user"), Column(title="client id"), *_MEASURED,
+                Column(title="share of bytes", number=True),
+            ),
+            rows=_ranked_rows(pairs, 2),
+        ),
+    )  # fmt: skip
+    return Content(sentences=tuple(sentences), parts=parts)
+
+
+def _bytes_by_user(users: Ranking) -> Figure:
+    """Without all others, beside whom nobody else would be seen."""
+    by_bytes = sorted(users.rows, key=_bytes, reverse=True)
+    rows = [(words.name(row["user"], UNNAMED), row) for row in by_bytes]
+    divisor, unit = words.byte_unit(_bytes(by_bytes[0]))
+    bars = [
+        {
+            "place": place,
+            "name": name,
+            "series": series,
+            "value": row[measure] / divisor,
+            "told": f"{name}: {words.bytes_of(row[measure])} {series}",
+        }
+        for place, (name, row) in enumerate(rows)
+        for measure, series in BYTES
+    ]
+    return ranked(
+        caption="Bytes in and out, by user; all others are in the table below",
+        told="Bytes in and out by user. The numbers are in the table below.",
+        unit=unit,
+        rows=bars,
+        series=[series for _, series in BYTES],
+    )
+
+
+def _ranked_rows(ranking: Ranking, names: int) -> tuple[tuple[str, ...], ...]:
+    """With a row for all others, where there are any, and one for all."""
+    by = ("user", "client_id")[:names]
+    blank = ("",) * (names - 1)
+    rows = [
+        (*(words.name(row[each], UNNAMED) for each in by), *_measured(row), _share(row, ranking))
+        for row in ranking.rows
+    ]
+    if ranking.other_rows:
+        rows.append((others(ranking.other_rows), *blank, *_measured(ranking.others), _share(ranking.others, ranking)))
+    rows.append(("all", *blank, *_measured(ranking.total), _share(ranking.total, ranking)))
+    return tuple(rows)
+
+
+def _share(row: Mapping[str, Any], ranking: Ranking) -> str:
+    return words.share(_bytes(row), _bytes(ranking.total))
+
+
+def _bytes(row: Mapping[str, Any]) -> int:
+    both: int = row["request_bytes"] + row["response_bytes"]
+    return both
+
+
+def _measured(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        words.count(row["requests"]),
+        words.count(row["errors"]),
+        words.bytes_of(row["request_bytes"]),
+        words.bytes_of(row["response_bytes"]),
+        words.duration(row["thread_ms"]),
+        words.count(row["throttled"]),
+        words.count(row["refused"]),
+    )

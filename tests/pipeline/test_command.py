@@ -1,0 +1,136 @@
+"""``headrace pipeline``: what it says, what it needs, and the same by spark-submit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from pipeline.cli import JOBS, pipeline
+from pipeline.errors import NoJarsError, NoJavaError
+from pipeline.jars import kafka_jars
+from pipeline.lake import Lake
+from pipeline.session import check_java
+from proxy.cli import main
+from tests.pipeline.records import NOON, record, usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def test_it_is_a_command_of_headrace_and_lists_its_jobs() -> None:
+    assert "pipeline" in CliRunner().invoke(main, ["--help"]).stdout
+    listed = CliRunner().invoke(main, ["pipeline", "--help"]).stdout
+    assert all(f"\n  {job} " in listed for job in JOBS)
+
+
+@pytest.mark.parametrize("job", sorted(JOBS))
+def test_every_job_has_a_help_text(job: str) -> None:
+    result = CliRunner().invoke(pipeline, [job, "--help"])
+    assert result.exit_code == 0, result.output
+    assert len(result.output.splitlines()) > 5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["tidy"], "No such command 'tidy'"),
+        (["ingest", "--lake", "x"], "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
+        (["ingest", "--lake", "x", "--from-files", "f", "--quarantined"], "got --from-files, --quarantined"),
+        (["instances", "--lake", "x", "--conf", "novalue"], "--conf novalue: expected NAME=VALUE"),
+        (["what-if", "--lake", "x"], "expected --lake and --quotas, or --trace and --output"),
+        (["what-if", "--trace", "t"], "--trace has quotas of its own and needs --output"),
+    ],
+)
+def test_wrong_usage_is_told(arguments: list[str], said: str) -> None:
+    result = CliRunner().invoke(pipeline, arguments)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: Path) -> None:
+    result = CliRunner().invoke(pipeline, ["instances", "--lake", str(tmp_path)])
+    assert result.exit_code == 1
+    assert result.output == (
+        f"headrace pipeline: there is no table 'usage' in {tmp_path}; headrace pipeline ingest makes it\n"
+    )
+
+
+def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('gone', name='pyspark')\n")
+    command = [sys.executable, "-m", "pipeline", "instances", "--lake", "x"]
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    said = "the pipeline needs the package pyspark, which is not installed: install headrace[pipeline]"
+    assert done.stderr == f"headrace pipeline: {said}\n"
+
+
+# --- Java ---
+
+
+def java(folder: Path, version: str, modules: str) -> Path:
+    (folder / "bin").mkdir(parents=True)
+    script = folder / "bin" / "java"
+    script.write_text(
+        f"#!/bin/sh\nif [ $1 = -version ]; then echo 'openjdk version \"{version}\"' >&2; else echo {modules}; fi\n"
+    )
+    script.chmod(0o755)
+    return folder
+
+
+def test_a_java_that_spark_runs_on_is_taken(tmp_path: Path) -> None:
+    check_java(str(java(tmp_path / "a", "17.0.9", "jdk.incubator.vector@17")), "")
+    check_java(None, str(java(tmp_path / "b", "21.0.1", "jdk.incubator.vector@21") / "bin"))
+
+
+def test_other_javas_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    hint = r"Spark needs a full JDK of version 17 or 21: install one .* and set JAVA_HOME"
+    with pytest.raises(NoJavaError, match=rf"no java on the PATH; {hint}"):
+        check_java(None, str(tmp_path))
+    with pytest.raises(NoJavaError, match=rf"no Java at JAVA_HOME=/nowhere; {hint}"):
+        check_java("/nowhere", os.defpath)
+    with pytest.raises(NoJavaError, match=r'is openjdk version "11.0.2"; '):
+        check_java(str(java(tmp_path / "old", "11.0.2", "java.base@11")), "")
+    with pytest.raises(NoJavaError, match=r"has no module jdk\.incubator\.vector; "):
+        check_java(str(java(tmp_path / "small", "17.0.9", "java.base@17")), "")
+
+
+def test_jars_that_cannot_be_had_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_PIPELINE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("HEADRACE_PIPELINE_REPOSITORY", "http://127.0.0.1:9/maven")
+    with pytest.raises(NoJarsError, match=r"cannot get org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"):
+        kafka_jars("org.nowhere:nothing:1")
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+# --- spark-submit ---
+
+
+def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_path: Path) -> None:
+    Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, [record(NOON, sequence=0)]), "date", "hour")
+    archive = tmp_path / "headrace-pipeline.zip"
+    assert CliRunner().invoke(pipeline, ["zip", str(archive)]).exit_code == 0
+    with zipfile.ZipFile(archive) as made:
+        names = set(made.namelist())
+        main_file = made.extract("pipeline/__main__.py", tmp_path)
+    assert {"pipeline/what_if.py", "quota_callbacks/replaying.py", "config/loading.py"} <= names
+    assert not any(name.startswith(("proxy/", "plugins/")) for name in names)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [BIN / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
+    command += ["--py-files", archive, main_file, "instances", "--lake", tmp_path / "lake"]
+    environment |= {"PYSPARK_PYTHON": sys.executable, "PYTHONSAFEPATH": "1"}
+    done = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"proxy-a-1  {NOON}  {NOON}  1  0  0  0  no"

@@ -1,0 +1,259 @@
+"""What-if: the same answers as ``headrace replay``, and what waiting makes of it."""
+
+from __future__ import annotations
+
+import random
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pipeline.errors import InputError
+from pipeline.events import events_of
+from pipeline.quota_files import read_quotas
+from pipeline.waiting import QUEUED, WaitingSenders
+from pipeline.what_if import decide, fixed_quotas, read_trace, what_if
+from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from quota_callbacks.replaying import Change, Op, Replay, Usage
+from quota_callbacks.sampled_rate import Window
+from tests.pipeline.records import NOON, record, usage
+from tests.proxy.replay_traces import alter, answers, text, use, window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+RATES = (("at", 999), ("above", 1010))
+WINDOWS = dict.fromkeys(QuotaKey, Window())
+
+
+def lines_of(spark: SparkSession, *entries: dict[str, Any] | str) -> DataFrame:
+    lines = text(*entries).splitlines()
+    return spark.createDataFrame(list(enumerate(lines, 1)), "order long, value string")
+
+
+def change(user: str, **values: float) -> Change:
+    entity = QuotaEntity(user=DEFAULT if user == "<default>" else user)
+    return Change(t_ms=0, entity=entity, values={QuotaKey(key): value for key, value in values.items()}, removed=())
+
+
+# --- traces ---
+
+
+def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
+    """All operations, entities that share and change buckets, idle hours, quotas that come and go."""
+    chance = random.Random(seed)  # noqa: S311 -- no secrets
+    entries = [window(producer_id_window={"samples": 11, "seconds": 60})]
+    now_ms = 1_000_000
+    users, client_ids = ["alice", "bob", "carol", ""], ["a", "b", None]
+    entities = [
+        {"user": "alice"},
+        {"user": None},
+        {"user": "bob", "client-id": "a"},
+        {"client-id": "b"},
+        {"user": None, "client-id": None},
+    ]
+    for _ in range(length):
+        now_ms += chance.choice([0, 1, 40, 300, 1500, 1500, 20_000]) if chance.random() < 0.99 else 4_000_000
+        user, client_id = chance.choice(users), chance.choice(client_ids)
+        if chance.random() < 0.03:
+            entity = chance.choice(entities)
+            keys = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"]
+            keys += ["producer_ids_rate"] if "client-id" not in entity else []
+            key = chance.choice(keys)
+            if chance.random() < 0.3:
+                entries.append(alter(now_ms, entity, remove=[key]))
+            else:
+                entries.append(alter(now_ms, entity, **{key: chance.choice([1, 5, 20, 1000])}))
+            continue
+        op = chance.choice(["produce", "fetch", "request", "controller_mutation", "producer_id", "new_producer_ids"])
+        if op == "producer_id":
+            amount: Any = chance.choice([-1, 2**62 + chance.randrange(40), chance.randrange(40)])
+        else:
+            amount = chance.randrange(30) if op != "request" else round(chance.random() * 400, 3)
+        others = {"strict": chance.random() < 0.5} if op == "controller_mutation" else {}
+        entries.append(use(now_ms, op, amount, user=user, client_id=client_id, **others))
+    return entries
+
+
+@pytest.mark.parametrize("seed", [2, 5])
+def test_event_for_event_the_same_as_replay(spark: SparkSession, seed: int) -> None:
+    trace = random_trace(seed)
+    expected = [(each["throttle_time_ms"], each["accepted"]) for each in answers(*trace)]
+    assert sum(throttle_ms > 0 for throttle_ms, _ in expected) > 100
+    assert not all(accepted for _, accepted in expected)
+    events, quotas = read_trace(lines_of(spark, *trace))
+    decided = decide(events.repartition(3), quotas).orderBy("order").collect()
+    assert [(row.throttle_time_ms, row.accepted) for row in decided] == expected
+
+
+def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
+    events, quotas = read_trace(lines_of(spark, window(), use(5, "produce", 10**9)))
+    assert [tuple(row) for row in decide(events, quotas).collect()] == [(2, 0, True, None)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "line 1: nothing, the trace is empty"),
+        ([use(1, "produce", 1)], 'line 1: no "window"'),
+        ([window(), use(1, "produce", 1), "{"], "line 3: not JSON"),
+    ],
+)
+def test_a_bad_trace_is_told_by_its_line(spark: SparkSession, lines: list[Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_trace(lines_of(spark, *lines))
+    assert str(caught.value).startswith(said)
+
+
+# --- usage ---
+
+
+def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None:
+    records = [
+        record(NOON, api_key=0, request_bytes=700, thread_ms=1.0),
+        record(NOON, api_key=0, request_bytes=300, topic="t", requests=0, thread_ms=0.0),
+        record(NOON, api_key=1, request_bytes=90, response_bytes=4000, thread_ms=0.5),
+        record(NOON, api_key=19, mutations=3, thread_ms=0.0),
+        record(NOON, api_key=0, user=None, client_id=None, request_bytes=10**9),
+    ]
+    events = events_of(usage(spark, records)).orderBy("order").collect()
+    assert [(row.t_ms, row.user, row.client_id, row.op, row.amount, row.strict) for row in events] == [
+        (NOON * 1000 + 999, "alice", "app-1", "produce", 1000.0, False),
+        (NOON * 1000 + 999, "alice", "app-1", "fetch", 4000.0, False),
+        (NOON * 1000 + 999, "alice", "app-1", "request", 1.5, False),
+        (NOON * 1000 + 999, "alice", "app-1", "controller_mutation", 3.0, True),
+    ]
+
+
+def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSession) -> None:
+    records = [
+        record(NOON + second, user=user, request_bytes=rate, thread_ms=0.0)
+        for second in range(60)
+        for user, rate in (("over", 2000), ("under", 900))
+    ]
+    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
+    rows = what_if(events_of(usage(spark, records)), quotas).orderBy("user").collect()
+    over, under = rows
+    assert (over.user, over.events, over.amount, over.quota, over.entity) == (
+        "over",
+        60,
+        120_000.0,
+        1000.0,
+        "user=<default>",
+    )
+    assert (under.user, under.throttled, under.waits, under.shifted_amount) == ("under", 0, 0, 0.0)
+    assert over.throttled > 40
+    # 120,000 bytes, 11,000 of them in the first window, at 1,000 a second: the last come after 109 s, not 60
+    assert 45_000 <= over.longest_shift_ms <= 50_000
+    assert 100_000 <= over.waited_ms <= 130_000
+
+
+def test_as_recorded_it_is_what_replay_says(spark: SparkSession) -> None:
+    chance = random.Random(7)  # noqa: S311
+    records = [
+        record(NOON + second, user=user, request_bytes=chance.randrange(3000), thread_ms=chance.random() * 30)
+        for second in range(120)
+        for user in ("alice", "bob")
+    ]
+    changes = [
+        change("alice", producer_byte_rate=1500, request_percentage=1),
+        change("<default>", producer_byte_rate=500),
+    ]
+    rows = what_if(events_of(usage(spark, records)), fixed_quotas(changes, WINDOWS)).collect()
+    found = {(row.key, row.user): (row.throttled, row.throttle_ms, row.longest_throttle_ms) for row in rows}
+    trace = [window(), alter(0, {"user": "alice"}, producer_byte_rate=1500, request_percentage=1)]
+    trace.append(alter(0, {"user": None}, producer_byte_rate=500))
+    uses = []
+    for each in records:
+        sender = {"user": each["user"], "client_id": "app-1"}
+        for op, amount in (("produce", float(each["request_bytes"])), ("request", each["thread_ms"])):
+            begins = each["second"] * 1000  # and with it a rate's sample
+            uses += [use(begins, op, 0, **sender), use(begins + 999, op, amount, **sender)]
+    trace += sorted(uses, key=itemgetter("t"))
+    expected: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for each in answers(*trace):
+        key = {"produce": "producer_byte_rate", "request": "request_percentage"}[each["op"]], each["user"]
+        throttled, total, longest = expected.get(key, (0, 0, 0))
+        throttle_ms = each["throttle_time_ms"] if each["t"] % 1000 else 0
+        expected[key] = throttled + (throttle_ms > 0), total + throttle_ms, max(longest, throttle_ms)
+    del expected["request_percentage", "bob"]  # no such quota holds him
+    assert found == expected
+    assert found["producer_byte_rate", "bob"][0] > 50
+
+
+def test_what_is_used_steadily_at_the_quota_is_not_throttled(spark: SparkSession) -> None:
+    """Eleven seconds' usage is held against eleven seconds, not ten."""
+    records = [record(NOON + second, request_bytes=rate, user=user) for second in range(60) for user, rate in RATES]
+    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
+    rows = what_if(events_of(usage(spark, records)), quotas).collect()
+    assert {row.user: row.throttled > 0 for row in rows} == {"at": False, "above": True}
+
+
+def test_no_usage_is_no_answer(spark: SparkSession) -> None:
+    assert (
+        what_if(events_of(usage(spark, [])), fixed_quotas([change("a", producer_byte_rate=1)], WINDOWS)).collect() == []
+    )
+
+
+def test_quotas_come_from_a_configuration_file_or_a_part_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "quotas.toml"
+    path.write_text('[quota.window]\nnum = 5\n\n[[quotas]]\nentity = { user = "a" }\nproducer_byte_rate = "1MiB"\n')
+    changes, windows = read_quotas(str(path))
+    assert [(each.entity.user, each.values) for each in changes] == [("a", {QuotaKey.PRODUCER_BYTE_RATE: 2**20})]
+    assert windows[QuotaKey.PRODUCER_BYTE_RATE].samples == 5
+    path.write_text("[quota.window]\nnum = 5\n")
+    with pytest.raises(InputError, match=r"quotas\.toml has no \[\[quotas\]\]"):
+        read_quotas(str(path))
+    path.write_text('[[quotas]]\nentity = { user = "a" }\nproducer_byte_rate = -1\n')
+    with pytest.raises(InputError, match=r"producer_byte_rate"):
+        read_quotas(str(path))
+    with pytest.raises(InputError, match=r"nowhere\.toml"):
+        read_quotas(str(tmp_path / "nowhere.toml"))
+
+
+# --- waiting ---
+
+
+def waiting(rate: float, *usages: tuple[int, str, float]) -> WaitingSenders:
+    replay = Replay(WINDOWS)
+    replay.alter(change("u", producer_byte_rate=rate))
+    bucket = replay.bucket(Op.PRODUCE, "u", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for t_ms, client_id, amount in usages:
+        senders.send(Usage(t_ms=t_ms, user="u", client_id=client_id, op=Op.PRODUCE, amount=amount, strict=False))
+    senders.finish()
+    return senders
+
+
+def test_what_comes_in_a_mute_waits_for_its_end() -> None:
+    # 22,000 bytes, 999 ms into a second, so over 10.999 s: 11,001 ms (Kafka's X = (O - T) / T * W)
+    senders = waiting(1000, (0, "a", 22_000), (1000, "a", 10), (13_000, "a", 10))
+    (shift,) = senders.hours.values()
+    assert (shift.waits, shift.waited_ms) == (1, 11_001)
+    assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
+
+
+def test_another_channel_of_the_same_bucket_is_not_muted() -> None:
+    senders = waiting(1000, (0, "a", 22_000), (1000, "b", 0), (1001, "b", 0))
+    (shift,) = senders.hours.values()
+    assert shift.amount == 0.0
+    assert shift.waits == 2  # its first charge finds the bucket overdrawn, its second comes later
+
+
+def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
+    usages = [(second * 1000, "a", 5000.0) for second in range(3 * QUEUED)]
+    replay = Replay(WINDOWS)
+    replay.alter(change("u", producer_byte_rate=1000))
+    bucket = replay.bucket(Op.PRODUCE, "u", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for t_ms, client_id, amount in usages:
+        senders.send(Usage(t_ms=t_ms, user="u", client_id=client_id, op=Op.PRODUCE, amount=amount, strict=False))
+        assert sum(len(sender.lots) for sender in senders._senders.values()) <= QUEUED
+    senders.finish()
+    late = sum(shift.amount for shift in senders.hours.values())
+    total = sum(amount for _, _, amount in usages)
+    assert late >= total - 2 * 22_000  # all but what the first windows took at once
