@@ -33,8 +33,8 @@ SIGMAS_BETWEEN_QUARTILES: Final = 1.349
 """Of a normal distribution."""
 LEAST_SPREAD: Final = 0.1
 """Of logarithms, about 10 %: whoever has been even steadier may vary by that, too."""
-ACCURACY: Final = 1000
-"""Of quartiles: ranks are off by a thousandth at most."""
+ACCURACY: Final = 200
+"""Of quartiles: ranks are off by half a percent at most."""
 
 QUANTITIES: Final[Mapping[str, float]] = {
     "requests": 1.0,
@@ -64,8 +64,8 @@ class Rules:
     """Two weeks: each day of the week has come twice."""
     least_past: int = 36
     """Windows; fewer say little of what is usual."""
-    score: float = 4.0
-    """Of a normal distribution, one window in 30,000 is so far off."""
+    score: float = 5.0
+    """At 4, one window in 30,000 of a normal distribution is so far above: a false alarm for 80 clients each day."""
     factor: float = 3.0
     """What is less than that above or below the usual is no news, however steady it was."""
     known_hours: int = 5
@@ -118,13 +118,14 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
 def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
     """The windows of ``day``, each with its past: a row for each of `QUANTITIES`, with its ``value``.
 
-    ``windows`` (`windows_of`) has the days before, too, and is read twice: persist it. ``usual`` and ``score`` are null
-    where the past is too short. ``most`` and ``least``: beyond them the value has not been in ``known_hours`` earlier
-    hours; null where there were not so many. ``steady``: in nine of ten windows until then something was used. A window
-    in which nothing is, right behind one in which something was, is there, too, where others have used something.
+    ``windows`` (`windows_of`) has the days before, too, and is read several times: persist it. ``usual`` and ``score``
+    are null where the past is too short. ``most`` and ``least``: beyond them the value has not been in ``known_hours``
+    earlier hours; null where there were not so many. ``steady``: in nine of ten windows until then something was used.
+    A window in which nothing is, right behind one in which something was, is there, too, where others have used
+    something.
     """
     by = (*ENTITY, "quantity")
-    rows = _with_known(_by_quantity(_with_quiet(windows, rules.window_s)), by, rules.known_hours)
+    rows = _by_quantity(_with_quiet(windows, rules.window_s))
     earlier = Window.partitionBy(*by).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
     used = sf.when(sf.col("active"), sf.col("value"))
     counted = rows.withColumns(
@@ -134,7 +135,10 @@ def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
             "since": sf.min("start").over(earlier),
         }
     )
-    judged = counted.where(sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day))
+    of_day = sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day)
+    known = _known_levels(rows, by, rules.known_hours).where(of_day).withColumnRenamed("start", "known_hour")
+    same = [sf.col(name).eqNullSafe(sf.col(f"known_{name}")) for name in by]
+    judged = counted.where(of_day).join(known, [*same, _hour() == sf.col("known_hour")], "left")
     compared = sf.col("past") >= rules.least_past
     share = sf.try_divide(sf.col("past") * rules.window_s, sf.col("start") - sf.col("since"))
     return judged.select(
@@ -183,20 +187,24 @@ def _score() -> Column:
     return (sf.log(sf.col("value") + sf.col("nothing")) - median) / spread
 
 
-def _with_known(rows: DataFrame, by: tuple[str, ...], hours: int) -> DataFrame:
-    """With the level that was reached (``most``), or fallen to (``least``), in so many earlier hours."""
-    hour = sf.col("start") - sf.pmod("start", sf.lit(HOUR_S))
-    within = Window.partitionBy(*by, "hour")
-    # One value for each hour: its extreme, at its first window.
-    first = sf.row_number().over(within.orderBy("start")) == 1
-    extremes = {
-        "highest": sf.when(first, sf.max("value").over(within)),
-        "lowest": sf.when(first, sf.min("value").over(within)),
-    }
-    earlier = Window.partitionBy(*by).orderBy("hour").rangeBetween(Window.unboundedPreceding, -1)
+def _hour() -> Column:
+    return sf.col("start") - sf.pmod("start", sf.lit(HOUR_S))
+
+
+def _known_levels(rows: DataFrame, by: tuple[str, ...], hours: int) -> DataFrame:
+    """For each hour (``start``) and ``known_…`` of ``by``: the level that was reached (``most``), or fallen to
+    (``least``), in so many earlier hours."""
+    earlier = Window.partitionBy(*by).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
 
     def nth(column: str, *, ascending: bool) -> Column:
         return sf.get(sf.sort_array(sf.collect_list(column).over(earlier), ascending), hours - 1)
 
-    known = {"most": nth("highest", ascending=False), "least": nth("lowest", ascending=True)}
-    return rows.withColumn("hour", hour).withColumns(extremes).withColumns(known)
+    by_hour = rows.groupBy(*by, _hour().alias("start")).agg(
+        sf.max("value").alias("highest"), sf.min("value").alias("lowest")
+    )
+    return by_hour.select(
+        *(sf.col(name).alias(f"known_{name}") for name in by),
+        "start",
+        nth("highest", ascending=False).alias("most"),
+        nth("lowest", ascending=True).alias("least"),
+    )

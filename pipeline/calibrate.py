@@ -9,8 +9,9 @@ An interval of n requests is a sum of n times, so its variance grows with n, and
 held out: on them, and not on those it was drawn through, the line is compared with the one in force.
 
 Brokers round each time to whole milliseconds, so that most requests of most APIs are counted as none at all. An API
-whose requests take less than half a step on average is not fitted; and where the line's base would be below the one in
-force, and that is less than half a step, the base stays as it is and only the price is fitted: zeros prove nothing.
+whose requests take half a step on average in hardly any interval is not fitted; and where the line's base would be
+below the one in force, and that is less than half a step, the base stays as it is and only the price is fitted: zeros
+prove nothing.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 LEAST_HELD_OUT: Final = 5
 """Intervals; an error over fewer says little."""
+LEAST_TOLD: Final = 0.1
+"""Of the intervals: in so many requests have to take longer than the truth's steps hide."""
 LEAST_SPREAD: Final = 0.05
 """Of KiB a request, standard deviation over mean: below it, base and price cannot be told apart."""
 LEAST_SPREAD_KIB: Final = 0.1
@@ -139,7 +142,7 @@ def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: M
 
     ``samples`` is read several times for each API: persist it.
     """
-    found = _counts(samples).orderBy("api_key").collect()  # a row for each API
+    found = _counts(samples, method).orderBy("api_key").collect()  # a row for each API
     fits = [_Fit(row, in_force.get(row.api_key, FALLBACK_COST), method) for row in found]
     for fit in fits:
         if fit.reason is None:
@@ -150,7 +153,7 @@ def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: M
     return samples.sparkSession.createDataFrame(rows, schemas.COSTS)
 
 
-def _counts(samples: DataFrame) -> DataFrame:
+def _counts(samples: DataFrame, method: Method) -> DataFrame:
     """For each API what decides whether, and how, a line is drawn."""
     fitted = sf.col("agrees") & ~sf.col("held_out")
 
@@ -166,6 +169,7 @@ def _counts(samples: DataFrame) -> DataFrame:
         sf.count_if("agrees").alias("agreeing"),
         sf.count_if(fitted).alias("fitted"),
         sf.count_if("held_out").alias("held_out"),
+        sf.count_if(fitted & (sf.col("truth_ms") >= sf.col("requests") * method.resolution_ms)).alias("told"),
         total(sf.col("requests")).alias("requests"),
         total(sf.col("truth_ms")).alias("truth_ms"),
         total(sf.col("kib")).alias("kib"),
@@ -200,11 +204,11 @@ class _Fit:
                     f" ({counts.covered_truth:,.0f} and {counts.covered_requests:,.0f} requests in all)"
                 )
             return f"{told}; expected {method.least_samples:,} and {LEAST_HELD_OUT}"
-        mean_ms = counts.truth_ms / counts.requests
-        if mean_ms < method.resolution_ms:
+        if counts.told < LEAST_TOLD * counts.fitted:
             return (
-                f"not fitted: brokers count {mean_ms:.2g} ms a request, in steps of {method.step_ms:g} ms; below"
-                f" {method.resolution_ms:g} ms they cannot tell what it costs"
+                f"not fitted: brokers count {counts.truth_ms / counts.requests:.2g} ms a request, in steps of"
+                f" {method.step_ms:g} ms, and {method.resolution_ms:g} ms or more in {counts.told:,} of"
+                f" {counts.fitted:,} intervals; what takes less they cannot tell"
             )
         return None
 

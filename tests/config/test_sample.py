@@ -47,8 +47,11 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
     every = loads(UNCOMMENTED)
     plain = loads(SAMPLE)
     assert every.quotas
-    tracing, usage_records = {"enabled": True, "sample_ratio": 0.01}, {"folder": "usage"}
-    assert every.plugins.options == {"tracing": tracing, "usage_records": usage_records}
+    assert every.plugins.options == {
+        "tracing": {"enabled": True, "sample_ratio": 0.01},
+        "usage_records": {"folder": "usage"},
+        "request_percentage": {"costs_file": "/etc/headrace/costs.toml"},
+    }
     assert every.limits == plain.limits
     assert every.listen.advertised == plain.listen.advertised
     assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)

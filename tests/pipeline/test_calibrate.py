@@ -296,11 +296,15 @@ def test_what_no_broker_tells_is_told(spark: SparkSession) -> None:
 
 
 def test_requests_below_the_steps_are_told(spark: SparkSession) -> None:
-    row = line(made(spark, [(100, kib, 4) for kib in range(20)]), method=Method(least_samples=4))
+    """In one of twenty intervals that are fitted there is a pause; in two of them it is work."""
+    rows = [(100, kib, 4) for kib in range(40)]
+    row = line(made(spark, [*rows[:-2], (100, 38, 50), (100, 39, 4)]), method=Method(least_samples=4))
     assert row.reason == (
-        "not fitted: brokers count 0.04 ms a request, in steps of 1 ms; below 0.5 ms they cannot tell what it costs"
+        "not fitted: brokers count 0.063 ms a request, in steps of 1 ms, and 0.5 ms or more in 1 of 20 intervals; what"
+        " takes less they cannot tell"
     )
     assert not row.taken
+    assert line(made(spark, [*rows[:-4], *[(100, 38, 50)] * 4]), method=Method(least_samples=4)).base_ms is not None
 
 
 # --- a planted model, through the command ---
