@@ -159,7 +159,7 @@ def _line(row: Row) -> str:
 
 def _write(session: SparkSession, output: str, costs: Mapping[int, RequestCost], rows: Mapping[int, Row]) -> None:
     notes = {
-        api_key: f"{api_name(api_key)}: {rows[api_key].reason}"
+        api_key: f"{api_name(api_key)}, {rows[api_key].reason.removeprefix('taken: ')}"
         if api_key in rows and rows[api_key].taken
         else f"{api_name(api_key)}: as before"
         for api_key in costs

@@ -328,7 +328,7 @@ def planted(seed: int) -> tuple[list[dict[str, Any]], list[str]]:
         for api_key, cost in PLANTED.items():
             for client in ("app-1", "app-2"):
                 requests = dice.randint(5, 40)
-                kib = [dice.uniform(0, 2 * MEAN_KIB[api_key] * (1 + second % 7) / 4) for _ in range(requests)]
+                kib = [dice.uniform(0, 2 * MEAN_KIB[api_key] * (1 + second // 20 % 7) / 4) for _ in range(requests)]
                 ms = sum((cost.base_ms + cost.per_kib_ms * each) * dice.uniform(0.5, 1.5) for each in kib)
                 sums[api_key][0] += requests
                 sums[api_key][1] += ms
