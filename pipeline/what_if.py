@@ -125,8 +125,12 @@ def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) ->
 
 
 def _in_order(events: DataFrame) -> DataFrame:
-    """Each bucket's events behind each other, in time; a bucket is in one partition."""
-    return events.repartition("bucket").sortWithinPartitions("bucket", "t_ms", "order")
+    """Each bucket's events behind each other, in time; a bucket is in one partition.
+
+    Their number is given, so that Spark does not put small ones together: what they cost is Python, not bytes.
+    """
+    partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
+    return events.repartition(partitions, "bucket").sortWithinPartitions("bucket", "t_ms", "order")
 
 
 # --- on the executors -------------------------------------------------------------------------------------------------

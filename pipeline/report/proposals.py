@@ -99,6 +99,7 @@ def costs(table: DataFrame) -> Content:
             for title in ("per request", "per KiB", "requests", "samples", "error", "error of the model before")
         ),
         Column(title="taken"),
+        Column(title="reason", roomy=True),
     )
     rows = table.orderBy("api_key").limit(MOST_APIS).collect()
     if not rows:
@@ -113,6 +114,7 @@ def costs(table: DataFrame) -> Content:
             words.api(row["api_key"]), words.duration(row["base_ms"]), words.duration(row["per_kib_ms"]),
             words.count(row["requests"]), words.count(row["samples"]), words.duration(row["error_ms"]),
             words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["taken"]],
+            words.text(row["reason"]),
         )
         for row in rows
     )  # fmt: skip
@@ -148,7 +150,7 @@ def anomalies(table: DataFrame) -> Content:
         (
             words.minute(row["start"]), words.name(row["kind"]), words.name(row["user"]), words.name(row["client_id"]),
             words.number(row["observed"]), words.number(row["usual"]), words.number(row["score"]),
-            words.text(row["told"]),
+            words.count(row["windows"]), words.text(row["told"]),
         )
         for row in sums.top_anomalies(table)
     )  # fmt: skip
@@ -158,7 +160,8 @@ def anomalies(table: DataFrame) -> Content:
             Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
             Column(title="user"), Column(title="client id"),
             Column(title="observed", number=True), Column(title="usual", number=True),
-            Column(title="score", number=True), Column(title="what it is", roomy=True),
+            Column(title="score", number=True), Column(title="windows", number=True),
+            Column(title="what it is", roomy=True),
         ),
         rows=rows,
     )  # fmt: skip

@@ -77,7 +77,15 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
     }  # fmt: skip
     quota = {"p50": 1024.0, "p95": 2048.0, "p99": 2.0**20, "peak": 1.5 * 2**20, "burst": 2.0, "headroom": 2.0}
     percent = {"p50": 1.0, "p95": 2.0, "p99": 3.0, "peak": 4.0, "burst": 2.0, "headroom": 2.0}
-    odd = {"kind": "retry storm", "user": SCRIPT, "client_id": "c", "observed": 120.0, "usual": 1.5, "score": 9.0}
+    odd = {
+        "kind": "retry storm",
+        "user": SCRIPT,
+        "client_id": "c",
+        "observed": 120.0,
+        "usual": 1.5,
+        "score": 9.0,
+        "windows": 3,
+    }
     fitted = {"base_ms": 0.0712, "per_kib_ms": 0.0015, "samples": 100, "requests": 90_000, "error_ms": 0.02}
     return {
         "usage": usage(spark, RECORDS),
@@ -106,8 +114,8 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
         "costs": table(
             spark,
             schemas.COSTS,
-            {"api_key": 0, **fitted, "default_error_ms": 0.05, "taken": True},
-            {"api_key": 99, **fitted, "default_error_ms": 0.01, "taken": False},
+            {"api_key": 0, **fitted, "default_error_ms": 0.05, "taken": True, "reason": "better"},
+            {"api_key": 99, "taken": False, "reason": "too few requests"},
         ),
         "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "told": f"{SCRIPT}: 120"}),
     }  # fmt: skip

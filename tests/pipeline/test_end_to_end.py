@@ -17,7 +17,8 @@ from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.events import events_of
-from pipeline.ingest import FileSource, Ingest, KafkaSource, instances
+from pipeline.ingest import FileSource, Ingest, KafkaSource
+from pipeline.instances import instances
 from pipeline.lake import Lake
 from pipeline.quota_files import read_quotas
 from pipeline.what_if import fixed_quotas, what_if
