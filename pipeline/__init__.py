@@ -2,6 +2,7 @@
 
     errors          what a user can have done wrong, in one tree
     schemas         the columns of every table, in one place
+    api_names       Kafka's APIs by their keys
     jars            the connector's jars, resolved once
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written
@@ -9,6 +10,8 @@
     instances       what each instance has recorded, and what is missing
     quota_files     quotas as files: read for what-if, written by recommend
     prices          price sheets, for bills
+    jmx_truth       what brokers say of their handlers' time, from JmxTool
+    anomaly_past    windows of usage, and what is usual in them
 
     ingest          records from Kafka or files into the lake
     rollup          hours, days, bills

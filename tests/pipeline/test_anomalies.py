@@ -306,6 +306,16 @@ def test_clients_with_a_name_each_are_judged_as_their_user(told: Told) -> None:
     assert row.told.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
 
 
+def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSession) -> None:
+    """Five hours of five connections in five minutes, and 100 in the window from 5:05 on."""
+    calm = [nothing(minute / 60, requests=5, api_key=API_VERSIONS) for minute in range(0, 360, 5)]
+    storm = [nothing((306 + minute) / 60, requests=50, api_key=API_VERSIONS) for minute in (0, 1)]
+    row = one(found(spark, calm + storm, Rules()))
+    assert (row.kind, row.observed, row.usual) == ("connection-storm", 105, 5)
+    assert hour_of(row) == pytest.approx(5 + 5 / 60)
+    assert row.told == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
+
+
 @pytest.mark.parametrize(("until_hour", "count"), [(9.9, 0), (10, 1)])
 def test_a_window_that_is_not_over_is_not_judged(spark: SparkSession, until_hour: float, count: int) -> None:
     assert len(found(spark, [*steady(), *burst(9)], until_hour=until_hour)) == count
