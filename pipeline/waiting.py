@@ -8,13 +8,16 @@ of a sender that falls behind for good, what waits is put together into `QUEUED`
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pipeline.events import open_second
 from quota_callbacks.replaying import Usage, charge
+from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
     from quota_callbacks.buckets import QuotaBucket
+    from quota_callbacks.verdicts import Throttle
 
 QUEUED: Final = 600
 """Lots that wait for one sender; ten minutes of seconds. Those beyond are added to the last one."""
@@ -59,7 +62,7 @@ class Sender:
 
     def __init__(self) -> None:
         self.free_ms = 0
-        self.lots: list[Lot] = []
+        self.lots: deque[Lot] = deque()
 
 
 class WaitingSenders:
@@ -77,24 +80,38 @@ class WaitingSenders:
         due = self._due
         while due and due[0][0] <= usage.t_ms:
             self._send_lot()
-        name = (usage.user, usage.client_id)
-        sender = self._senders.get(name)
-        if sender is None:
-            sender = self._senders[name] = Sender()
-        if not sender.lots and sender.free_ms <= usage.t_ms:
-            self._charge(sender, usage, usage.t_ms // 3_600_000)
+        sender = self._sender(usage)
+        free = not sender.lots and sender.free_ms <= usage.t_ms
+        if free and self._charge(sender, usage, usage.t_ms // 3_600_000):
             return
         if len(sender.lots) >= QUEUED:
             sender.lots[-1].add(usage)
             return
-        sender.lots.append(Lot(usage))
-        if len(sender.lots) == 1:
-            self._push(sender)
+        self._wait(sender, usage)
+
+    def told(self, usage: Usage, verdict: Throttle | Refuse) -> None:
+        """``usage``, the last one, was charged already, and its sender told to wait."""
+        sender = self._sender(usage)
+        self._mute(sender, usage.t_ms, usage.t_ms // 3_600_000, verdict)
+        if isinstance(verdict, Refuse):
+            self._wait(sender, usage)
 
     def finish(self) -> None:
         """Send what still waits."""
         while self._due:
             self._send_lot()
+
+    def _sender(self, usage: Usage) -> Sender:
+        name = (usage.user, usage.client_id)
+        sender = self._senders.get(name)
+        if sender is None:
+            sender = self._senders[name] = Sender()
+        return sender
+
+    def _wait(self, sender: Sender, usage: Usage) -> None:
+        sender.lots.append(Lot(usage))
+        if len(sender.lots) == 1:
+            self._push(sender)
 
     def _push(self, sender: Sender) -> None:
         self._turn += 1
@@ -102,26 +119,30 @@ class WaitingSenders:
 
     def _send_lot(self) -> None:
         at_ms, _, sender = heapq.heappop(self._due)
-        lot = sender.lots.pop(0)
+        lot = sender.lots.popleft()
         shift = self._shift(lot.hour)
         shift.amount += lot.amount
         shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
         shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
         usage = lot.usage
-        usage.t_ms, usage.amount = at_ms, lot.amount
+        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False  # it would be refused for ever among many
         self._charge(sender, usage, lot.hour)
         if sender.lots:
             self._push(sender)
 
-    def _charge(self, sender: Sender, usage: Usage, hour: int) -> None:
+    def _charge(self, sender: Sender, usage: Usage, hour: int) -> bool:
+        """Whether it was taken; what is refused is to be sent again."""
         open_second(self._bucket, usage.t_ms)
         verdict = charge(self._bucket, usage)
-        if verdict is None:
-            return
+        if verdict is not None:
+            self._mute(sender, usage.t_ms, hour, verdict)
+        return not isinstance(verdict, Refuse)
+
+    def _mute(self, sender: Sender, now_ms: int, hour: int, verdict: Throttle | Refuse) -> None:
         shift = self._shift(hour)
         shift.waits += 1
         shift.waited_ms += verdict.throttle_ms
-        sender.free_ms = usage.t_ms + verdict.throttle_ms
+        sender.free_ms = now_ms + max(verdict.throttle_ms, 1)
 
     def _shift(self, hour: int) -> Shift:
         shift = self.hours.get(hour)

@@ -8,34 +8,33 @@ as long as no bucket has most of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterator  # noqa: TC003 -- Spark reads the annotations of what it calls
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pandas as pd
 from pyspark.sql import functions as sf
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.pandas.functions import pandas_udf
+from pyspark.sql.types import StringType
 
 from pipeline import schemas
 from pipeline.errors import InputError
 from pipeline.events import open_second
 from pipeline.waiting import WaitingSenders
-from quota_callbacks.replaying import KEYS, Op, Replay, Usage
-from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
+from quota_callbacks.replaying import KEYS, Op, Replay, Usage, charge
 from quota_callbacks.verdicts import Refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
+    from pipeline.waiting import Shift
     from quota_callbacks.buckets import QuotaBucket
     from quota_callbacks.entities import QuotaKey
     from quota_callbacks.replaying import Change
     from quota_callbacks.sampled_rate import Window
     from quota_callbacks.verdicts import Throttle
-
-MAX_CHANGES: Final = 100_000
-"""Quota changes of a trace: all of them go to every executor."""
 
 MAX_NAMES: Final = 100_000
 """Names of buckets that an executor's process keeps."""
@@ -114,23 +113,25 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
 def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) -> DataFrame:
     """With ``bucket``, the name of what they are charged to; those without one only where they are asked for."""
 
-    def name_all(batches: Iterable[Any]) -> Iterator[Any]:
+    def name_all(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
         namer = _Namer(quotas)
         for batch in batches:
-            batch["bucket"] = namer.names(batch)
-            yield batch if keep_free else batch[batch["bucket"].notna()]
+            yield pd.Series(namer.names(*(column.tolist() for column in batch)), dtype=object)
 
-    schema = StructType([*schemas.EVENTS.fields, StructField("bucket", StringType())])
-    return events.select(*schemas.EVENTS.names).mapInPandas(name_all, schema)
+    # not deterministic, or Spark would ask it twice: once for the column, and once for the condition on it
+    bucket_of = cast("Any", pandas_udf)(name_all, StringType()).asNondeterministic()
+    named = events.withColumn("bucket", bucket_of("order", *_SENDER))
+    return named if keep_free else named.where(sf.col("bucket").isNotNull())
 
 
 def _in_order(events: DataFrame) -> DataFrame:
-    """Each bucket's events behind each other, in time; a bucket is in one partition.
+    """Each bucket's events behind each other, in time, then by sender, so that the answer is always the same; a bucket
+    is in one partition.
 
     Their number is given, so that Spark does not put small ones together: what they cost is Python, not bytes.
     """
     partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
-    return events.repartition(partitions, "bucket").sortWithinPartitions("bucket", "t_ms", "order")
+    return events.repartition(partitions, "bucket").sortWithinPartitions("bucket", "t_ms", "order", "user", "client_id")
 
 
 # --- on the executors -------------------------------------------------------------------------------------------------
@@ -149,17 +150,18 @@ class _Namer:
         self._applied = 0
         self._order = -1
 
-    def names(self, batch: Any) -> list[str | None]:
-        """Of each event."""
+    def names(self, orders: list[int], *senders: list[str]) -> list[str | None]:
+        """Of each event, by what makes up `_SENDER`."""
+        keys = zip(*senders, strict=True)
         if not self._quotas.fixed:
-            return [self._name_at(order, key) for order, *key in _rows(batch, "order", *_SENDER)]
+            return [self._name_at(order, key) for order, key in zip(orders, keys, strict=True)]
         self._go_to(0)
         known = self._names
-        return [known[key] if key in known else self._name(key) for key in _rows(batch, *_SENDER)]
+        return [known[key] if key in known else self._name(key) for key in keys]
 
-    def _name_at(self, order: int, key: Sequence[str]) -> str | None:
+    def _name_at(self, order: int, key: tuple[str, str, str]) -> str | None:
         self._go_to(order)
-        return self._name((key[0], key[1], key[2]))
+        return self._name(key)
 
     def _name(self, key: tuple[str, str, str]) -> str | None:
         if key not in self._names:
@@ -247,7 +249,10 @@ class _Tally:
 
 
 class _Totals:
-    """Both ways at once: as recorded, and with senders that wait."""
+    """Both ways at once: as recorded, and with senders that wait.
+
+    They are the same until somebody is told to wait; from then on, the bucket of those that wait is one of its own.
+    """
 
     def __init__(self, quotas: Quotas) -> None:
         self._run = _Run(quotas)
@@ -258,46 +263,51 @@ class _Totals:
         self._hours: dict[int, _Tally] = {}
         self.rows: list[tuple[Any, ...]] = []
 
-    def add(self, bucket: str, *event: Any) -> None:
+    def add(self, name: str, *event: Any) -> None:
         """One more event."""
         usage = usage_of(*event)
-        if bucket != self._name:
+        if name != self._name:
             self.end_bucket()
-            self._begin_bucket(bucket, usage)
-        bucket_now = self._run.replay.bucket(usage.op, usage.user, usage.client_id)
-        if bucket_now is not None:
-            open_second(bucket_now, usage.t_ms)
-        verdict = self._run.replay.charge(usage)
-        hour = usage.t_ms // 3_600_000
+            self._name = name
+            self._run.begin_bucket(name)
+        replay, now_ms = self._run.replay, usage.t_ms
+        replay.advance(now_ms)
+        bucket = self._bucket
+        if bucket is None or bucket.dropped:
+            bucket = self._bucket = _bucket_of(self._run, name, usage)
+        open_second(bucket, now_ms)
+        verdict = charge(bucket, usage)
+        hour = now_ms // 3_600_000
         tally = self._hours.get(hour)
         if tally is None:
             tally = self._hours[hour] = _Tally()
         tally.add(usage.amount, verdict)
         if self._waiting is not None:
             self._waiting.send(usage)
+        elif verdict is not None:
+            self._waiting_run.begin_bucket(name)
+            waiting = _bucket_of(self._waiting_run, name, usage)
+            waiting.restore(bucket.state(now_ms), now_ms)
+            self._waiting = WaitingSenders(waiting)
+            self._waiting.told(usage, verdict)
 
     def take(self) -> list[tuple[Any, ...]]:
         """The rows of buckets that are over."""
         rows, self.rows = self.rows, []
         return rows
 
-    def _begin_bucket(self, name: str, usage: Usage) -> None:
-        self._name = name
-        self._run.begin_bucket(name)
-        self._waiting_run.begin_bucket(name)
-        bucket = self._waiting_run.replay.bucket(usage.op, usage.user, usage.client_id)
-        self._bucket, self._hours = bucket, {}
-        self._waiting = None if bucket is None else WaitingSenders(bucket)
-
     def end_bucket(self) -> None:
         """The bucket's last event was added."""
         bucket, waiting = self._bucket, self._waiting
-        if bucket is None or waiting is None:
+        if bucket is None:
             return
-        waiting.finish()
+        shifts: Mapping[int, Shift] = {}
+        if waiting is not None:
+            waiting.finish()
+            shifts = waiting.hours
         tags = bucket.tags
         for hour, tally in self._hours.items():
-            shift = waiting.hours.get(hour)
+            shift = shifts.get(hour)
             shifted = (0, 0, 0.0, None, 0) if shift is None else (
                 shift.waits, shift.waited_ms, shift.amount,
                 shift.amount_ms / shift.amount if shift.amount else None, shift.longest_ms,
@@ -310,6 +320,14 @@ class _Totals:
                 )
             )  # fmt: skip
         self._bucket = self._waiting = None
+        self._hours = {}
+
+
+def _bucket_of(run: _Run, name: str, usage: Usage) -> QuotaBucket:
+    bucket = run.replay.bucket(usage.op, usage.user, usage.client_id)
+    if bucket is None:
+        raise ValueError(f"{name!r} is no bucket of its event")
+    return bucket
 
 
 def usage_of(
@@ -332,61 +350,3 @@ def _decision(verdict: Throttle | Refuse | None) -> tuple[int, bool, str | None]
         return 0, True, None
     entity = verdict.reason.entity if verdict.reason is not None else None
     return verdict.throttle_ms, not isinstance(verdict, Refuse), entity
-
-
-# --- traces -----------------------------------------------------------------------------------------------------------
-
-
-def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
-    """A trace of ``headrace replay``: lines (``value``) with their numbers (``order``, from 1), as events and quotas.
-
-    Raises `InputError` for the first line that replay would not take.
-    """
-    first = lines.where("order = 1").first()
-    if first is None:
-        raise InputError("line 1: nothing, the trace is empty; expected a window line")
-    try:
-        windows = read_windows(parse(first["value"]))
-    except BadLineError as error:
-        raise InputError(f"line 1: {error}") from error
-    parsed = lines.where("order > 1").mapInPandas(_parse_all, _PARSED).persist()
-    bad = parsed.where(sf.col("fault").isNotNull()).orderBy("order").first()
-    if bad is not None:
-        raise InputError(f"line {bad['order']}: {bad['fault']}")
-    altered = parsed.where(sf.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
-    changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
-    if len(changes) > MAX_CHANGES:
-        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times; what-if takes no more")
-    began = parsed.agg(sf.min("t_ms")).first()
-    events = parsed.where(sf.col("alter").isNull()).select(*schemas.EVENTS.names)
-    return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
-
-
-_PARSED: Final = StructType(
-    [*schemas.EVENTS.fields, StructField("alter", StringType()), StructField("fault", StringType())]
-)
-
-
-def _parse_all(batches: Iterable[Any]) -> Iterator[Any]:
-    for batch in batches:
-        rows = [_parse_line(order, line) for order, line in zip(batch["order"], batch["value"], strict=True)]
-        yield pd.DataFrame(rows, columns=_PARSED.names)
-
-
-def _parse_line(order: int, line: str) -> tuple[Any, ...]:
-    try:
-        entry = read(parse(line))
-    except BadLineError as error:
-        return (order, 0, None, None, None, None, 0, None, None, str(error))
-    if isinstance(entry, Usage):
-        producer_id = int(entry.amount) if entry.op is Op.PRODUCER_ID else 0
-        told = (entry.t_ms, entry.user, entry.client_id, entry.op.value, float(entry.amount), producer_id, entry.strict)
-        return (order, *told, None, None)
-    return (order, entry.t_ms, None, None, None, None, 0, None, line, None)
-
-
-def _change(line: str) -> Change:
-    entry = read(parse(line))
-    if isinstance(entry, Usage):
-        raise TypeError(f"{line!r} changes no quota")
-    return entry

@@ -119,7 +119,7 @@ class Replay:
 
     def alter(self, change: Change) -> None:
         """Set and remove quotas of one entity; debts and histories stay. Raises `TimeOrderError`."""
-        self._advance(change.t_ms)
+        self.advance(change.t_ms)
         for key, value in change.values.items():
             self._callback.update_quota(key, change.entity, value, KAFKAS_WAY)
         for key in change.removed:
@@ -137,7 +137,7 @@ class Replay:
 
     def charge(self, usage: Usage) -> Throttle | Refuse | None:
         """Charge it to its bucket; ``None`` for who is within his quota, or has none. Raises `TimeOrderError`."""
-        self._advance(usage.t_ms)
+        self.advance(usage.t_ms)
         bucket = self.bucket(usage.op, usage.user, usage.client_id)
         return None if bucket is None else charge(bucket, usage)
 
@@ -158,7 +158,8 @@ class Replay:
         bucket = resolved[name] = quotas.bucket(KEYS[op], user, client_id)
         return bucket
 
-    def _advance(self, now_ms: int) -> None:
+    def advance(self, now_ms: int) -> None:
+        """It is ``now_ms``: drop who has been idle for an hour. Raises `TimeOrderError`."""
         if now_ms < self._now_ms:
             raise TimeOrderError(f"t is {now_ms}, after a line with {self._now_ms}; expected times that do not go back")
         self._now_ms = now_ms

@@ -14,7 +14,8 @@ from pipeline.events import events_of
 from pipeline.lake import Lake, exists
 from pipeline.quota_files import read_quotas
 from pipeline.session import start_session
-from pipeline.what_if import decide, fixed_quotas, read_trace, what_if
+from pipeline.traces import read_trace
+from pipeline.what_if import decide, fixed_quotas, what_if
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

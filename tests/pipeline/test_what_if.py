@@ -11,8 +11,9 @@ import pytest
 from pipeline.errors import InputError
 from pipeline.events import events_of
 from pipeline.quota_files import read_quotas
+from pipeline.traces import read_trace
 from pipeline.waiting import QUEUED, WaitingSenders
-from pipeline.what_if import decide, fixed_quotas, read_trace, what_if
+from pipeline.what_if import decide, fixed_quotas, what_if
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from quota_callbacks.replaying import Change, Op, Replay, Usage
 from quota_callbacks.sampled_rate import Window
@@ -234,6 +235,51 @@ def test_what_comes_in_a_mute_waits_for_its_end() -> None:
     (shift,) = senders.hours.values()
     assert (shift.waits, shift.waited_ms) == (1, 11_001)
     assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
+
+
+@pytest.mark.parametrize("field", ["request_bytes", "response_bytes", "mutations"])
+def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
+    """Their bucket is made when the first of them is told to wait, of what has been recorded until then."""
+    chance = random.Random(3)  # noqa: S311 -- no secrets
+    key = {
+        "request_bytes": QuotaKey.PRODUCER_BYTE_RATE,
+        "response_bytes": QuotaKey.CONSUMER_BYTE_RATE,
+        "mutations": QuotaKey.CONTROLLER_MUTATION_RATE,
+    }[field]
+    api_key = {"request_bytes": 0, "response_bytes": 1, "mutations": 19}[field]
+    records = [
+        record(NOON + second, api_key=api_key, client_id=client_id, thread_ms=0.0, **{field: chance.randrange(1500)})
+        for second in range(200)
+        for client_id in ("a", "b")
+        if chance.random() < 0.8
+    ]
+    quota = change("<default>", **{key.value: 1000})
+    (row,) = what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).collect()
+    replay = Replay(WINDOWS)
+    replay.alter(quota)
+    op = {"request_bytes": Op.PRODUCE, "response_bytes": Op.FETCH, "mutations": Op.CONTROLLER_MUTATION}[field]
+    bucket = replay.bucket(op, "alice", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for each in records:
+        senders.send(
+            Usage(
+                t_ms=each["second"] * 1000 + 999,
+                user="alice",
+                client_id=each["client_id"],
+                op=op,
+                amount=float(each[field]),
+                strict=True,
+            )
+        )
+    senders.finish()
+    (shift,) = senders.hours.values()
+    assert (row.waits, row.waited_ms, row.longest_shift_ms) == (shift.waits, shift.waited_ms, shift.longest_ms)
+    assert row.shifted_amount == pytest.approx(shift.amount)
+    assert row.waits > 20
+    if field == "mutations":  # nothing is lost: what was refused comes later
+        assert row.refused > 20
+        assert row.shifted_amount > 100_000
 
 
 def test_another_channel_of_the_same_bucket_is_not_muted() -> None:
