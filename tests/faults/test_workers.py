@@ -49,6 +49,22 @@ def proxy_of(servers: str, config: str = "") -> Iterator[ProxyProcess]:
         assert "Traceback" not in proxy.log, proxy.log[-4000:]
 
 
+@contextlib.contextmanager
+def in_flight() -> Iterator[tuple[HoldingBroker, ProxyProcess, list[RawClient]]]:
+    """Twenty clients, each with a request that the broker has read and keeps."""
+    broker = HoldingBroker()
+    with (
+        broker.fake,
+        proxy_of(broker.fake.address, '[shutdown]\ndrain_timeout = "10m"\n') as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        held = [stack.enter_context(RawClient(proxy.port, client_id="held")) for _ in range(20)]
+        for client in held:
+            client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
+        wait_until(lambda: broker.read == len(held), "the broker has read the requests")
+        yield broker, proxy, held
+
+
 @pytest.fixture
 def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
     with proxy_of(kafka.bootstrap_servers) as process:
@@ -354,16 +370,7 @@ def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: Kaf
 
 
 def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
-    broker = HoldingBroker()
-    with (
-        broker.fake,
-        proxy_of(broker.fake.address, '[shutdown]\ndrain_timeout = "10m"\n') as proxy,
-        contextlib.ExitStack() as stack,
-    ):
-        held = [stack.enter_context(RawClient(proxy.port, client_id="held")) for _ in range(20)]
-        for client in held:
-            client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
-        wait_until(lambda: broker.read == len(held), "the broker has read the requests")
+    with in_flight() as (broker, proxy, held):
         workers = [psutil.Process(pid) for pid in proxy.worker_pids]
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
         proxy.wait_for_log("the proxy drains, since it could replace no worker")
@@ -392,16 +399,7 @@ def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: KafkaCluster
 
 
 def test_a_stop_lets_all_workers_drain_and_a_second_one_cuts() -> None:
-    broker = HoldingBroker()
-    with (
-        broker.fake,
-        proxy_of(broker.fake.address, '[shutdown]\ndrain_timeout = "10m"\n') as proxy,
-        contextlib.ExitStack() as stack,
-    ):
-        held = [stack.enter_context(RawClient(proxy.port, client_id="held")) for _ in range(20)]
-        for client in held:
-            client.request(messages.HEARTBEAT, 1, messages.heartbeat_body())
-        wait_until(lambda: broker.read == len(held), "the broker has read the requests")
+    with in_flight() as (broker, proxy, held), contextlib.ExitStack() as stack:
         idle = stack.enter_context(crowd(proxy.port))
         assert min(of_workers(proxy, "connections")) > 0
         proxy.signal(signal.SIGTERM)
