@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
+from pipeline.usage import over_quotas
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import date
@@ -88,7 +90,7 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
         return sf.coalesce(sf.sum(sf.when(api_key == key, requests)), sf.lit(0))
 
     start = sf.col("second") - sf.pmod("second", sf.lit(window_s))
-    refused = sf.aggregate(sf.map_values("refused"), sf.lit(0).cast("long"), lambda total, each: total + each)
+    refused = over_quotas("refused")
     by_client = (
         usage.where(sf.col("user").isNotNull())
         .groupBy(start.alias("start"), "user", sf.coalesce("client_id", sf.lit("")).alias("client_id"))

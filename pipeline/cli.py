@@ -11,9 +11,13 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipeline.errors import OutputError, PipelineError
+from pipeline.lake import write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from datetime import datetime
+
+    from pyspark.sql import Row, SparkSession
 
 JOBS: Final = {
     "ingest": "Usage records from Kafka or files into the lake, each once.",
@@ -65,9 +69,38 @@ def pipeline() -> None:
 
 LAKE = click.option("--lake", required=True, metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
 
+CLUSTER = click.option("--cluster", metavar="ID", help="Only usage of this cluster; needed where the lake has several.")
+
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
-FROM = click.option("--from", "first", type=_DAY, metavar="DATE", help="The first day (UTC), such as 2026-11-01.")
-TO = click.option("--to", "last", type=_DAY, metavar="DATE", help="The last day.")
+
+
+def day_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add ``--from`` and ``--to``, which come as the dates ``first`` and ``last``, or ``None``."""
+
+    @click.option("--from", "first", type=_DAY, metavar="DATE", help="The first day (UTC), such as 2026-11-01.")
+    @click.option("--to", "last", type=_DAY, metavar="DATE", help="The last day.")
+    @functools.wraps(command)
+    def run(*, first: datetime | None, last: datetime | None, **options: Any) -> None:
+        begin, end = (None if day is None else day.date() for day in (first, last))
+        if begin is not None and end is not None and begin > end:
+            raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
+        command(first=begin, last=end, **options)
+
+    return run
+
+
+def number_option(
+    name: str,
+    values: click.ParamType[Any],
+    default: float,
+    help_text: str,
+    *,
+    metavar: str | None = None,
+    to: str | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """An option of a job's rules, with its default; comes as the argument ``to``, where that is another name."""
+    names = (name,) if to is None else (name, to)
+    return click.option(*names, type=values, default=default, show_default=True, metavar=metavar, help=help_text)
 
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -108,8 +141,24 @@ def told(line: str) -> None:
     click.echo(line, err=True)
 
 
-def write_file(path: str, lines: Iterable[str]) -> None:
-    """A text file of this machine, in one step: whoever sees it sees all of it. Raises `OutputError`."""
+def tell_usage(found: Row) -> None:
+    """Say what usage a job is about (`pipeline.usage.of_one_cluster`)."""
+    if not found.records:
+        told("there is no such usage in the lake")
+        return
+    told(f"{found.records:,} records from {found.since} to {found.until} UTC")
+    if found.unattributed:
+        told(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
+
+
+def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
+    """A text file, here or in any store (``s3a://…``), in one step: whoever sees it sees all of it.
+
+    Raises `OutputError`.
+    """
+    if "://" in path:
+        write_text(spark, path, "".join(lines))
+        return
     draft = Path(f"{path}.draft")
     try:
         with draft.open("w", encoding="utf-8", newline="") as file:
@@ -125,4 +174,7 @@ def _fail(message: str) -> Any:
     sys.exit(1)
 
 
-__all__ = ["FROM", "LAKE", "TO", "pipeline", "settings_of", "spark_options", "told", "write_file"]
+__all__ = [
+    "CLUSTER", "LAKE", "day_options", "number_option", "pipeline", "settings_of", "spark_options", "tell_usage", "told",
+    "write_file",
+]  # fmt: skip

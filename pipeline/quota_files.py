@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from config.loading import load_quotas
 from config.problems import ConfigError
 from pipeline.errors import InputError
-from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from quota_callbacks.entities import DEFAULT, QuotaKey
 from quota_callbacks.replaying import Change
 
 if TYPE_CHECKING:
@@ -83,15 +83,6 @@ def _named(kind: str, name: str | None) -> tuple[str, ...]:
     if name is None:
         return ()
     return ("--entity-type", kind, *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)))
-
-
-def entity_of(user: str | None, client_id: str | None) -> QuotaEntity:
-    """The value type. Raises ValueError where there is neither."""
-
-    def name(text: str | None) -> str | object | None:
-        return DEFAULT if text == str(DEFAULT) else text
-
-    return QuotaEntity(user=name(user), client_id=name(client_id))  # type: ignore[arg-type]
 
 
 def _number(key: QuotaKey, value: float) -> str:

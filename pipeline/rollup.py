@@ -20,6 +20,7 @@ from pipeline import schemas
 from pipeline.errors import InputError
 from pipeline.events import FETCHES, PRODUCE
 from pipeline.prices import NO_TEAM, UNATTRIBUTED
+from pipeline.usage import over_quotas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -60,7 +61,7 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
     special = {
         "produced_bytes": sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))),
         "fetched_bytes": sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))),
-        **{name: sf.sum(_over_quotas(name)) for name in _BY_QUOTA},
+        **{name: sf.sum(over_quotas(name)) for name in _BY_QUOTA},
     }
     sums = [_or_zero(special.get(name, sf.sum(name)), name) for name in _SUMS]
     hours = usage.groupBy("date", hour, *_SENDER).agg(*sums)
@@ -86,12 +87,6 @@ def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
         .withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client"))
         .drop("_of_both", "_of_user", "_of_client")
     )
-
-
-def _over_quotas(name: str) -> Column:
-    """A map by quota key, as its sum; of a record of no throttles, null."""
-    zero = sf.lit(0).cast("long")
-    return sf.aggregate(sf.map_values(sf.col(name)), zero, lambda total, each: total + sf.coalesce(each, zero))
 
 
 def _or_zero(total: Column, name: str) -> Column:

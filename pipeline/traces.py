@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
@@ -11,7 +12,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from pipeline import schemas
 from pipeline.errors import InputError
 from pipeline.what_if import Quotas
-from quota_callbacks.replaying import Op, Usage
+from quota_callbacks.replaying import Op, Usage, backwards
 from quota_callbacks.trace_lines import BadLineError, parse, read, read_windows
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
         raise InputError(f"line 1: {error}") from error
     parsed = lines.where("order > 1").mapInPandas(_parse_all, _PARSED).persist()
     bad = parsed.where(sf.col("fault").isNotNull()).orderBy("order").first()
-    if bad is not None:
-        raise InputError(f"line {bad['order']}: {bad['fault']}")
+    faults = [(each.order, each.fault) for each in (bad,) if each is not None] + _times_that_go_back(parsed)
+    if faults:
+        raise InputError("line {}: {}".format(*min(faults)))
     altered = parsed.where(sf.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
     changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
     if len(changes) > MAX_CHANGES:
@@ -50,14 +52,39 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
     return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
 
 
+def _times_that_go_back(parsed: DataFrame) -> list[tuple[int, str]]:
+    """From one partition to the next; within one, `_parse_all` looks."""
+    by_partition = parsed.where("fault is null").groupBy(sf.spark_partition_id().alias("number"))
+    ends = by_partition.agg(
+        sf.min("order").alias("order"),
+        sf.min_by("t_ms", "order").alias("first"),
+        sf.max_by("t_ms", "order").alias("last"),
+    )
+    rows = ends.orderBy("order").collect()  # a row for each partition
+    return [
+        (row.order, backwards(row["first"], before["last"]))
+        for before, row in itertools.pairwise(rows)
+        if row["first"] < before["last"]
+    ]
+
+
 _PARSED: Final = StructType(
     [*schemas.EVENTS.fields, StructField("alter", StringType()), StructField("fault", StringType())]
 )
 
 
 def _parse_all(batches: Iterable[Any]) -> Iterator[Any]:
+    """The lines of a partition, which stand behind each other in the trace."""
+    last_ms = 0
     for batch in batches:
-        rows = [_parse_line(order, line) for order, line in zip(batch["order"], batch["value"], strict=True)]
+        rows = []
+        for order, line in zip(batch["order"], batch["value"], strict=True):
+            row = _parse_line(order, line)
+            t_ms = row[1]
+            if t_ms < last_ms and row[-1] is None:
+                row = (*row[:-1], backwards(t_ms, last_ms))
+            last_ms = max(last_ms, t_ms)
+            rows.append(row)
         yield pd.DataFrame(rows, columns=_PARSED.names)
 
 

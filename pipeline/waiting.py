@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 QUEUED: Final = 600
 """Lots that wait for one sender; ten minutes of seconds. Those beyond are added to the last one."""
 
+KEPT: Final = 10_000
+"""Senders that are kept before those that wait for nothing are forgotten."""
+
 
 class Lot:
     """Usage that waits: its amount, and when it was meant to be, on average (by amount) and at the earliest."""
@@ -73,6 +76,7 @@ class WaitingSenders:
         self._senders: dict[tuple[str, str], Sender] = {}
         self._due: list[tuple[int, int, Sender]] = []
         self._turn = 0
+        self._most = KEPT
         self.hours: dict[int, Shift] = {}
 
     def send(self, usage: Usage) -> None:
@@ -105,8 +109,17 @@ class WaitingSenders:
         name = (usage.user, usage.client_id)
         sender = self._senders.get(name)
         if sender is None:
+            if len(self._senders) >= self._most:
+                self._forget(usage.t_ms)
             sender = self._senders[name] = Sender()
         return sender
+
+    def _forget(self, now_ms: int) -> None:
+        """Those that are as good as new."""
+        self._senders = {
+            name: sender for name, sender in self._senders.items() if sender.lots or sender.free_ms > now_ms
+        }
+        self._most = max(KEPT, 2 * len(self._senders))
 
     def _wait(self, sender: Sender, usage: Usage) -> None:
         sender.lots.append(Lot(usage))
@@ -133,7 +146,7 @@ class WaitingSenders:
     def _charge(self, sender: Sender, usage: Usage, hour: int) -> bool:
         """Whether it was taken; what is refused is to be sent again."""
         open_second(self._bucket, usage.t_ms)
-        verdict = charge(self._bucket, usage)
+        verdict = charge(self._bucket, usage, empty_fetches=False)
         if verdict is not None:
             self._mute(sender, usage.t_ms, hour, verdict)
         return not isinstance(verdict, Refuse)

@@ -276,7 +276,7 @@ class _Totals:
         if bucket is None or bucket.dropped:
             bucket = self._bucket = _bucket_of(self._run, name, usage)
         open_second(bucket, now_ms)
-        verdict = charge(bucket, usage)
+        verdict = charge(bucket, usage, empty_fetches=False)
         hour = now_ms // 3_600_000
         tally = self._hours.get(hour)
         if tally is None:

@@ -38,6 +38,11 @@ class TimeOrderError(ValueError):
     """An event is older than the one before it."""
 
 
+def backwards(now_ms: int, last_ms: int) -> str:
+    """What is wrong with a time that is before the last one."""
+    return f"t is {now_ms}, after a line with {last_ms}; expected times that do not go back"
+
+
 class Op(StrEnum):
     """What an event tells of."""
 
@@ -161,7 +166,7 @@ class Replay:
     def advance(self, now_ms: int) -> None:
         """It is ``now_ms``: drop who has been idle for an hour. Raises `TimeOrderError`."""
         if now_ms < self._now_ms:
-            raise TimeOrderError(f"t is {now_ms}, after a line with {self._now_ms}; expected times that do not go back")
+            raise TimeOrderError(backwards(now_ms, self._now_ms))
         self._now_ms = now_ms
         if self._next_sweep_ms is None:
             self._next_sweep_ms = now_ms + SWEEP_MS
@@ -175,12 +180,15 @@ class Replay:
         self.expired += self.quotas.expire(last_ms)
 
 
-def charge(bucket: QuotaBucket, usage: Usage) -> Throttle | Refuse | None:
-    """Charge the event to ``bucket``, which is of the kind that its key is measured by."""
+def charge(bucket: QuotaBucket, usage: Usage, *, empty_fetches: bool = True) -> Throttle | Refuse | None:
+    """Charge the event to ``bucket``, which is of the kind that its key is measured by.
+
+    ``empty_fetches``: a throttled Fetch is answered with nothing, as a broker does; live, the proxy forwards it.
+    """
     amount, now_ms = usage.amount, usage.t_ms
     match bucket:
         case RateBucket():
-            if usage.op is Op.FETCH:
+            if usage.op is Op.FETCH and empty_fetches:
                 return _fetch(bucket, amount, now_ms)
             if usage.op is Op.REQUEST:
                 percent = round(amount * 1e6) * PERCENT_PER_NS

@@ -8,7 +8,6 @@ each, so that it is rather too much than too little.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import platform
@@ -25,8 +24,6 @@ import psutil
 from benchmarks.pipeline.stage import JOBS
 
 LOOK_EVERY_S: Final = 0.2
-NEEDED: Final = {"rollup": "pipeline.rollup", "what-if": "pipeline.what_if"}
-"""Modules without which a job is left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,9 +133,6 @@ def command(*, lake: str, small_lake: str | None, jobs: tuple[str, ...], memory:
         plan.append((small_lake, cores))
     runs: list[Run] = []
     for job in jobs or JOBS:
-        if importlib.util.find_spec(NEEDED[job]) is None:
-            print(f"{job} is left out: there is no {NEEDED[job]}", file=sys.stderr)
-            continue
         for path, on in plan:
             run = measure(job, path, on, memory)
             print(

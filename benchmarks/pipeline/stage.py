@@ -7,7 +7,6 @@ away: they are few, and how long writing them takes is nobody's measure.
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 from time import perf_counter
@@ -19,6 +18,7 @@ from pyspark.sql import functions as sf
 from pipeline import schemas
 from pipeline.events import events_of
 from pipeline.lake import Lake
+from pipeline.rollup import by_hour
 from pipeline.session import SparkOptions, start_session
 from pipeline.what_if import fixed_quotas, what_if
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -47,9 +47,7 @@ def _what_if(usage: DataFrame) -> DataFrame:
 
 
 def _rollup(usage: DataFrame) -> DataFrame:
-    rollup = importlib.import_module("pipeline.rollup")
-    hours: DataFrame = rollup.by_hour(usage, usage.sparkSession.createDataFrame([], schemas.TEAMS))
-    return hours
+    return by_hour(usage, usage.sparkSession.createDataFrame([], schemas.TEAMS))
 
 
 JOBS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {"rollup": _rollup, "what-if": _what_if}

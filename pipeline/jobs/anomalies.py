@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from pyspark.sql import functions as sf
@@ -11,14 +11,14 @@ from pyspark.sql import functions as sf
 from pipeline import schemas
 from pipeline.anomalies import anomalies
 from pipeline.anomaly_past import Rules, windows_of
-from pipeline.cli import LAKE, spark_options, told
+from pipeline.cli import LAKE, day_options, number_option, spark_options, told
 from pipeline.errors import InputError
 from pipeline.lake import Lake
 from pipeline.session import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import date, datetime
+    from datetime import date
 
     from pyspark.sql import DataFrame
 
@@ -27,97 +27,65 @@ if TYPE_CHECKING:
 RULES = Rules()
 SHOWN = 50
 MINUTES_OF_A_DAY = 1440
-DATE = click.DateTime(formats=["%Y-%m-%d"])
 
 
 @click.command()
 @LAKE
-@click.option("--from", "first", type=DATE, metavar="DATE", help="The first day to judge.  [default: the last but one]")
-@click.option("--to", "last", type=DATE, metavar="DATE", help="The last day to judge.  [default: the last there is]")
-@click.option(
-    "--window", type=click.IntRange(1, MINUTES_OF_A_DAY), default=RULES.window_s // 60, show_default=True,
-    metavar="MINUTES", help="What is judged as one; days have to be multiples of it.",
+@day_options
+@number_option(
+    "--window", click.IntRange(1, MINUTES_OF_A_DAY), RULES.window_s // 60,
+    "What is judged as one; days have to be multiples of it.", metavar="MINUTES",
 )  # fmt: skip
-@click.option(
-    "--past", type=click.IntRange(1), default=RULES.past_days, show_default=True, metavar="DAYS",
-    help="With how many days before a day, and the day itself so far, its windows are compared.",
+@number_option(
+    "--past", click.IntRange(1), RULES.past_days,
+    "With how many days before a day, and the day itself so far, its windows are compared.",
+    metavar="DAYS", to="past_days",
 )  # fmt: skip
-@click.option(
-    "--least-past", type=click.IntRange(2), default=RULES.least_past, show_default=True, metavar="WINDOWS",
-    help="Who has used something in fewer is compared with nothing.",
+@number_option(
+    "--least-past", click.IntRange(2), RULES.least_past,
+    "Who has used something in fewer is compared with nothing.", metavar="WINDOWS",
 )  # fmt: skip
-@click.option(
-    "--score", type=click.FloatRange(0), default=RULES.score, show_default=True,
-    help="So many times the usual spread off, on a logarithmic scale,",
+@number_option(
+    "--score", click.FloatRange(0), RULES.score, "So many times the usual spread off, on a logarithmic scale,"
+)
+@number_option(
+    "--factor", click.FloatRange(1), RULES.factor,
+    "and so many times the usual, or that part of it, is unlike the past,",
 )  # fmt: skip
-@click.option(
-    "--factor", type=click.FloatRange(1), default=RULES.factor, show_default=True,
-    help="and so many times the usual, or that part of it, is unlike the past,",
+@number_option(
+    "--known", click.IntRange(1), RULES.known_hours, "unless it has come in so many earlier hours.",
+    metavar="HOURS", to="known_hours",
 )  # fmt: skip
-@click.option(
-    "--known", type=click.IntRange(1), default=RULES.known_hours, show_default=True, metavar="HOURS",
-    help="unless it has come in so many earlier hours.",
+@number_option(
+    "--least-ids", click.IntRange(1), RULES.least_ids,
+    "New producer ids in a window that are worth telling; the same for what follows.",
 )  # fmt: skip
-@click.option(
-    "--least-ids", type=click.IntRange(1), default=RULES.least_ids, show_default=True,
-    help="New producer ids in a window that are worth telling; the same for what follows.",
-)  # fmt: skip
-@click.option(
-    "--least-failed", type=click.IntRange(1), default=RULES.least_failed, show_default=True,
-    help="Requests that failed or were refused.",
-)  # fmt: skip
-@click.option(
-    "--least-connections", type=click.IntRange(1), default=RULES.least_connections, show_default=True,
-    help="Connections opened.",
-)  # fmt: skip
-@click.option(
-    "--least-bytes", type=click.IntRange(1), default=RULES.least_bytes, show_default=True,
-    help="Bytes of requests and replies, seen or usual.",
-)  # fmt: skip
-@click.option(
-    "--least-thread-ms", type=click.FloatRange(0, min_open=True), default=RULES.least_thread_ms, show_default=True,
-    help="Thread time, likewise.",
-)  # fmt: skip
+@number_option("--least-failed", click.IntRange(1), RULES.least_failed, "Requests that failed or were refused.")
+@number_option("--least-connections", click.IntRange(1), RULES.least_connections, "Connections opened.")
+@number_option("--least-bytes", click.IntRange(1), RULES.least_bytes, "Bytes of requests and replies, seen or usual.")
+@number_option("--least-thread-ms", click.FloatRange(0, min_open=True), RULES.least_thread_ms, "Thread time, likewise.")
 @spark_options
 def command(
-    *,
-    spark: SparkOptions,
-    lake: str,
-    first: datetime | None,
-    last: datetime | None,
-    window: int,
-    past: int,
-    least_past: int,
-    score: float,
-    factor: float,
-    known: int,
-    least_ids: int,
-    least_failed: int,
-    least_connections: int,
-    least_bytes: int,
-    least_thread_ms: float,
+    *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
 ) -> None:
     """Find what is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is made anew for the days that are judged. Without a past (of --least-past windows) only what is
+    The table anomalies is made anew for the days that are judged: without --from and --to, the last two there are.
+    Without a past (of --least-past windows) only what is
     wrong in itself is told: half of all requests fail, open a connection, or ask for a producer id, and five times as
     many as is worth telling.
     """
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected minutes that divide a day of {MINUTES_OF_A_DAY}")
-    rules = Rules(
-        window_s=window * 60, past_days=past, least_past=least_past, score=score, factor=factor, known_hours=known,
-        least_ids=least_ids, least_failed=least_failed, least_connections=least_connections, least_bytes=least_bytes,
-        least_thread_ms=least_thread_ms,
-    )  # fmt: skip
+    rules = Rules(window_s=window * 60, **rules_given)
     tables = Lake(start_session("anomalies", spark), lake)
     usage = tables.read("usage", schemas.USAGE)
     newest, until_s = _end(usage)
     if newest is None:
         told("there is no usage, so there is nothing to judge")
         return
-    end = last.date() if last is not None else newest
-    days = list(_days(first.date() if first is not None else end - timedelta(days=1), end))
+    end = newest if last is None else last
+    days = list(_days(end - timedelta(days=1) if first is None else first, end))
     begin = sf.lit(days[0] - timedelta(days=rules.past_days))
     windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
     try:
@@ -144,7 +112,7 @@ def _end(usage: DataFrame) -> tuple[date | None, int]:
 
 def _days(first: date, last: date) -> Iterator[date]:
     if first > last:
-        raise InputError(f"--from {first:%Y-%m-%d} is behind --to {last:%Y-%m-%d}")
+        raise InputError(f"--from {first} is after {last}, the last day there is usage of")
     for number in range((last - first).days + 1):
         yield first + timedelta(days=number)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from pyspark.sql import functions as sf
@@ -12,11 +11,12 @@ from pyspark.sql import functions as sf
 from pipeline import schemas
 from pipeline.api_names import api_name
 from pipeline.calibrate import Method, calibrate, samples, span_of, taken_of
-from pipeline.cli import LAKE, spark_options, told
-from pipeline.errors import InputError, OutputError
+from pipeline.cli import CLUSTER, LAKE, number_option, spark_options, told, write_file
+from pipeline.errors import InputError
 from pipeline.jmx_truth import HOW, read_jmx
-from pipeline.lake import Lake, write_text
+from pipeline.lake import Lake
 from pipeline.session import start_session
+from pipeline.usage import of_one_cluster
 from quota_callbacks.cost_files import load_costs, spell_costs
 from quota_callbacks.request_costs import DEFAULT_COSTS
 
@@ -45,26 +45,27 @@ NO_TRUTH = (
 @click.option(
     "--against", metavar="FILE", help="The costs_file in force, where there is one.  [default: the shipped costs]"
 )
-@click.option("--cluster", metavar="ID", help="Whose usage, where the lake has that of several clusters.")
-@click.option(
-    "--interval", type=click.IntRange(1, 3600), default=METHOD.interval_s, show_default=True, metavar="SECONDS",
-    help="Usage and truth are compared in sums over this time.",
+@CLUSTER
+@number_option(
+    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Usage and truth are compared in sums over this time.",
+    metavar="SECONDS", to="interval_s",
 )  # fmt: skip
-@click.option(
-    "--held-out", type=click.FloatRange(0.01, 0.9), default=METHOD.held_out, show_default=True, metavar="SHARE",
-    help="Of the intervals, every so-and-so-manieth: for the error, and not for the fit.",
+@number_option(
+    "--held-out", click.FloatRange(0.01, 0.9), METHOD.held_out,
+    "This part of the intervals is for the error, and not for the fit.", metavar="SHARE",
 )  # fmt: skip
-@click.option(
-    "--least-samples", type=click.IntRange(2), default=METHOD.least_samples, show_default=True, metavar="INTERVALS",
-    help="An API with fewer is not fitted.",
+@number_option(
+    "--least-samples", click.IntRange(2), METHOD.least_samples, "An API with fewer is not fitted.",
+    metavar="INTERVALS",
 )  # fmt: skip
-@click.option(
-    "--mismatch", type=click.FloatRange(0, 1), default=METHOD.mismatch, show_default=True, metavar="SHARE",
-    help="An interval in which brokers and proxies count requests that differ by more is left out.",
+@number_option(
+    "--mismatch", click.FloatRange(0, 1), METHOD.mismatch,
+    "An interval in which brokers and proxies count requests that differ by more is left out.", metavar="SHARE",
 )  # fmt: skip
-@click.option(
-    "--truth-step", type=click.FloatRange(0), default=METHOD.step_ms, show_default=True, metavar="MS",
-    help="What the truth rounds each request's time to; Kafka's LocalTimeMs to 1 ms. 0: it does not.",
+@number_option(
+    "--truth-step", click.FloatRange(0), METHOD.step_ms,
+    "What the truth rounds each request's time to; Kafka's LocalTimeMs to 1 ms. 0: it does not.",
+    metavar="MS", to="step_ms",
 )  # fmt: skip
 @spark_options
 def command(
@@ -75,11 +76,7 @@ def command(
     output: str | None,
     against: str | None,
     cluster: str | None,
-    interval: int,
-    held_out: float,
-    least_samples: int,
-    mismatch: float,
-    truth_step: float,
+    **method: Any,
 ) -> None:
     """Fit what a request costs (request_percentage) to what brokers say of their handlers' time.
 
@@ -94,17 +91,15 @@ def command(
     """
     if not truths:
         raise click.UsageError(NO_TRUTH)
-    method = Method(
-        interval_s=interval, held_out=held_out, least_samples=least_samples, mismatch=mismatch, step_ms=truth_step
-    )
+    how = Method(**method)
     kept = _in_force(against)
     session = start_session("calibrate", spark)
     tables = Lake(session, lake)
     usage = tables.read("usage", schemas.USAGE)
     truth = read_jmx(session, truths)
-    both = samples(_of_span(usage, span_of(truth), cluster), truth, method).persist()
+    both = samples(_of_span(usage, span_of(truth), cluster), truth, how).persist()
     try:
-        tables.replace("costs", calibrate(both, {**DEFAULT_COSTS, **kept}, method).coalesce(1))
+        tables.replace("costs", calibrate(both, {**DEFAULT_COSTS, **kept}, how).coalesce(1))
     finally:
         both.unpersist()
     costs = tables.read("costs", schemas.COSTS)
@@ -131,19 +126,11 @@ def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> Da
     first, last = span
     days = (sf.to_date(sf.timestamp_seconds(sf.lit(each))) for each in span)
     usage = usage.where(sf.col("date").between(*days) & sf.col("second").between(first, last))
-    if cluster is not None:
-        usage = usage.where(sf.col("cluster") == cluster)
-    clusters = sf.sort_array(sf.collect_set("cluster"))
-    (found,) = usage.agg(sf.count("*").alias("records"), clusters.alias("clusters")).collect()
+    usage, found = of_one_cluster(usage, cluster)
     if not found.records:
         begin, end = (f"{datetime.fromtimestamp(each, UTC):%Y-%m-%d %H:%M:%S}" for each in span)
         whose = f" of cluster {cluster}" if cluster is not None else ""
         raise InputError(f"there is no usage{whose} from {begin} to {end} UTC, when --truth was sampled")
-    if len(found.clusters) > 1:
-        raise InputError(
-            f"the usage is of {len(found.clusters)} clusters, {', '.join(found.clusters[:5])}; expected --cluster ID,"
-            " that of the brokers in --truth"
-        )
     return usage
 
 
@@ -166,13 +153,5 @@ def _write(session: SparkSession, output: str, costs: Mapping[int, RequestCost],
     }
     head = "The costs of requests, by headrace pipeline calibrate; for plugins.options.request_percentage.costs_file."
     text = spell_costs(costs, notes, head)
-    if "://" in output:
-        write_text(session, output, text)
-    else:
-        try:
-            draft = Path(f"{output}.draft")
-            draft.write_text(text, encoding="utf-8")
-            draft.replace(output)
-        except OSError as error:
-            raise OutputError(f"--output {output}: {error.strerror or error}") from error
+    write_file(session, output, [text])
     told(f"wrote {len(costs)} costs to {output}")

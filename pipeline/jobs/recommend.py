@@ -8,29 +8,40 @@ import click
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.cli import FROM, LAKE, TO, settings_of, spark_options, told, write_file
+from pipeline.cli import (
+    CLUSTER,
+    LAKE,
+    day_options,
+    number_option,
+    settings_of,
+    spark_options,
+    tell_usage,
+    told,
+    write_file,
+)
 from pipeline.lake import Lake, of_days
 from pipeline.quota_files import as_kafka_configs, as_toml, read_windows
 from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
 from pipeline.session import start_session
+from pipeline.usage import of_one_cluster
 from quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from datetime import date
 
     from pyspark.sql import DataFrame
 
     from pipeline.quota_files import Entity
     from pipeline.session import SparkOptions
 
+RULES = Rules()
 SHOWN = 20
 
 
 @click.command()
 @LAKE
-@FROM
-@TO
-@click.option("--cluster", metavar="ID", help="Only usage of this cluster, where the lake has several.")
+@day_options
+@CLUSTER
 @click.option(
     "--by",
     type=click.Choice([by.value for by in By]),
@@ -41,27 +52,19 @@ SHOWN = 20
 @click.option(
     "--config", metavar="FILE", type=click.Path(dir_okay=False), help="The proxy's file, for the windows of its quotas."
 )
-@click.option(
-    "--headroom",
-    type=click.FloatRange(min=1),
-    default=1.3,
-    show_default=True,
-    help="Times the 99th percentile of an entity's rate.",
-)
-@click.option(
+@number_option("--headroom", click.FloatRange(min=1), RULES.headroom, "Times the 99th percentile of an entity's rate.")
+@number_option(
     "--throttled-headroom",
-    type=click.FloatRange(min=1),
-    default=2.0,
-    show_default=True,
-    help="The same for entities that the quota has throttled: how much they wanted is not known.",
+    click.FloatRange(min=1),
+    RULES.throttled_headroom,
+    "The same for entities that the quota has throttled: how much they wanted is not known.",
 )
-@click.option(
+@number_option(
     "--allow-throttled",
-    type=click.FloatRange(min=0, max=1, max_open=True),
-    default=0.0,
-    show_default=True,
+    click.FloatRange(min=0, max=1, max_open=True),
+    RULES.allow_throttled,
+    "At most this part of an entity's seconds may be above its quota.",
     metavar="FRACTION",
-    help="At most this part of an entity's seconds may be above its quota.",
 )
 @click.option(
     "--least",
@@ -71,18 +74,15 @@ SHOWN = 20
     + ", ".join(f"{key}={DEFAULT_LEAST[key]:g}" for key in QuotaKey)
     + "]",
 )
-@click.option(
+@number_option(
     "--least-seconds",
-    type=click.IntRange(min=1),
-    default=60,
-    show_default=True,
-    help="Entities active for less have no quota of their own.",
+    click.IntRange(min=1),
+    RULES.least_seconds,
+    "Entities active for less have no quota of their own.",
 )
 @click.option("--no-default", is_flag=True, help="No quotas for the default entity.")
-@click.option(
-    "--toml", metavar="FILE", type=click.Path(dir_okay=False), help="[[quotas]] for the proxy's configuration."
-)
-@click.option("--commands", metavar="FILE", type=click.Path(dir_okay=False), help="The same as kafka-configs commands.")
+@click.option("--toml", metavar="FILE", help="[[quotas]] for the proxy's configuration.")
+@click.option("--commands", metavar="FILE", help="The same as kafka-configs commands.")
 @click.option(
     "--bootstrap-server",
     "server",
@@ -91,20 +91,19 @@ SHOWN = 20
     metavar="HOST:PORT",
     help="Where --commands are to go: the proxy. A broker would take each quota for itself alone.",
 )
-@click.option(
+@number_option(
     "--most",
-    type=click.IntRange(min=1),
-    default=10_000,
-    show_default=True,
-    help="Entities that go into --toml and --commands, the largest first.",
+    click.IntRange(min=1),
+    10_000,
+    "Entities that go into --toml and --commands, the largest first.",
 )
 @spark_options
 def command(
     *,
     spark: SparkOptions,
     lake: str,
-    first: datetime | None,
-    last: datetime | None,
+    first: date | None,
+    last: date | None,
     cluster: str | None,
     by: str,
     config: str | None,
@@ -122,9 +121,6 @@ def command(
     The table recommendations has them all; --toml and --commands have them as files. What the quotas would do to the
     same usage is what-if's to say.
     """
-    begin, end = (None if day is None else day.date() for day in (first, last))
-    if begin is not None and end is not None and begin > end:
-        raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
     rules = Rules(
         by=By(by),
         windows=DEFAULT_WINDOWS if config is None else read_windows(config),
@@ -134,10 +130,10 @@ def command(
         **factors,
     )
     tables = Lake(start_session("recommend", spark), lake)
-    usage = of_days(tables.read("usage", schemas.USAGE), begin, end)
-    if cluster is not None:
-        usage = usage.where(sf.col("cluster") == cluster)
-    if not _looked_at(usage, tables, cluster):
+    usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
+    tell_usage(what)
+    if not what.records:
+        told("nothing is recommended, and nothing was written")
         return
     needs = needs_of(usage, rules).persist()
     try:
@@ -165,30 +161,6 @@ def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:
             raise click.BadParameter(f"--least {name}={value}: {error}; expected a rate of one of {known}") from error
         least[key] = rate
     return least
-
-
-def _looked_at(usage: DataFrame, tables: Lake, cluster: str | None) -> bool:
-    """Whether there is anything; says what there is."""
-    size = sf.col("request_bytes") + sf.col("response_bytes")
-    found = usage.agg(
-        sf.count("*").alias("records"),
-        sf.count_distinct("cluster").alias("clusters"),
-        sf.coalesce(sf.sum(sf.when(sf.col("user").isNull(), size)), sf.lit(0)).alias("unattributed"),
-        sf.date_format(sf.timestamp_seconds(sf.min("second")), "yyyy-MM-dd HH:mm").alias("since"),
-        sf.date_format(sf.timestamp_seconds(sf.max("second")), "yyyy-MM-dd HH:mm").alias("until"),
-    ).collect()[0]
-    if not found.records:
-        where = "" if cluster is None else f" of cluster {cluster}"
-        told(
-            f"there is no usage{where} in {tables.root} on these days: nothing is recommended, and nothing was written"
-        )
-        return False
-    told(f"{found.records:,} records from {found.since} to {found.until} UTC")
-    if found.unattributed:
-        told(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
-    if found.clusters > 1:
-        told(f"they are of {found.clusters:,} clusters, and summed up over these; --cluster takes one")
-    return True
 
 
 def _say(found: DataFrame) -> None:
@@ -226,8 +198,8 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
         )
         told(f"{left_out:,} smaller entities are left out of the files (--most {most})")
     if toml is not None:
-        write_file(toml, [*head, "\n", as_toml(quotas)])
+        write_file(found.sparkSession, toml, [*head, "\n", as_toml(quotas)])
         told(f"the quotas are in {toml}")
     if commands is not None:
-        write_file(commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
+        write_file(found.sparkSession, commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
         told(f"the commands are in {commands}")

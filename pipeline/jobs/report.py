@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline import schemas
-from pipeline.cli import FROM, LAKE, TO, spark_options, told, write_file
+from pipeline.cli import LAKE, day_options, spark_options, told, write_file
 from pipeline.errors import InputError, OutputError
 from pipeline.lake import Lake, exists
 from pipeline.report import TITLE, Days, report
 from pipeline.session import start_session
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from pipeline.session import SparkOptions
 
 TABLES = {
@@ -32,31 +34,25 @@ TABLES = {
 
 @click.command()
 @LAKE
-@FROM
-@TO
-@click.option("--output", required=True, metavar="FILE", type=click.Path(dir_okay=False), help="The HTML file.")
+@day_options
+@click.option("--output", required=True, metavar="FILE", help="The HTML file, here or in any store.")
 @click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Its title.")
 @spark_options
-def command(
-    *, spark: SparkOptions, lake: str, output: str, first: datetime | None, last: datetime | None, title: str
-) -> None:
+def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, last: date | None, title: str) -> None:
     """Write one HTML file with plots and tables, which opens anywhere: it loads nothing and runs no scripts.
 
     What was used, by whom, who was throttled; beside it what recommend, what-if, rollup, calibrate and anomalies have
     put into the lake; and how complete the records are. A table that is not there is a sentence that says which job
     makes it. Days and times are UTC. A file that is there is replaced.
     """
-    days = Days(first=first and first.date(), last=last and last.date())
-    if days.first is not None and days.last is not None and days.first > days.last:
-        raise click.UsageError(f"--from {days.first} is after --to {days.last}; expected a first and a last day")
     folder = Path(output).absolute().parent
-    if not folder.is_dir():  # said before minutes of work, not after them
+    if "://" not in output and not folder.is_dir():  # said before minutes of work, not after them
         raise OutputError(f"--output {output}: there is no folder {folder}; make it, or give another file")
     session = start_session("report", spark)
     if not exists(session, lake):
         raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest makes it")
     there = Lake(session, lake)
     tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
-    page = report(tables, made=datetime.now(UTC), days=days, title=title)
-    write_file(output, [page])
+    page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title)
+    write_file(session, output, [page])
     told(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")

@@ -12,7 +12,7 @@ import click
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.cli import FROM, LAKE, TO, spark_options, told, write_file
+from pipeline.cli import LAKE, day_options, spark_options, told, write_file
 from pipeline.lake import Lake, of_days, read_text
 from pipeline.prices import read_prices
 from pipeline.rollup import Period, bill, by_day, by_hour, read_teams
@@ -20,7 +20,7 @@ from pipeline.session import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from datetime import date, datetime
+    from datetime import date
 
     from pyspark.sql import DataFrame, Row
 
@@ -32,8 +32,7 @@ SHOWN = 20
 
 @click.command()
 @LAKE
-@FROM
-@TO
+@day_options
 @click.option("--teams", metavar="PATH", help="CSV with the columns user, client_id and team, here or in any store.")
 @click.option("--prices", metavar="FILE", type=click.Path(dir_okay=False), help="A price sheet: makes the bill.")
 @click.option(
@@ -49,8 +48,8 @@ def command(
     *,
     spark: SparkOptions,
     lake: str,
-    first: datetime | None,
-    last: datetime | None,
+    first: date | None,
+    last: date | None,
     teams: str | None,
     prices: str | None,
     per: str,
@@ -63,14 +62,11 @@ def command(
     """
     if output is not None and prices is None:
         raise click.UsageError("--output is where the bill goes, and without --prices there is none")
-    begin, end = (None if day is None else day.date() for day in (first, last))
-    if begin is not None and end is not None and begin > end:
-        raise click.UsageError(f"--from {begin} is after --to {end}; expected a first and a last day")
     sheet = None if prices is None else read_prices(prices)
     tables = Lake(start_session("rollup", spark), lake)
-    _roll_up(tables, begin, end, teams)
+    _roll_up(tables, first, last, teams)
     if sheet is not None:
-        _bill(tables, begin, end, sheet, Period(per), output)
+        _bill(tables, first, last, sheet, Period(per), output)
 
 
 def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | None) -> None:
@@ -121,7 +117,7 @@ def _bill(
     there = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
     lines = of_days(there, first, last)
     if output is not None:
-        write_file(output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
+        write_file(tables.spark, output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
         told(f"the bill is in {output}")
     _say_totals(lines, sheet, period)
 

@@ -8,16 +8,19 @@ import click
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.cli import spark_options, told
+from pipeline.cli import CLUSTER, day_options, spark_options, tell_usage, told
 from pipeline.errors import InputError
 from pipeline.events import events_of
-from pipeline.lake import Lake, exists
+from pipeline.lake import Lake, exists, of_days
 from pipeline.quota_files import read_quotas
 from pipeline.session import start_session
 from pipeline.traces import read_trace
+from pipeline.usage import of_one_cluster
 from pipeline.what_if import decide, fixed_quotas, what_if
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from pyspark.sql import DataFrame, SparkSession
 
     from pipeline.session import SparkOptions
@@ -30,8 +33,8 @@ SHOWN = 20
 @click.option(
     "--quotas", metavar="FILE", type=click.Path(dir_okay=False), help="Its [[quotas]] and windows are asked about."
 )
-@click.option("--from", "first", metavar="DATE", help="The first day, such as 2026-11-01.")
-@click.option("--to", "last", metavar="DATE", help="The last day.")
+@day_options
+@CLUSTER
 @click.option(
     "--trace", metavar="PATH", help="Instead of the lake: a trace of headrace replay, which has its own quotas."
 )
@@ -44,8 +47,9 @@ def command(
     spark: SparkOptions,
     lake: str | None,
     quotas: str | None,
-    first: str | None,
-    last: str | None,
+    first: date | None,
+    last: date | None,
+    cluster: str | None,
     trace: str | None,
     output: str | None,
 ) -> None:
@@ -65,11 +69,11 @@ def command(
         raise click.UsageError("expected --lake and --quotas, or --trace and --output")
     changes, windows = read_quotas(quotas)
     tables = Lake(start_session("what-if", spark), lake)
-    usage = tables.read("usage", schemas.USAGE)
-    if first is not None:
-        usage = usage.where(sf.col("date") >= sf.lit(first).cast("date"))
-    if last is not None:
-        usage = usage.where(sf.col("date") <= sf.lit(last).cast("date"))
+    usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
+    tell_usage(what)
+    if not what.records:
+        told("nothing is asked of it, and nothing was written")
+        return
     tables.replace("what_if", what_if(events_of(usage), fixed_quotas(changes, windows)))
     _say(tables.read("what_if", schemas.WHAT_IF))
 
@@ -98,9 +102,11 @@ def _say(answer: DataFrame) -> None:
 def _trace(session: SparkSession, path: str, output: str) -> None:
     if not exists(session, path):
         raise InputError(f"--trace {path} does not exist")
+    if exists(session, output):
+        raise InputError(f"--output {output} is there already; remove it, or give another")
     numbered = session.sparkContext.textFile(path).zipWithIndex().map(lambda each: (each[1] + 1, each[0]))
     lines = session.createDataFrame(numbered, "order long, value string")
     events, quotas = read_trace(lines)
     decided = decide(events, quotas).join(lines, "order").orderBy("order")
-    decided.select("order", "value", "throttle_time_ms", "accepted", "entity").write.mode("overwrite").parquet(output)
+    decided.select("order", "value", "throttle_time_ms", "accepted", "entity").write.parquet(output)
     told(f"{session.read.parquet(output).count():,} events decided, in {output}")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as sf
 
 from pipeline.instances import instances
+from pipeline.usage import over_quotas
 from quota_callbacks.usage_records import Kind
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _sum(name: str) -> Column:
 
 def hourly(usage: DataFrame) -> DataFrame:
     """Usage by ``start``, the first second of its hour, and sender: `MEASURES`, ``records``, first and last second."""
-    over_keys = {name: _over_keys(name) for name in ("throttled", "refused")}
+    over_keys = {name: over_quotas(name) for name in ("throttled", "refused")}
     return (
         usage.withColumns(over_keys)
         .groupBy(_start(sf.col("second"), HOUR_S), *_SENDER)
@@ -84,12 +85,6 @@ def hourly(usage: DataFrame) -> DataFrame:
             *(_sum(name) for name in MEASURES),
         )
     )
-
-
-def _over_keys(name: str) -> Column:
-    """A map's values together."""
-    values = sf.map_values(sf.col(name))
-    return sf.coalesce(sf.aggregate(values, sf.lit(0).cast("long"), lambda total, each: total + each), sf.lit(0))
 
 
 def overall(hours: DataFrame) -> Numbers:

@@ -11,6 +11,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
+from pipeline.api_names import api_name
 from quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
@@ -25,22 +26,6 @@ MAX_TEXT: Final = 600
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
 """Unicode's categories: controls, formats, private, unassigned, surrogates, line and paragraph separators."""
-
-API_NAMES: Final = {
-    0: "Produce", 1: "Fetch", 2: "ListOffsets", 3: "Metadata", 8: "OffsetCommit", 9: "OffsetFetch",
-    10: "FindCoordinator",
-    11: "JoinGroup", 12: "Heartbeat", 13: "LeaveGroup", 14: "SyncGroup", 15: "DescribeGroups", 16: "ListGroups",
-    17: "SaslHandshake", 18: "ApiVersions", 19: "CreateTopics", 20: "DeleteTopics", 21: "DeleteRecords",
-    22: "InitProducerId", 23: "OffsetForLeaderEpoch", 24: "AddPartitionsToTxn", 25: "AddOffsetsToTxn", 26: "EndTxn",
-    28: "TxnOffsetCommit", 29: "DescribeAcls", 30: "CreateAcls", 31: "DeleteAcls", 32: "DescribeConfigs",
-    33: "AlterConfigs", 34: "AlterReplicaLogDirs", 35: "DescribeLogDirs", 36: "SaslAuthenticate",
-    37: "CreatePartitions",
-    42: "DeleteGroups", 43: "ElectLeaders", 44: "IncrementalAlterConfigs", 47: "OffsetDelete",
-    48: "DescribeClientQuotas", 49: "AlterClientQuotas", 60: "DescribeCluster", 61: "DescribeProducers",
-    65: "DescribeTransactions", 66: "ListTransactions", 68: "ConsumerGroupHeartbeat", 69: "ConsumerGroupDescribe",
-    75: "DescribeTopicPartitions", 78: "ShareFetch", 79: "ShareAcknowledge",
-}  # fmt: skip
-"""As Kafka's protocol guide has them; what is not here is told by its number."""
 
 
 def name(given: str | None, none: str = NOTHING) -> str:
@@ -67,7 +52,7 @@ def api(key: int | None) -> str:
     """The name of an API key."""
     if key is None:
         return NOTHING
-    return API_NAMES.get(key, f"API {key}")
+    return api_name(key)
 
 
 def count(value: float | None) -> str:

@@ -18,7 +18,7 @@ from pipeline import schemas
 from pipeline.cli import pipeline
 from pipeline.events import events_of
 from pipeline.lake import Lake
-from pipeline.quota_files import as_kafka_configs, as_toml, entity_of
+from pipeline.quota_files import as_kafka_configs, as_toml
 from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, demand, rates, recommend, rounded_up
 from pipeline.what_if import fixed_quotas, what_if
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
@@ -320,6 +320,11 @@ QUOTAS = {
 }
 
 
+def entity_of(*names: str | None) -> QuotaEntity:
+    user, client_id = (DEFAULT if name == str(DEFAULT) else name for name in names)
+    return QuotaEntity(user=user, client_id=client_id)
+
+
 def test_the_tables_are_a_configuration_that_says_the_same(tmp_path: Path) -> None:
     (tmp_path / "quotas.toml").write_text(as_toml(QUOTAS), encoding="utf-8")
     quotas, _ = load_quotas(tmp_path / "quotas.toml")
@@ -374,12 +379,16 @@ def run(lake: str | Path, *arguments: str) -> Result:
     return CliRunner().invoke(pipeline, ["recommend", "--lake", str(lake), *arguments])
 
 
+FIRST = ("--cluster", "cluster-1")
+
+
 @pytest.fixture(scope="module")
 def lake(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lake:
     tables = Lake(spark, str(tmp_path_factory.mktemp("lake")))
     records = [
         *produced("small user", dict.fromkeys(range(60), 1_100_000)),
-        *produced("large", dict.fromkeys(range(60), 2_200_000), cluster="cluster-2"),
+        *produced("large", dict.fromkeys(range(60), 2_200_000)),
+        *produced("elsewhere", dict.fromkeys(range(60), 3_300_000), cluster="cluster-2"),
         *produced("brief", {0: 1000}),
         record(user=None, client_id=None, request_bytes=10, response_bytes=5),
     ]
@@ -394,11 +403,12 @@ def quotas_in(path: Path) -> dict[str, float]:
 
 def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) -> None:
     toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
-    result = run(lake.root, "--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "proxy:9192")
+    result = run(
+        lake.root, *FIRST, "--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "proxy:9192"
+    )
     assert result.exit_code == 0, result.output
     assert "122 records from 2026-09-21 13:00 to 2026-09-21 13:00 UTC" in result.output
     assert "15 bytes do not tell their sender, and are left out" in result.output
-    assert "they are of 2 clusters, and summed up over these; --cluster takes one" in result.output
     assert "3 quotas for 3 entities" in result.output
     assert "1 entities were active for less than 60 s, and have no quota of their own" in result.output
     assert "producer_byte_rate = 1500000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s" in result.output
@@ -416,7 +426,7 @@ def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) 
 
 def test_the_files_have_the_largest_and_say_what_they_lack(lake: Lake, tmp_path: Path) -> None:
     toml = tmp_path / "quotas.toml"
-    result = run(lake.root, "--no-default", "--most", "1", "--toml", str(toml))
+    result = run(lake.root, *FIRST, "--no-default", "--most", "1", "--toml", str(toml))
     assert result.exit_code == 0, result.output
     assert quotas_in(toml) == {"user=large": 2_900_000}
     assert "# 1 smaller entities are left out (--most 1); the table recommendations has them." in toml.read_text()
@@ -426,8 +436,7 @@ def test_the_files_have_the_largest_and_say_what_they_lack(lake: Lake, tmp_path:
 def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text("[quota.window]\nnum = 2\n", encoding="utf-8")
     arguments = (
-        "--cluster",
-        "cluster-1",
+        *FIRST,
         "--headroom",
         "3",
         "--no-default",
@@ -440,15 +449,22 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
         "producer_byte_rate = 3400000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s or less, over 2 s;"
         " x 3 headroom; raised to 3.4 MB/s, the least for this key" in result.output
     )
-    assert "large" not in result.output
+    assert "elsewhere" not in result.output
+
+
+def test_quotas_are_of_one_cluster(lake: Lake) -> None:
+    result = run(lake.root)
+    assert result.exit_code == 1
+    assert "the usage is of 2 clusters, cluster-1, cluster-2; expected --cluster ID, one of them" in result.output
+    assert "user=elsewhere" in run(lake.root, "--cluster", "cluster-2").output
 
 
 @pytest.mark.parametrize("days", [("--from", "2026-09-22"), ("--to", "2026-09-20"), ("--cluster", "cluster-3")])
 def test_no_usage_is_no_error_and_leaves_what_is_there(
     spark: SparkSession, lake: Lake, tmp_path: Path, days: Iterable[str]
 ) -> None:
-    assert run(lake.root, "--no-default").exit_code == 0
-    result = run(lake.root, *days, "--toml", str(tmp_path / "quotas.toml"))
+    assert run(lake.root, *FIRST, "--no-default").exit_code == 0
+    result = run(lake.root, *FIRST, *days, "--toml", str(tmp_path / "quotas.toml"))
     assert result.exit_code == 0, result.output
     assert "nothing is recommended, and nothing was written" in result.output
     assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 2
@@ -459,7 +475,8 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
     result = run(tmp_path)
     assert result.exit_code == 0, result.output
-    assert f"there is no usage in {tmp_path} on these days: nothing is recommended" in result.output
+    assert "there is no such usage in the lake" in result.output
+    assert "nothing is recommended, and nothing was written" in result.output
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,13 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 
+from pipeline import schemas
+from pipeline.cli import pipeline
 from pipeline.errors import InputError
 from pipeline.events import events_of
+from pipeline.lake import Lake
 from pipeline.quota_files import read_quotas
 from pipeline.traces import read_trace
 from pipeline.waiting import QUEUED, WaitingSenders
@@ -100,12 +104,26 @@ def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
         ([], "line 1: nothing, the trace is empty"),
         ([use(1, "produce", 1)], 'line 1: no "window"'),
         ([window(), use(1, "produce", 1), "{"], "line 3: not JSON"),
+        (
+            [window(), use(5, "produce", 1), use(5, "produce", 1), use(4, "produce", 1), "{"],
+            "line 4: t is 4, after a line with 5; expected times that do not go back",
+        ),
     ],
 )
 def test_a_bad_trace_is_told_by_its_line(spark: SparkSession, lines: list[Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         read_trace(lines_of(spark, *lines))
     assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 3])
+def test_times_that_go_back_are_found_wherever_the_trace_is_cut(spark: SparkSession, partitions: int) -> None:
+    trace = [window(), *(use(t_ms, "produce", 1) for t_ms in (10, 20, 30, 29, 40, 50))]
+    lines = list(enumerate(text(*trace).splitlines(), 1))
+    cut = spark.createDataFrame(spark.sparkContext.parallelize(lines, partitions), "order long, value string")
+    with pytest.raises(InputError) as caught:
+        read_trace(cut)
+    assert str(caught.value).startswith("line 5: t is 29, after a line with 30; ")
 
 
 # --- usage ---
@@ -182,6 +200,24 @@ def test_as_recorded_it_is_what_replay_says(spark: SparkSession) -> None:
     del expected["request_percentage", "bob"]  # no such quota holds him
     assert found == expected
     assert found["producer_byte_rate", "bob"][0] > 50
+
+
+def test_what_is_fetched_beyond_the_quota_comes_later_as_what_is_produced_does(spark: SparkSession) -> None:
+    """The proxy forwards a throttled Fetch, so its bytes stay recorded."""
+    records = [
+        record(NOON + second, user=user, api_key=api_key, thread_ms=0.0, **{field: 2000})
+        for second in range(60)
+        for user, api_key, field in (("producer", 0, "request_bytes"), ("consumer", 1, "response_bytes"))
+    ]
+    records = [each | {"request_bytes": 0} if each["user"] == "consumer" else each for each in records]
+    quota = change("<default>", producer_byte_rate=1000, consumer_byte_rate=1000)
+    consumer, producer = (
+        what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).orderBy("key").collect()
+    )
+    assert (consumer.key, producer.key) == ("consumer_byte_rate", "producer_byte_rate")
+    columns = ("throttled", "throttle_ms", "waits", "waited_ms", "shifted_amount", "longest_shift_ms")
+    assert [consumer[name] for name in columns] == [producer[name] for name in columns]
+    assert consumer.longest_shift_ms > 45_000
 
 
 def test_what_is_used_steadily_at_the_quota_is_not_throttled(spark: SparkSession) -> None:
@@ -303,3 +339,65 @@ def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
     late = sum(shift.amount for shift in senders.hours.values())
     total = sum(amount for _, _, amount in usages)
     assert late >= total - 2 * 22_000  # all but what the first windows took at once
+
+
+# --- the command ---
+
+
+QUOTAS = '[[quotas]]\nentity = { user = "<default>" }\nproducer_byte_rate = 1000\n'
+
+
+def ask(tmp_path: Path, *arguments: object) -> tuple[int, str]:
+    (tmp_path / "quotas.toml").write_text(QUOTAS)
+    result = CliRunner().invoke(pipeline, ["what-if", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def tables(spark: SparkSession, tmp_path: Path) -> Lake:
+    tables = Lake(spark, str(tmp_path / "lake"))
+    records = [
+        record(NOON + second, cluster=cluster, request_bytes=900) for second in range(30) for cluster in ("a", "b")
+    ]
+    tables.append("usage", usage(spark, records), "date", "hour")
+    return tables
+
+
+def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> None:
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
+    status, said = ask(tmp_path, *given)
+    assert (status, "the usage is of 2 clusters, a, b; expected --cluster ID, one of them" in said) == (1, True), said
+    status, said = ask(tmp_path, *given, "--cluster", "a")
+    assert (status, "30 records from" in said, "1 buckets, 0 of them throttled" in said) == (0, True, True), said
+
+
+def test_without_usage_the_answer_that_is_there_stays(tables: Lake, tmp_path: Path) -> None:
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")
+    assert ask(tmp_path, *given)[0] == 0
+    status, said = ask(tmp_path, *given, "--from", "2027-01-01")
+    assert (status, "nothing is asked of it, and nothing was written" in said) == (0, True), said
+    assert tables.read("what_if", schemas.WHAT_IF).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [
+        (("--from", "2026-09-22", "--to", "2026-09-21"), "--from 2026-09-22 is after --to 2026-09-21"),
+        (("--from", "2026-13-45"), "'2026-13-45' does not match the format"),
+    ],
+)
+def test_days_that_are_none_are_told(tmp_path: Path, days: tuple[str, ...], told: str) -> None:
+    status, said = ask(tmp_path, "--lake", tmp_path, "--quotas", tmp_path / "quotas.toml", *days)
+    assert (status, told in " ".join(said.split())) == (2, True), said
+
+
+def test_what_is_where_the_output_goes_stays(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text(text(window(), use(5, "produce", 1)))
+    kept = tmp_path / "output" / "thesis.txt"
+    kept.parent.mkdir()
+    kept.write_text("years of work")
+    status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", kept.parent)
+    assert (status, "is there already; remove it, or give another" in said) == (1, True), said
+    assert kept.read_text() == "years of work"
+    status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", tmp_path / "decided")
+    assert (status, "1 events decided, in" in said) == (0, True), said
