@@ -76,14 +76,16 @@ class UsageRecord(RecordHead):
 
 
 class LostRecord(RecordHead):
-    """Records that could not be written, or were removed, or had no room, and what they held, where that is known."""
+    """Records that could not be written or had no room, for one reason since that was told last, and what they held."""
 
+    first_second: int
+    """When it was first found that one of them is lost."""
     second: int
-    """When it was found that they are lost."""
+    """When it was last found."""
     records: int
-    """How many; those that had a ``sequence`` by then are missing in it."""
-    requests: int | None
-    """Null, with the bytes, where it is no longer known what the records held."""
-    request_bytes: int | None
-    response_bytes: int | None
+    """How many. They have no ``sequence``, but for those that a topic's producer took and the cluster then did not:
+    these are missing in it, too."""
+    requests: int
+    request_bytes: int
+    response_bytes: int
     reason: str

@@ -52,8 +52,6 @@ class UsageRecords:
             return
         instance = instance_name(options.name, context.worker, time_ns())
         sink = open_sink(options, instance)
-        if sink.recovered:
-            log.info("usage files of writers that are gone were finished", files=sink.recovered)
         self._encoder = Encoder(instance)
         self._seconds = Seconds(options.max_rows, context.request_time_ms)
         self._topics = options.topics
@@ -119,6 +117,8 @@ class UsageRecords:
         text = "Usage records that were written, and those that were lost."
         for outcome, count in {"written": thread.written, "lost": thread.lost}.items():
             yield Metric(name="usage_records", help=text, value=count, total=True, labels={"outcome": outcome})
+        text = "Finished usage files that were removed to keep within keep_bytes."
+        yield Metric(name="usage_files_removed", help=text, value=thread.removed_files, total=True)
         text = "Requests whose sender usage records do not tell, since more came in a second than max_rows."
         yield Metric(name="usage_unattributed_requests", help=text, value=seconds.unattributed, total=True)
 

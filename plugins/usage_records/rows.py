@@ -66,13 +66,19 @@ class Losses:
         self.request_bytes = 0
         self.response_bytes = 0
 
-    def add(self, rows: Rows) -> None:
-        """Count the records of ``rows`` as lost."""
-        self.records += len(rows)
-        for row in rows.values():
-            self.requests += row.requests
-            self.request_bytes += row.request_bytes
-            self.response_bytes += row.response_bytes
+    def add(self, row: Row) -> None:
+        """Count ``row`` as lost."""
+        self.records += 1
+        self.requests += row.requests
+        self.request_bytes += row.request_bytes
+        self.response_bytes += row.response_bytes
+
+    def merge(self, other: Losses) -> None:
+        """Count what ``other`` has counted, too."""
+        self.records += other.records
+        self.requests += other.requests
+        self.request_bytes += other.request_bytes
+        self.response_bytes += other.response_bytes
 
 
 class Seconds:
@@ -131,7 +137,8 @@ class Seconds:
             if self.waiting_rows and self.waiting_rows + len(rows) > self.max_rows * WAITING_SECONDS:
                 if self.dropped is None:
                     self.dropped = Losses()
-                self.dropped.add(rows)
+                for row in rows.values():
+                    self.dropped.add(row)
             else:
                 self.finished.append((self.second, rows))
                 self.waiting_rows += len(rows)
