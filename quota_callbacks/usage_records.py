@@ -60,7 +60,8 @@ class UsageRecord(RecordHead):
     request_bytes: int
     response_bytes: int
     thread_ms: float
-    """Estimated time of the broker's request handlers (the cost model of ``request_percentage``)."""
+    """What ``request_percentage`` has charged, or would have if it held the sender: the cost model's estimate of the
+    broker's request handlers and the proxy's own thread time; 0 for what this quota exempts and what had no reply."""
     broker_ms: float
     """Time between the requests' forwarding and their replies, waiting included."""
     mutations: int

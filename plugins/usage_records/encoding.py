@@ -60,7 +60,7 @@ class Encoder:
             "errors": row.errors,
             "request_bytes": row.request_bytes,
             "response_bytes": row.response_bytes,
-            "thread_ms": round(row.thread_ms, 6),
+            "thread_ms": row.thread_ns / 1e6,
             "broker_ms": round(row.broker_s * 1000, 6),
             "mutations": row.mutations,
             "producer_ids": row.producer_ids,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from plugins.usage_records.writer_thread import Sink
-    from quota_callbacks.requests import ClusterMetadata, Request
+    from quota_callbacks.requests import ClusterMetadata, Connection, Request
 
 log = structlog.get_logger("headrace.usage_records")
 
@@ -80,6 +80,12 @@ class UsageRecords:
         return tuple(
             Interest(api_key=api_key, end_only=not (self._topics and api_key == PRODUCE)) for api_key in _EVERY_API
         )
+
+    @hookimpl
+    def connection_opened(self, connection: Connection) -> None:
+        """Have the proxy's own thread time measured, which is part of what a request costs."""
+        if self._thread is not None:
+            connection.measure_thread_time = True
 
     @hookimpl
     def request_received(self, request: Request) -> None:

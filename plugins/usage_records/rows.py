@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from quota_callbacks.request_percentage import is_exempt
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -33,7 +35,7 @@ class Row:
         "request_bytes",
         "requests",
         "response_bytes",
-        "thread_ms",
+        "thread_ns",
         "throttle_ms",
         "throttled",
     )
@@ -45,7 +47,7 @@ class Row:
         self.response_bytes = 0
         self.mutations = 0
         self.producer_ids = 0
-        self.thread_ms = 0.0
+        self.thread_ns = 0
         self.broker_s = 0.0
         self.throttle_ms: dict[str, int] | None = None
         self.throttled: dict[str, int] | None = None
@@ -108,7 +110,8 @@ class Seconds:
         row.response_bytes += request.response_bytes
         if request.reply_s is not None and request.forwarded_s is not None:
             row.broker_s += request.reply_s - request.forwarded_s
-            row.thread_ms += self._request_time_ms(request) or 0.0
+        charged_ns = request.charged_thread_ns
+        row.thread_ns += self._thread_ns(request) if charged_ns is None else charged_ns
         if request.error is not None or request.refused_code:
             row.errors += 1
         if request.mutations is not None and request.forwarded_s is not None and not request.validate_only:
@@ -152,6 +155,14 @@ class Seconds:
         finished, self.finished, self.waiting_rows = self.finished, [], 0
         dropped, self.dropped = self.dropped, None
         return finished, dropped
+
+    def _thread_ns(self, request: Request) -> int:
+        """What ``request_percentage`` would have charged, had it held the sender."""
+        if request.forwarded_s is None or (request.reply_s is None and request.acks != 0):
+            return 0
+        connection = request.connection
+        own_ns, connection.thread_ns = connection.thread_ns, 0
+        return 0 if is_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
 
     def _row(self, name: RowName) -> Row:
         row = self.rows.get(name)

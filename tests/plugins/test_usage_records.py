@@ -69,7 +69,7 @@ def test_a_seconds_requests_are_one_row_for_each_sender_and_api() -> None:
     assert set(rows) == {("alice", "app", 0, None), ("alice", "app", 1, None), ("alice", "other", 0, None)}
     row = rows["alice", "app", 0, None]
     assert (row.requests, row.request_bytes, row.response_bytes) == (2, 150, 80)
-    assert (row.thread_ms, row.broker_s) == (1.0, 0.5)
+    assert (row.thread_ns, row.broker_s) == (1_000_000, 0.5)
 
 
 def test_the_present_second_is_not_taken() -> None:
@@ -84,7 +84,40 @@ def test_what_has_no_reply_costs_no_broker_time() -> None:
     sums = seconds()
     sums.add(request(error="upstream closed", reply_s=None, completed_s=None, response_bytes=0), 7)
     row = only(sums.take(8)[0][0][1])
-    assert (row.requests, row.errors, row.thread_ms, row.broker_s) == (1, 1, 0.0, 0.0)
+    assert (row.requests, row.errors, row.thread_ns, row.broker_s) == (1, 1, 0, 0.0)
+
+
+def test_the_proxys_own_time_belongs_to_the_next_request_that_is_answered() -> None:
+    sums = seconds()
+    made = request()
+    made.connection.thread_ns = 300
+    lost = Request(made.connection, PRODUCE, 9, 2, "app", 100, 10.0)
+    lost.forwarded_s = 10.0
+    sums.add(lost, 7)
+    sums.add(made, 7)
+    assert only(sums.take(8)[0][0][1]).thread_ns == 500_300
+    assert made.connection.thread_ns == 0
+
+
+def test_what_was_charged_is_told_and_not_taken_again() -> None:
+    sums = seconds()
+    made = request(charged_thread_ns=70)
+    made.connection.thread_ns = 300
+    sums.add(made, 7)
+    assert only(sums.take(8)[0][0][1]).thread_ns == 70
+    assert made.connection.thread_ns == 300, "to be charged with the next one"
+
+
+@pytest.mark.parametrize(
+    "exempt",
+    [{"api_key": PRODUCE, "acks": 0, "reply_s": None}, {"api_key": 27}, {"api_key": 36, "authenticating": True}],
+)
+def test_what_is_exempt_takes_no_thread_time(exempt: dict[str, Any]) -> None:
+    sums = seconds()
+    made = request(**exempt)
+    made.connection.thread_ns = 300
+    sums.add(made, 7)
+    assert (only(sums.take(8)[0][0][1]).thread_ns, made.connection.thread_ns) == (0, 0)
 
 
 def test_throttles_and_refusals_are_told_by_quota_and_shadows_are_not() -> None:
