@@ -122,14 +122,21 @@ class Seconds:
             _limited(row, request, request.reason.quota)
 
     def add_topics(self, user: str, client_id: str, api_key: int, batches: Sequence[RecordBatch]) -> None:
-        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics.
+        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics, as far as
+        there is room for rows: what is beyond stays with its sender.
 
         Called behind `add`, for the same request.
         """
-        rest = self._row((user, client_id, api_key, None))
+        rows = self.rows
+        rest = rows.get((user, client_id, api_key, None)) or rows[None, None, api_key, None]
         for batch in batches:
             topic = batch[0]
-            row = self._row((user, client_id, api_key, topic if isinstance(topic, str) else topic.hex()))
+            name = (user, client_id, api_key, topic if isinstance(topic, str) else topic.hex())
+            row = rows.get(name)
+            if row is None:
+                if len(rows) >= self.max_rows:
+                    continue
+                row = rows[name] = Row()
             row.request_bytes += batch[2]
             rest.request_bytes -= batch[2]
 
@@ -170,8 +177,7 @@ class Seconds:
 
     def _new_row(self, name: RowName) -> Row:
         if len(self.rows) >= self.max_rows:
-            if name[3] is None:
-                self.unattributed += 1
+            self.unattributed += 1
             name = (None, None, name[2], None)
             row = self.rows.get(name)
             if row is not None:

@@ -151,6 +151,22 @@ def test_bytes_by_topic_leave_totals_as_they_are() -> None:
     assert sum(row.requests for row in rows.values()) == 1
 
 
+def test_bytes_of_topics_beyond_max_rows_stay_with_their_sender() -> None:
+    sums = seconds(max_rows=2)
+    sums.add(request(request_bytes=1000), 7)
+    sums.add_topics("alice", "app", PRODUCE, [("a", 0, 300, 5), ("b", 0, 500, 5), ("a", 1, 100, 5)])
+    rows = sums.rows
+    assert {name: row.request_bytes for name, row in rows.items()} == {
+        ("alice", "app", 0, None): 600,
+        ("alice", "app", 0, "a"): 400,
+    }
+    assert sums.unattributed == 0
+    sums.add(request(client_id="late", request_bytes=1000), 7)
+    sums.add_topics("alice", "late", PRODUCE, [("a", 0, 300, 5)])
+    assert rows[None, None, 0, None].request_bytes == 1000
+    assert sums.unattributed == 1, "counted once"
+
+
 def test_beyond_max_rows_only_the_sender_is_not_told() -> None:
     sums = seconds(max_rows=3)
     for number in range(10):
