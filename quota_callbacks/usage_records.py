@@ -65,9 +65,9 @@ class UsageRecord(RecordHead):
     broker_ms: float
     """Time between the requests' forwarding and their replies, waiting included."""
     mutations: int
-    """Partitions that were to be created, deleted or added, of requests that were not refused."""
+    """Partitions that were created, deleted or added, where a ``controller_mutation_rate`` holds the sender; else 0."""
     producer_ids: int
-    """Producer ids that were new in the window, where ``producer_ids_rate`` holds the sender."""
+    """Producer ids that were new in the window, where a ``producer_ids_rate`` holds the user; else 0."""
     throttle_ms: dict[str, int]
     """Of the requests' longest throttles, by the quota key that asked for them; held requests included."""
     throttled: dict[str, int]

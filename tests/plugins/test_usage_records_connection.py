@@ -1,12 +1,16 @@
-"""Thread time in usage records is what ``request_percentage`` charges, or would."""
+"""What usage records tell of a connection's requests: thread time is what ``request_percentage`` charges, or would;
+mutations and producer ids are told where the page says."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
+from config.loading import load_quotas
 from plugins.usage_records.plugin import UsageRecords
 from proxy.wire.apis import ApiKey
 from quota_callbacks.buckets import RateBucket
@@ -14,11 +18,12 @@ from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from quota_callbacks.request_percentage import PERCENT_PER_NS
-from tests.proxy.playbook import open_book, reply, request
+from tests.proxy.mutation_script import create, created
+from tests.proxy.playbook import open_book, read_reply, reply, request
+from tests.proxy.test_producer_ids import produce
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from trio.testing import MockClock
 
@@ -125,3 +130,24 @@ async def test_paced_requests_tell_what_was_settled(usage: ToFolder, autojump_cl
         bucket = book.house.hooks.quotas.bucket(KEY, "ANONYMOUS", "c")
         assert isinstance(bucket, RateBucket)
         assert usage.thread_ns * PERCENT_PER_NS == pytest.approx(bucket._rate._total)
+
+
+async def test_with_the_pages_quotas_mutations_and_producer_ids_are_told_of_all(
+    usage: ToFolder, tmp_path: Path, autojump_clock: MockClock
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "usage-records.md").read_text(encoding="utf-8")
+    (quotas,) = re.findall(r"```toml\n(\[\[quotas.*?)```", page, re.DOTALL)
+    file = tmp_path / "quotas.toml"
+    file.write_text(quotas, encoding="utf-8")
+    told = []
+    for entities in ({}, load_quotas(file)[0]):
+        flat = [(key, entity, quota) for entity, each in entities.items() for key, quota in each.items()]
+        async with open_book(plugins={"usage": usage}, quotas=flat) as book:
+            answer = await book.round_trip(create(5, ("new", 3)), created(5, "new"))
+            assert read_reply(ApiKey.CREATE_TOPICS, 5, answer)["throttle_time_ms"] == 0
+            await book.round_trip(produce(2, 7, 8, 7), reply(PRODUCE, 9, 2))
+            await trio.testing.wait_all_tasks_blocked()
+        assert usage._seconds is not None
+        rows, usage._seconds.rows = usage._seconds.rows, {}
+        told.append((sum(row.mutations for row in rows.values()), sum(row.producer_ids for row in rows.values())))
+    assert told == [(0, 0), (3, 2)]
