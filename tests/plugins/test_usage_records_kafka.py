@@ -13,20 +13,14 @@ from plugins.usage_records.encoding import Encoder
 from plugins.usage_records.kafka_topic import KafkaSink
 from plugins.usage_records.rows import Seconds
 from plugins.usage_records.writer_thread import WriterThread
-from quota_callbacks.requests import Address, Connection, Request
 from tests.faults.waiting import wait_until
+from tests.plugins.usage_rows import request
 
 if TYPE_CHECKING:
+    from quota_callbacks.requests import Request
     from testbed.cluster import KafkaCluster
 
 NOWHERE = "127.0.0.1:9"
-
-
-def request(client_id: str, size: int = 100) -> Request:
-    connection = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1), user="alice")
-    made = Request(connection, 0, 9, 1, client_id, size, 10.0)
-    made.forwarded_s, made.reply_s, made.completed_s = 10.0, 10.25, 10.5
-    return made
 
 
 class Writing:
@@ -86,7 +80,7 @@ def read(cluster: KafkaCluster, topic: str, count: int) -> list[dict[str, Any]]:
 
 def test_a_record_that_librdkafka_refuses_is_lost_alone() -> None:
     writing = Writing("t", NOWHERE, message_max_bytes="1000")
-    writing.write(request("small"), request("x" * 2000, size=70))
+    writing.write(request(client_id="small"), request(client_id="x" * 2000, request_bytes=70))
     assert (writing.thread.written, writing.thread.lost) == (2, 1)
     assert not writing.thread._untold
     assert not writing.sink.takes_marks, "the mark is on its way"
@@ -94,8 +88,8 @@ def test_a_record_that_librdkafka_refuses_is_lost_alone() -> None:
 
 def test_where_there_is_no_room_no_number_is_taken() -> None:
     writing = Writing("t", NOWHERE, queue_buffering_max_messages="1")
-    writing.write(request("a"), request("b"))
-    writing.write(request("c"))
+    writing.write(request(client_id="a"), request(client_id="b"))
+    writing.write(request(client_id="c"))
     assert writing.thread.lost == 2
     assert writing.thread._encoder.sequence == 2
     assert writing.thread._untold
@@ -106,7 +100,7 @@ def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
     writing = Writing("t", NOWHERE, message_timeout_ms="50", linger_ms="0")
     for _ in range(5):
         lost = writing.thread.lost
-        writing.write(request("a", size=100))
+        writing.write(request(client_id="a", request_bytes=100))
         writing.waits_for(lost + 1)
     assert writing.thread._encoder.sequence <= 10, "each a record or a mark that failed"
     marks: list[Any] = []
@@ -119,13 +113,13 @@ def test_after_a_fatal_error_there_is_a_new_producer(kafka: KafkaCluster) -> Non
     """A broker that refuses a batch makes a gap, which a producer that must have none does not outlive."""
     topic = make_topic(kafka, max_message_bytes="1000")
     writing = Writing(topic, kafka.bootstrap_servers, enable_gapless_guarantee="true", compression_type="none")
-    writing.write(request("before"))
+    writing.write(request(client_id="before"))
     wait_until(lambda: writing.write() or not len(writing.sink._producer), "it has arrived")
     first = writing.sink._producer
-    writing.write(request("x" * 2000, size=70))
+    writing.write(request(client_id="x" * 2000, request_bytes=70))
     writing.waits_for(1)
     wait_until(lambda: writing.write() or writing.sink._producer is not first, "the producer is made anew")
-    writing.write(request("after"))
+    writing.write(request(client_id="after"))
     wait_until(lambda: writing.write() or not len(writing.sink._producer), "it has arrived")
     records = read(kafka, topic, 3)
     assert sorted(each.get("client_id", each["kind"]) for each in records) == ["after", "before", "lost"]
