@@ -247,6 +247,7 @@ class ReplyRelay:
         authentication = self._connection.authentication
         if authentication is not None and exchange.connection.authenticating:
             authentication.answered(exchange.api_key)
+            exchange.authenticating = exchange.connection.authenticating
         if exchange.mutations is None:  # of those, what the broker refused is to be known first
             judge_reply(self._connection, exchange, now_s)
         self._current = exchange

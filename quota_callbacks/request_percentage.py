@@ -100,6 +100,7 @@ class RequestPercentage:
         connection = request.connection
         nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
         own_ns, connection.thread_ns = connection.thread_ns, 0
+        request.charged_thread_ns = nanos + own_ns
         reservation = take_reservation(request, KEY, RateBucket)
         if reservation is not None:
             held, reserved = reservation
@@ -117,7 +118,7 @@ class RequestPercentage:
     def _exempt(self, request: Request, now_ms: int) -> None:
         connection = request.connection
         nanos = round((self._request_time_ms(request) or 0.0) * 1e6) + connection.thread_ns
-        connection.thread_ns = 0
+        connection.thread_ns = request.charged_thread_ns = 0
         self._quotas.exempt_request_time.record(nanos * PERCENT_PER_NS, now_ms)
 
 
@@ -133,7 +134,7 @@ def is_exempt(request: Request) -> bool:
     """Whether no quota counts the time of ``request``."""
     api_key = request.api_key
     if api_key in SASL:
-        return request.connection.authenticating
+        return request.authenticating or request.connection.authenticating
     return api_key in BETWEEN_BROKERS or (api_key == PRODUCE and request.acks == 0)
 
 

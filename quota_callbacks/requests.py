@@ -102,10 +102,12 @@ class Request:
         "acks",
         "api_key",
         "api_version",
+        "authenticating",
         "batches",
         "batches_left_out",
         "body",
         "broker_throttle_ms",
+        "charged_thread_ns",
         "client_id",
         "completed_s",
         "connection",
@@ -181,6 +183,11 @@ class Request:
         """When its head was handed on to the broker; ``None`` when the proxy answered alone."""
         self.reply_s: float | None = None
         """When the reply's first byte was read."""
+        self.authenticating = False
+        """Whether the connection was `Connection.authenticating` when the reply came."""
+        self.charged_thread_ns: int | None = None
+        """The thread time that ``request_percentage`` has charged with it, the proxy's own included; 0 where it is
+        exempt, ``None`` where this quota does not hold the sender. *Callbacks may write.*"""
         self.completed_s: float | None = None
         """When the reply's last byte was handed to the client."""
         self.response_bytes = 0

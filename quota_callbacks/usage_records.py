@@ -60,13 +60,14 @@ class UsageRecord(RecordHead):
     request_bytes: int
     response_bytes: int
     thread_ms: float
-    """Estimated time of the broker's request handlers (the cost model of ``request_percentage``)."""
+    """What ``request_percentage`` has charged, or would have if it held the sender: the cost model's estimate of the
+    broker's request handlers and the proxy's own thread time; 0 for what this quota exempts and what had no reply."""
     broker_ms: float
     """Time between the requests' forwarding and their replies, waiting included."""
     mutations: int
-    """Partitions that were to be created, deleted or added, of requests that were not refused."""
+    """Partitions that were created, deleted or added, where a ``controller_mutation_rate`` holds the sender; else 0."""
     producer_ids: int
-    """Producer ids that were new in the window, where ``producer_ids_rate`` holds the sender."""
+    """Producer ids that were new in the window, where a ``producer_ids_rate`` holds the user; else 0."""
     throttle_ms: dict[str, int]
     """Of the requests' longest throttles, by the quota key that asked for them; held requests included."""
     throttled: dict[str, int]
@@ -76,14 +77,16 @@ class UsageRecord(RecordHead):
 
 
 class LostRecord(RecordHead):
-    """Records that could not be written, or were removed, or had no room, and what they held, where that is known."""
+    """Records that could not be written or had no room, for one reason since that was told last, and what they held."""
 
+    first_second: int
+    """When it was first found that one of them is lost."""
     second: int
-    """When it was found that they are lost."""
+    """When it was last found."""
     records: int
-    """How many; those that had a ``sequence`` by then are missing in it."""
-    requests: int | None
-    """Null, with the bytes, where it is no longer known what the records held."""
-    request_bytes: int | None
-    response_bytes: int | None
+    """How many. They have no ``sequence``, but for those that a topic's producer took and the cluster then did not:
+    these are missing in it, too."""
+    requests: int
+    request_bytes: int
+    response_bytes: int
     reason: str

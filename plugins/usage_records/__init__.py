@@ -5,6 +5,7 @@
     encoding        from rows to numbered lines
     files           rotated files, complete as soon as they have their name
     kafka_topic     a Kafka topic
+    untold          losses that the stream has not told yet, summed up
     writer_thread   takes finished seconds off the loop, hands them to a sink, and counts what could not be written
     plugin          the hooks
 

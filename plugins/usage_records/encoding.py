@@ -10,7 +10,7 @@ from quota_callbacks.usage_records import SCHEMA_VERSION, Kind, LostRecord, Reco
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plugins.usage_records.rows import Row, RowName, Rows
+    from plugins.usage_records.rows import Losses, Row, RowName, Rows
 
 
 class Encoder:
@@ -21,31 +21,23 @@ class Encoder:
         self.cluster: str | None = None
         """The cluster's id, once it is known."""
         self.sequence = 0
-        """Of the next record."""
+        """Of the next record. Who could not write the last lines sets it back: a number is of what was written."""
 
     def lines(self, second: int, rows: Rows) -> Iterator[bytes]:
         """A line for each of ``rows``, without an end."""
         for name, row in rows.items():
             yield _line(self._usage(second, name, row))
 
-    def lost(
-        self,
-        *,
-        second: int,
-        records: int,
-        reason: str,
-        requests: int | None = None,
-        request_bytes: int | None = None,
-        response_bytes: int | None = None,
-    ) -> bytes:
+    def lost(self, *, first_second: int, second: int, reason: str, losses: Losses) -> bytes:
         """A line that tells of records that there will not be."""
         record: LostRecord = {
             **self._head(Kind.LOST),
+            "first_second": first_second,
             "second": second,
-            "records": records,
-            "requests": requests,
-            "request_bytes": request_bytes,
-            "response_bytes": response_bytes,
+            "records": losses.records,
+            "requests": losses.requests,
+            "request_bytes": losses.request_bytes,
+            "response_bytes": losses.response_bytes,
             "reason": reason,
         }
         return _line(record)
@@ -68,7 +60,7 @@ class Encoder:
             "errors": row.errors,
             "request_bytes": row.request_bytes,
             "response_bytes": row.response_bytes,
-            "thread_ms": round(row.thread_ms, 6),
+            "thread_ms": row.thread_ns / 1e6,
             "broker_ms": round(row.broker_s * 1000, 6),
             "mutations": row.mutations,
             "producer_ids": row.producer_ids,

@@ -2,8 +2,8 @@
 
 While a file is written its name begins with a dot and ends in ``.part``, which Spark and shells pass over; then it is
 synced to disk and renamed, and not touched again. Whoever ends without a word leaves a ``.part`` behind: it is locked
-while its writer lives, so the next proxy that starts there knows whose writer is dead, cuts the line that was not
-finished, and gives it its name. All in the writer's thread.
+while its writer lives, so any other proxy that starts there, or finishes a file of its own, knows whose writer is dead,
+cuts the line that was not finished, and gives it its name. All in the writer's thread.
 """
 
 from __future__ import annotations
@@ -11,23 +11,30 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+
+log = structlog.get_logger("headrace.usage_records")
 
 PREFIX: Final = "usage-"
 SUFFIX: Final = ".jsonl"
 PART: Final = ".part"
 
-_FINISHED: Final = re.compile(r"usage-.*-(\d+)-(\d+)\.jsonl")
+_PART_NAME: Final = re.compile(r"\.usage-.*-\d+\.part")
 _TAIL: Final = 64 * 1024
 """Read at a time, from a file's end, to find where its last whole line ends."""
 
 
 class FileSink:
     """The file that is being written, and the finished ones before it."""
+
+    takes_marks = True
 
     def __init__(self, folder: str, instance: str, *, rotate_s: int, rotate_bytes: int, keep_bytes: int) -> None:
         """Make the folder and take up what dead writers have left there. Raises OSError."""
@@ -39,44 +46,66 @@ class FileSink:
         self._path = self._folder
         self._opened_s = 0.0
         self._size = 0
+        self._half_written = False
         self._last = -1
-        self.recovered = sum(1 for _ in self._recover())
+        self._look = True
+        self.recovered = 0
         """Files of dead writers that were given their names."""
+        self.removed = 0
+        """Finished files that this process has removed for ``keep_bytes``."""
+        self._take_up()
 
-    def write(self, lines: list[bytes], first: int, now_s: float) -> None:
+    def write(self, lines: list[bytes], held: Sequence[object], first: int, now_s: float) -> None:  # noqa: ARG002 -- a topic hands it back
         """Append them; ``first`` is the sequence number of the first. What was written outlives this process.
 
         All or none: raises OSError when the disk is full or gone, with the file as it was before.
         """
+        if self._size >= self._rotate_bytes:
+            self.rotate()
         descriptor = self._open(first, now_s) if self._descriptor is None else self._descriptor
+        self._cut(descriptor)
         data = memoryview(b"\n".join(lines) + b"\n")
         written = 0
         try:
             while written < len(data):
                 written += os.write(descriptor, data[written:])
         except OSError:
-            os.ftruncate(descriptor, self._size)
+            self._half_written = True
+            with suppress(OSError):  # then before anything else is written
+                self._cut(descriptor)
             raise
         self._size += written
         self._last = first + len(lines) - 1
-        if self._size >= self._rotate_bytes:
-            self.rotate()
 
-    def tick(self, now_s: float) -> list[tuple[str, int]]:
-        """Finish a file that is old enough, and remove the oldest beyond ``keep_bytes``: their names and records."""
-        if self._descriptor is not None and now_s - self._opened_s >= self._rotate_s:
+    def tick(self, now_s: float) -> tuple[()]:
+        """Finish a file that is large or old enough; then see to the others in the folder. Raises OSError.
+
+        What was written is never lost to this process; a file that is removed may have been taken in by then, which
+        nobody here knows, so it is counted and logged and not told as a loss: if it was not, its numbers are missing.
+        """
+        if self._size >= self._rotate_bytes or now_s - self._opened_s >= self._rotate_s:
             self.rotate()
-        return list(self._remove_oldest())
+        if self._look:
+            self._look = False
+            self._take_up()
+            self._remove_oldest()
+        return ()
 
     def rotate(self) -> None:
-        """Finish the file: on disk, under its name."""
+        """Finish the file, if there is one: on disk, under its name."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
+        self._look = True
         try:
+            self._cut(descriptor)
             os.fsync(descriptor)
-            _finish(self._path, self._last)
+            if self._size:
+                _finish(self._path, self._last)
+            else:
+                self._path.unlink()
         finally:
+            self._size, self._half_written = 0, False
             os.close(descriptor)
         _sync_folder(self._folder)
 
@@ -84,44 +113,95 @@ class FileSink:
         """Finish the last file."""
         self.rotate()
 
+    def _cut(self, descriptor: int) -> None:
+        """Take away what a write has left that failed."""
+        if self._half_written:
+            os.ftruncate(descriptor, self._size)
+            self._half_written = False
+
     def _open(self, first: int, now_s: float) -> int:
         self._path = self._folder / f".{PREFIX}{self._instance}-{first:012}{PART}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o644)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        while True:
+            descriptor = os.open(self._path, flags, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                os.close(descriptor)
+                raise
+            if _is_called(descriptor, self._path):
+                break
+            os.close(descriptor)  # between the two, somebody took it for a dead writer's
         self._descriptor, self._opened_s, self._size = descriptor, now_s, 0
         return descriptor
 
+    def _take_up(self) -> None:
+        files = sum(1 for _ in self._recover())
+        if files:
+            self.recovered += files
+            log.info("usage files of writers that are gone were finished", files=files)
+
     def _recover(self) -> Iterator[Path]:
-        for path in sorted(self._folder.glob(f".{PREFIX}*-[0-9]*{PART}")):
+        for path in _parts(self._folder):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             except FileNotFoundError:  # its writer has just finished it
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_called(descriptor, path):  # finished between the two
+                    continue
                 size = _whole_lines(descriptor)
                 os.ftruncate(descriptor, size)
                 os.fsync(descriptor)
                 if size == 0:
                     path.unlink()
-                elif path.exists():  # and not finished between the two
+                else:
                     yield _finish(path, _last_sequence(path, _count_lines(path)))
             except BlockingIOError:  # its writer lives
                 continue
             finally:
                 os.close(descriptor)
 
-    def _remove_oldest(self) -> Iterator[tuple[str, int]]:
-        files = [(path, path.stat()) for path in self._folder.glob(f"{PREFIX}*{SUFFIX}")]
-        total = sum(stat.st_size for _, stat in files)
-        for path, stat in sorted(files, key=lambda each: (each[1].st_mtime_ns, each[0].name)):
+    def _remove_oldest(self) -> None:
+        """Others may remove files here, too: what is gone by then is nobody's error, and is not counted."""
+        before = self.removed
+        files = _finished_files(self._folder)
+        total = sum(size for _, _, size in files)
+        for _, path, size in files:
             if total <= self._keep_bytes:
-                return
-            path.unlink(missing_ok=True)
-            total -= stat.st_size
-            found = _FINISHED.fullmatch(path.name)
-            yield path.name, int(found[2]) - int(found[1]) + 1 if found else 0
+                break
+            total -= size
+            with suppress(FileNotFoundError):
+                Path(path).unlink()
+                self.removed += 1
+        if self.removed > before:
+            log.info("the oldest usage files were removed", files=self.removed - before, keep_bytes=self._keep_bytes)
+
+
+def _parts(folder: Path) -> list[Path]:
+    with os.scandir(folder) as entries:
+        return sorted(folder / entry.name for entry in entries if _PART_NAME.fullmatch(entry.name))
+
+
+def _finished_files(folder: Path) -> list[tuple[int, str, int]]:
+    """When it was written, path and size of each, the oldest first."""
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
+                with suppress(FileNotFoundError):
+                    stat = entry.stat()
+                    files.append((stat.st_mtime_ns, entry.path, stat.st_size))
+    return sorted(files)
+
+
+def _is_called(descriptor: int, path: Path) -> bool:
+    """Whether ``path`` is still the name of the open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _finish(part: Path, last: int) -> Path:

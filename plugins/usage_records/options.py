@@ -42,7 +42,7 @@ class UsageOptions:
     rotate_s: int = DEFAULT_ROTATE_S
     rotate_bytes: int = DEFAULT_ROTATE_BYTES
     keep_bytes: int = DEFAULT_KEEP_BYTES
-    """All files of the folder together: the oldest finished ones are removed beyond it, and that is recorded."""
+    """All files of the folder together: the oldest finished ones are removed beyond it, counted and logged."""
 
     @property
     def enabled(self) -> bool:

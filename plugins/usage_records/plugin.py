@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from plugins.usage_records.writer_thread import Sink
-    from quota_callbacks.requests import ClusterMetadata, Request
+    from quota_callbacks.requests import ClusterMetadata, Connection, Request
 
 log = structlog.get_logger("headrace.usage_records")
 
@@ -52,8 +52,6 @@ class UsageRecords:
             return
         instance = instance_name(options.name, context.worker, time_ns())
         sink = open_sink(options, instance)
-        if sink.recovered:
-            log.info("usage files of writers that are gone were finished", files=sink.recovered)
         self._encoder = Encoder(instance)
         self._seconds = Seconds(options.max_rows, context.request_time_ms)
         self._topics = options.topics
@@ -82,6 +80,12 @@ class UsageRecords:
         return tuple(
             Interest(api_key=api_key, end_only=not (self._topics and api_key == PRODUCE)) for api_key in _EVERY_API
         )
+
+    @hookimpl
+    def connection_opened(self, connection: Connection) -> None:
+        """Have the proxy's own thread time measured, which is part of what a request costs."""
+        if self._thread is not None:
+            connection.measure_thread_time = True
 
     @hookimpl
     def request_received(self, request: Request) -> None:
@@ -119,6 +123,8 @@ class UsageRecords:
         text = "Usage records that were written, and those that were lost."
         for outcome, count in {"written": thread.written, "lost": thread.lost}.items():
             yield Metric(name="usage_records", help=text, value=count, total=True, labels={"outcome": outcome})
+        text = "Finished usage files that were removed to keep within keep_bytes."
+        yield Metric(name="usage_files_removed", help=text, value=thread.removed_files, total=True)
         text = "Requests whose sender usage records do not tell, since more came in a second than max_rows."
         yield Metric(name="usage_unattributed_requests", help=text, value=seconds.unattributed, total=True)
 

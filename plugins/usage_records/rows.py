@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from quota_callbacks.request_percentage import is_exempt
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -33,7 +35,7 @@ class Row:
         "request_bytes",
         "requests",
         "response_bytes",
-        "thread_ms",
+        "thread_ns",
         "throttle_ms",
         "throttled",
     )
@@ -45,7 +47,7 @@ class Row:
         self.response_bytes = 0
         self.mutations = 0
         self.producer_ids = 0
-        self.thread_ms = 0.0
+        self.thread_ns = 0
         self.broker_s = 0.0
         self.throttle_ms: dict[str, int] | None = None
         self.throttled: dict[str, int] | None = None
@@ -66,13 +68,19 @@ class Losses:
         self.request_bytes = 0
         self.response_bytes = 0
 
-    def add(self, rows: Rows) -> None:
-        """Count the records of ``rows`` as lost."""
-        self.records += len(rows)
-        for row in rows.values():
-            self.requests += row.requests
-            self.request_bytes += row.request_bytes
-            self.response_bytes += row.response_bytes
+    def add(self, row: Row) -> None:
+        """Count ``row`` as lost."""
+        self.records += 1
+        self.requests += row.requests
+        self.request_bytes += row.request_bytes
+        self.response_bytes += row.response_bytes
+
+    def merge(self, other: Losses) -> None:
+        """Count what ``other`` has counted, too."""
+        self.records += other.records
+        self.requests += other.requests
+        self.request_bytes += other.request_bytes
+        self.response_bytes += other.response_bytes
 
 
 class Seconds:
@@ -102,7 +110,8 @@ class Seconds:
         row.response_bytes += request.response_bytes
         if request.reply_s is not None and request.forwarded_s is not None:
             row.broker_s += request.reply_s - request.forwarded_s
-            row.thread_ms += self._request_time_ms(request) or 0.0
+        charged_ns = request.charged_thread_ns
+        row.thread_ns += self._thread_ns(request) if charged_ns is None else charged_ns
         if request.error is not None or request.refused_code:
             row.errors += 1
         if request.mutations is not None and request.forwarded_s is not None and not request.validate_only:
@@ -113,14 +122,21 @@ class Seconds:
             _limited(row, request, request.reason.quota)
 
     def add_topics(self, user: str, client_id: str, api_key: int, batches: Sequence[RecordBatch]) -> None:
-        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics.
+        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics, as far as
+        there is room for rows: what is beyond stays with its sender.
 
         Called behind `add`, for the same request.
         """
-        rest = self._row((user, client_id, api_key, None))
+        rows = self.rows
+        rest = rows.get((user, client_id, api_key, None)) or rows[None, None, api_key, None]
         for batch in batches:
             topic = batch[0]
-            row = self._row((user, client_id, api_key, topic if isinstance(topic, str) else topic.hex()))
+            name = (user, client_id, api_key, topic if isinstance(topic, str) else topic.hex())
+            row = rows.get(name)
+            if row is None:
+                if len(rows) >= self.max_rows:
+                    continue
+                row = rows[name] = Row()
             row.request_bytes += batch[2]
             rest.request_bytes -= batch[2]
 
@@ -131,7 +147,8 @@ class Seconds:
             if self.waiting_rows and self.waiting_rows + len(rows) > self.max_rows * WAITING_SECONDS:
                 if self.dropped is None:
                     self.dropped = Losses()
-                self.dropped.add(rows)
+                for row in rows.values():
+                    self.dropped.add(row)
             else:
                 self.finished.append((self.second, rows))
                 self.waiting_rows += len(rows)
@@ -146,14 +163,21 @@ class Seconds:
         dropped, self.dropped = self.dropped, None
         return finished, dropped
 
+    def _thread_ns(self, request: Request) -> int:
+        """What ``request_percentage`` would have charged, had it held the sender."""
+        if request.forwarded_s is None or (request.reply_s is None and request.acks != 0):
+            return 0
+        connection = request.connection
+        own_ns, connection.thread_ns = connection.thread_ns, 0
+        return 0 if is_exempt(request) else round((self._request_time_ms(request) or 0.0) * 1e6) + own_ns
+
     def _row(self, name: RowName) -> Row:
         row = self.rows.get(name)
         return self._new_row(name) if row is None else row
 
     def _new_row(self, name: RowName) -> Row:
         if len(self.rows) >= self.max_rows:
-            if name[3] is None:
-                self.unattributed += 1
+            self.unattributed += 1
             name = (None, None, name[2], None)
             row = self.rows.get(name)
             if row is not None:

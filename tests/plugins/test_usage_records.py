@@ -1,46 +1,24 @@
-"""Usage records: sums of a second, files, losses, and what the proxy writes of real requests' ends."""
+"""Usage records: sums of a second, lines, options, and what the plugin wants to see."""
 
 from __future__ import annotations
 
-import errno
 import json
-import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from plugins.usage_records.encoding import Encoder
-from plugins.usage_records.files import FileSink
 from plugins.usage_records.options import read_options
 from plugins.usage_records.plugin import UsageRecords, instance_name
-from plugins.usage_records.rows import WAITING_SECONDS, Seconds
-from plugins.usage_records.writer_thread import WriterThread
+from plugins.usage_records.rows import WAITING_SECONDS, Row
 from quota_callbacks.hookspecs import PluginContext
-from quota_callbacks.requests import Address, Connection, Request, TopicMutation
+from quota_callbacks.requests import Request, TopicMutation
 from quota_callbacks.usage_records import SCHEMA_VERSION, UsageRecord
-from quota_callbacks.verdicts import Reason
+from tests.plugins.usage_rows import CREATE_TOPICS, FETCH, PRODUCE, REASON, request, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-    from plugins.usage_records.rows import Row
-
-PRODUCE, FETCH, CREATE_TOPICS = 0, 1, 19
-REASON = Reason(quota="producer_byte_rate", entity="user=alice", observed=2.0, limit=1.0)
-
-
-def request(api_key: int = PRODUCE, user: str = "alice", client_id: str = "app", **members: Any) -> Request:
-    connection = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1), user=user)
-    made = Request(connection, api_key, 9, 1, client_id, members.pop("request_bytes", 100), 10.0)
-    made.forwarded_s, made.reply_s, made.completed_s, made.response_bytes = 10.0, 10.25, 10.5, 40
-    for name, value in members.items():
-        setattr(made, name, value)
-    return made
-
-
-def seconds(max_rows: int = 10) -> Seconds:
-    return Seconds(max_rows, lambda each: 0.5 * (1 + each.api_key))
 
 
 def only(rows: dict[Any, Row]) -> Row:
@@ -62,7 +40,7 @@ def test_a_seconds_requests_are_one_row_for_each_sender_and_api() -> None:
     assert set(rows) == {("alice", "app", 0, None), ("alice", "app", 1, None), ("alice", "other", 0, None)}
     row = rows["alice", "app", 0, None]
     assert (row.requests, row.request_bytes, row.response_bytes) == (2, 150, 80)
-    assert (row.thread_ms, row.broker_s) == (1.0, 0.5)
+    assert (row.thread_ns, row.broker_s) == (1_000_000, 0.5)
 
 
 def test_the_present_second_is_not_taken() -> None:
@@ -77,7 +55,40 @@ def test_what_has_no_reply_costs_no_broker_time() -> None:
     sums = seconds()
     sums.add(request(error="upstream closed", reply_s=None, completed_s=None, response_bytes=0), 7)
     row = only(sums.take(8)[0][0][1])
-    assert (row.requests, row.errors, row.thread_ms, row.broker_s) == (1, 1, 0.0, 0.0)
+    assert (row.requests, row.errors, row.thread_ns, row.broker_s) == (1, 1, 0, 0.0)
+
+
+def test_the_proxys_own_time_belongs_to_the_next_request_that_is_answered() -> None:
+    sums = seconds()
+    made = request()
+    made.connection.thread_ns = 300
+    lost = Request(made.connection, PRODUCE, 9, 2, "app", 100, 10.0)
+    lost.forwarded_s = 10.0
+    sums.add(lost, 7)
+    sums.add(made, 7)
+    assert only(sums.take(8)[0][0][1]).thread_ns == 500_300
+    assert made.connection.thread_ns == 0
+
+
+def test_what_was_charged_is_told_and_not_taken_again() -> None:
+    sums = seconds()
+    made = request(charged_thread_ns=70)
+    made.connection.thread_ns = 300
+    sums.add(made, 7)
+    assert only(sums.take(8)[0][0][1]).thread_ns == 70
+    assert made.connection.thread_ns == 300, "to be charged with the next one"
+
+
+@pytest.mark.parametrize(
+    "exempt",
+    [{"api_key": PRODUCE, "acks": 0, "reply_s": None}, {"api_key": 27}, {"api_key": 36, "authenticating": True}],
+)
+def test_what_is_exempt_takes_no_thread_time(exempt: dict[str, Any]) -> None:
+    sums = seconds()
+    made = request(**exempt)
+    made.connection.thread_ns = 300
+    sums.add(made, 7)
+    assert (only(sums.take(8)[0][0][1]).thread_ns, made.connection.thread_ns) == (0, 0)
 
 
 def test_throttles_and_refusals_are_told_by_quota_and_shadows_are_not() -> None:
@@ -109,6 +120,22 @@ def test_bytes_by_topic_leave_totals_as_they_are() -> None:
     rows = sums.take(8)[0][0][1]
     assert {name[3]: row.request_bytes for name, row in rows.items()} == {None: 400, "a": 500, identity.hex(): 100}
     assert sum(row.requests for row in rows.values()) == 1
+
+
+def test_bytes_of_topics_beyond_max_rows_stay_with_their_sender() -> None:
+    sums = seconds(max_rows=2)
+    sums.add(request(request_bytes=1000), 7)
+    sums.add_topics("alice", "app", PRODUCE, [("a", 0, 300, 5), ("b", 0, 500, 5), ("a", 1, 100, 5)])
+    rows = sums.rows
+    assert {name: row.request_bytes for name, row in rows.items()} == {
+        ("alice", "app", 0, None): 600,
+        ("alice", "app", 0, "a"): 400,
+    }
+    assert sums.unattributed == 0
+    sums.add(request(client_id="late", request_bytes=1000), 7)
+    sums.add_topics("alice", "late", PRODUCE, [("a", 0, 300, 5)])
+    assert rows[None, None, 0, None].request_bytes == 1000
+    assert sums.unattributed == 1, "counted once"
 
 
 def test_beyond_max_rows_only_the_sender_is_not_told() -> None:
@@ -149,141 +176,6 @@ def test_a_line_has_the_fields_of_a_record_and_numbers_follow() -> None:
     assert (told["schema"], told["kind"], told["sequence"], told["second"]) == (SCHEMA_VERSION, "usage", 0, 7)
     assert (told["cluster"], told["thread_ms"], told["broker_ms"], told["producer_ids"]) == ("c", 0.5, 250.0, 2)
     assert json.loads(encoder.end()) == {"schema": 1, "kind": "end", "instance": "proxy-1", "sequence": 1}
-
-
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
-def sink(folder: Path, instance: str = "a-1", **limits: int) -> FileSink:
-    return FileSink(str(folder), instance, **({"rotate_s": 60, "rotate_bytes": 10_000, "keep_bytes": 100_000} | limits))
-
-
-def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
-
-
-def test_a_file_has_its_name_when_it_is_complete(tmp_path: Path) -> None:
-    files = sink(tmp_path / "made")
-    files.write([b"{0}", b"{1}"], 0, 100.0)
-    assert names(tmp_path / "made") == [".usage-a-1-000000000000.part"]
-    files.write([b"{2}"], 2, 130.0)
-    assert files.tick(159.9) == []
-    files.tick(160.0)
-    (path,) = (tmp_path / "made").iterdir()
-    assert path.name == "usage-a-1-000000000000-000000000002.jsonl"
-    assert path.read_bytes() == b"{0}\n{1}\n{2}\n"
-    files.write([b"{3}"], 3, 161.0)
-    files.close()
-    assert names(tmp_path / "made")[1] == "usage-a-1-000000000003-000000000003.jsonl"
-
-
-def test_a_large_file_is_finished_at_once(tmp_path: Path) -> None:
-    files = sink(tmp_path, rotate_bytes=8)
-    files.write([b"12345678"], 0, 0.0)
-    assert names(tmp_path) == ["usage-a-1-000000000000-000000000000.jsonl"]
-
-
-def test_what_a_dead_writer_left_is_finished_and_what_a_living_one_writes_is_not(tmp_path: Path) -> None:
-    living = sink(tmp_path, "alive-1")
-    living.write([b"{0}"], 0, 0.0)
-    (tmp_path / ".usage-dead-1-000000000005.part").write_bytes(b'{"a":5}\n{"a":6}\n{"a')
-    (tmp_path / ".usage-dead-1-000000000009.part").write_bytes(b'{"a')
-    assert sink(tmp_path, "next-1").recovered == 1
-    assert names(tmp_path) == [".usage-alive-1-000000000000.part", "usage-dead-1-000000000005-000000000006.jsonl"]
-    assert (tmp_path / names(tmp_path)[1]).read_bytes() == b'{"a":5}\n{"a":6}\n'
-    living.close()
-
-
-def test_the_oldest_files_are_removed_and_told(tmp_path: Path) -> None:
-    files = sink(tmp_path, rotate_bytes=100, keep_bytes=250)
-    for number in range(4):
-        files.write([b"x" * 49] * 2, number * 2, 0.0)
-        os.utime(max(tmp_path.glob("*.jsonl")), (number, number))
-    removed = files.tick(0.0)
-    assert removed == [
-        ("usage-a-1-000000000000-000000000001.jsonl", 2),
-        ("usage-a-1-000000000002-000000000003.jsonl", 2),
-    ]
-    assert len(names(tmp_path)) == 2
-
-
-def test_a_full_disk_leaves_no_half_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files = sink(tmp_path)
-    files.write([b"{0}"], 0, 0.0)
-    real = os.write
-
-    def full(descriptor: int, data: memoryview) -> int:
-        if len(data) < 6:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return real(descriptor, data[:5])
-
-    monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OSError, match="No space left"):
-        files.write([b"{1234567}"], 1, 0.0)
-    monkeypatch.undo()
-    files.write([b"{2}"], 2, 0.0)
-    files.close()
-    (path,) = tmp_path.iterdir()
-    assert path.read_bytes() == b"{0}\n{2}\n"
-
-
-# --- the thread -------------------------------------------------------------------------------------------------------
-
-
-class Kept:
-    """A sink that keeps lines, and fails when it is told to."""
-
-    recovered = 0
-
-    def __init__(self) -> None:
-        self.lines: list[dict[str, Any]] = []
-        self.full = False
-        self.closed = False
-
-    def write(self, lines: list[bytes], first: int, now_s: float) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        assert json.loads(lines[0])["sequence"] == first
-        self.lines += map(json.loads, lines)
-
-    def tick(self, now_s: float) -> list[tuple[str, int]]:
-        return []
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
-    sums, kept = seconds(), Kept()
-    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None)
-    sums.add(request(), 7)
-    kept.full = True
-    thread._note(sums.take(8))
-    thread._write_taken()
-    assert (kept.lines, thread.lost, thread.written) == ([], 1, 0)
-    kept.full = False
-    sums.add(request(), 8)
-    thread._note(sums.take(9))
-    thread._write_taken()
-    assert [(each["kind"], each["sequence"]) for each in kept.lines] == [("usage", 2), ("lost", 3)]
-    lost = kept.lines[1]
-    assert (lost["records"], lost["requests"], lost["request_bytes"]) == (1, 1, 100)
-    assert lost["reason"] == "No space left on device"
-
-
-def test_closing_writes_what_is_left_and_the_end() -> None:
-    sums, kept = seconds(), Kept()
-
-    def no_loop(_function: object) -> None:
-        raise RuntimeError("the event loop is ending")
-
-    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=no_loop)
-    thread.start()
-    sums.add(request(), 7)
-    thread.close()
-    thread.close()
-    assert [each["kind"] for each in kept.lines] == ["usage", "end"]
-    assert kept.closed
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
