@@ -117,13 +117,12 @@ def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, C
     """What is missing, below 0 or beyond reason. To Spark, NaN is above all numbers."""
     most = sf.when(of_usage, sf.lit(MOST_OF_A_SECOND)).otherwise(sf.lit(MOST_LOST))
     faults: list[tuple[Column, Column]] = []
-    for name in (*schemas.COUNTS, *schemas.TIMES):
-        shown = "%d" if name in schemas.COUNTS else "%f"
-        why = sf.format_string(f"{name} is {shown}; expected 0 to %d", record[name], most)
-        faults.append((of_usage & record[name].isNull(), sf.lit(f"no {name}")))
-        faults.append(((record[name] < 0) | (record[name] > most), why))
-    why = sf.format_string("records is %d; expected 0 to %d", record["records"], most)
-    faults.append(((record["records"] < 0) | (record["records"] > most), why))
+    for name in (*schemas.COUNTS, *schemas.TIMES, "records"):
+        wrong = (record[name] < 0) | (record[name] > most)
+        if name != "records":
+            wrong = (of_usage & record[name].isNull()) | wrong
+        why = sf.format_string(f"{name} is %s; expected 0 to %d", record[name].cast("string"), most)
+        faults.append((wrong, why))
     for name in schemas.BY_QUOTA:
         wrong = sf.exists(sf.map_values(record[name]), lambda each: (each < 0) | (each > most))
         faults.append((wrong, sf.format_string(f"{name} has a number that is not 0 to %d", most)))
