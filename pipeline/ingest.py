@@ -140,7 +140,8 @@ def with_fate(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -> 
     """What is to become of each line: ``fate`` is ``new``, ``mark``, ``aside`` or ``duplicate``.
 
     ``known`` has the ``instance`` and ``sequence`` of what is there already; records before ``open_from`` (a second)
-    are late, and those more than `MOST_AHEAD_S` after ``now`` too early, unless they are there.
+    are late, and those more than `MOST_AHEAD_S` after ``now`` too early, unless they are there. ``value`` is kept of
+    what goes aside alone.
     """
     first = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("origin")) == 1
     right = parsed.where(sf.col("fault").isNull()).withColumn("first", first)
@@ -160,7 +161,8 @@ def with_fate(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -> 
     )
     judged = met.withColumn("fate", fate).withColumn("fault", sf.when(sf.col("fate") == "aside", why))
     wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("fate", sf.lit("aside"))
-    return judged.select(*wrong.columns).unionByName(wrong)
+    fated = judged.select(*wrong.columns).unionByName(wrong)
+    return fated.withColumn("value", sf.when(sf.col("fate") == "aside", sf.col("value")))
 
 
 def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
@@ -322,33 +324,38 @@ class Ingest:
 
     def _take(self, raw: DataFrame, open_from: int) -> int | None:
         """Write what is new; the newest second of it."""
+        fated = self._fated(raw, open_from)
+        fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
+            sf.count("*").alias("lines"), sf.max("second").alias("newest")
+        )
+        found = {(row["fate"], row["why"]): row for row in fates.collect()}
         lake = self._lake
-        parsed = with_hour(parse(raw)).persist()
-        fated = parsed
-        try:
-            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
-            known = self._known([row for row in hours if row["date"]])
-            fated = with_fate(parsed, known, open_from, self._now_s()).persist()
-            fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
-                sf.count("*").alias("lines"), sf.max("second").alias("newest")
-            )
-            found = {(row["fate"], row["why"]): row for row in fates.collect()}
-            if ("new", None) in found:
-                new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
-                # Few files, and of an hour with much in it several, written at the same time.
-                lake.append("usage", new.hint("rebalance", "date", "hour"), "date", "hour")
-            if ("mark", None) in found:
-                marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
-                lake.append("marks", marks.coalesce(1), "date")
-            if any(fate == "aside" for fate, _ in found):
-                there = lake.read_if_there("quarantine", schemas.QUARANTINE)
-                lake.append("quarantine", aside_of(fated, there).coalesce(1), "date")
-        finally:
-            fated.unpersist()
-            parsed.unpersist()
+        if ("new", None) in found:
+            new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
+            # Few files, and of an hour with much in it several, written at the same time.
+            lake.append("usage", new.hint("rebalance", "date", "hour"), "date", "hour")
+        if ("mark", None) in found:
+            marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
+            lake.append("marks", marks.coalesce(1), "date")
+        if any(fate == "aside" for fate, _ in found):
+            there = lake.read_if_there("quarantine", schemas.QUARANTINE)
+            lake.append("quarantine", aside_of(fated, there).coalesce(1), "date")
         self.outcome.add({fate: row["lines"] for fate, row in found.items()})
         new_records = found.get(("new", None))
         return None if new_records is None else int(new_records["newest"])
+
+    def _fated(self, raw: DataFrame, open_from: int) -> DataFrame:
+        """`with_fate`, for good.
+
+        What `DataFrame.persist` keeps, Spark makes anew when a table behind it is written to, which our own writes do.
+        """
+        parsed = with_hour(parse(raw)).persist()
+        try:
+            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
+            known = self._known([row for row in hours if row["date"]])
+            return with_fate(parsed, known, open_from, self._now_s()).localCheckpoint()
+        finally:
+            parsed.unpersist()
 
     def _known(self, hours: list[Any]) -> DataFrame:
         """The keys that the tables have of these hours; of all, when there are too many to name."""
