@@ -7,6 +7,9 @@
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written
     events          usage records and traces as the events that quotas are charged with
+    sources         files and topics that ingest reads
+    watermark       how far the lake is, and which hours are final
+    lock            one ingest at a time
     instances       what each instance has recorded, and what is missing
     quota_files     quotas as files: read for what-if, written by recommend
     prices          price sheets, for bills

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from pipeline.errors import OutputError, PipelineError
-from pipeline.lake import write_text
+from pipeline.lake import plain_errors, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -112,7 +112,8 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
         spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
         try:
-            command(spark=spark, **options)
+            with plain_errors():
+                command(spark=spark, **options)
         except PipelineError as error:
             _fail(str(error))
 

@@ -5,17 +5,17 @@ again, after a kill, a lost checkpoint or a copied file, is found by looking int
 late it comes, and no state has to be kept for it. Batches can be repeated at will: that, and not a commit across
 several tables, is why each record is there once.
 
-What is older than the watermark (the newest second so far, less ``--watermark``) and not there yet is put aside: hours
-before it are final, their bills may have been sent. So is what is no record, with the reason.
+What is older than the watermark (the newest second before the run, less ``--watermark``) and not there yet is put
+aside: hours before it are final, their bills may have been sent. So is what is ahead of the clock, and what is no
+record, each with the reason.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
-import json
 import operator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Window
@@ -23,29 +23,37 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from pipeline import schemas
-from pipeline.errors import InputError, OutputError, PipelineError
-from pipeline.lake import Lake, cause_of, exists, read_text, write_text
+from pipeline.errors import PipelineError
+from pipeline.lake import exists
+from pipeline.lock import one_at_a_time
+from pipeline.sources import as_ours, checkpoint_name
+from pipeline.watermark import Watermark
 from quota_callbacks.usage_records import SCHEMA_VERSION, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
-FILES_AT_ONCE: Final = 100
-"""In a batch: of proxies that rotate each minute, 100 minutes."""
-RECORDS_AT_ONCE: Final = 5_000_000
-"""In a batch from Kafka, about 2 GiB of JSON."""
+    from pipeline.lake import Lake
+    from pipeline.sources import Source
+
 MOST_HOURS: Final = 1000
 """That a batch may be of and still be looked up hour by hour."""
 LAST_SECOND: Final = 253_402_300_799
 """The end of the year 9999, the last that Spark's dates have."""
-FILE_PATTERN: Final = "usage-*.jsonl*"
+MOST_AHEAD_S: Final = 3600
+"""That a proxy's clock may be ahead of ours. One that is further ahead would make all others late."""
+MOST_OF_A_SECOND: Final = 2**40
+"""Of a usage record's counts, bytes and milliseconds: a tebibyte, or the time of a billion requests that all waited
+for a quarter of an hour. Eight million records with so much still have a sum that a long holds."""
+MOST_LOST: Final = 2**53
+"""Of what an instance has lost since it last could tell, and of its sequence; beyond it JSON's are not exact."""
+LAST_API_KEY: Final = 2**15 - 1
 
 _CORRUPT: Final = "_corrupt"
-_COUNTS: Final = ("requests", "errors", "response_bytes", "mutations", "producer_ids")
-_TIMES: Final = ("thread_ms", "broker_ms")
 _KEY: Final = ("instance", "sequence")
+_LATE: Final = "late: "
 
 
 # --- pure: from lines to records --------------------------------------------------------------------------------------
@@ -66,6 +74,7 @@ def _fault(record: Column) -> Column:
     of_usage = record["kind"] == Kind.USAGE.value
     with_second = record["kind"] != Kind.END.value
     faults: list[tuple[Column, Column]] = [
+        (sf.col("value").isNull(), sf.lit("no value (a tombstone)")),
         (sf.trim("value") == "", sf.lit("an empty line")),
         (
             record.isNull() | record[_CORRUPT].isNotNull(),
@@ -85,20 +94,39 @@ def _fault(record: Column) -> Column:
         (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
         (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
         (record["sequence"].isNull(), sf.lit("no sequence")),
-        (record["sequence"] < 0, sf.format_string("sequence is %d; expected 0 or more", record["sequence"])),
+        (
+            ~record["sequence"].between(0, MOST_LOST),
+            sf.format_string(f"sequence is %d; expected 0 to {MOST_LOST}", record["sequence"]),
+        ),
         (with_second & record["second"].isNull(), sf.lit("no second")),
         (
             ~record["second"].between(0, LAST_SECOND),
             sf.format_string("second is %d; expected seconds since 1970", record["second"]),
         ),
         (of_usage & record["api_key"].isNull(), sf.lit("no api_key")),
-        (of_usage & record["request_bytes"].isNull(), sf.lit("no request_bytes")),
+        (
+            ~record["api_key"].between(0, LAST_API_KEY),
+            sf.format_string(f"api_key is %d; expected 0 to {LAST_API_KEY}", record["api_key"]),
+        ),
+        *_faults_of_numbers(record, of_usage),
     ]
-    for name in (*_COUNTS, *_TIMES):
-        faults.append((of_usage & record[name].isNull(), sf.lit(f"no {name}")))
-        shown = "%d" if name in _COUNTS else "%f"
-        faults.append((record[name] < 0, sf.format_string(f"{name} is {shown}; expected 0 or more", record[name])))
     return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
+
+
+def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:
+    """What is missing, below 0 or beyond reason. To Spark, NaN is above all numbers."""
+    most = sf.when(of_usage, sf.lit(MOST_OF_A_SECOND)).otherwise(sf.lit(MOST_LOST))
+    faults: list[tuple[Column, Column]] = []
+    for name in (*schemas.COUNTS, *schemas.TIMES, "records"):
+        wrong = (record[name] < 0) | (record[name] > most)
+        if name != "records":
+            wrong = (of_usage & record[name].isNull()) | wrong
+        why = sf.format_string(f"{name} is %s; expected 0 to %d", record[name].cast("string"), most)
+        faults.append((wrong, why))
+    for name in schemas.BY_QUOTA:
+        wrong = sf.exists(sf.map_values(record[name]), lambda each: (each < 0) | (each > most))
+        faults.append((wrong, sf.format_string(f"{name} has a number that is not 0 to %d", most)))
+    return faults
 
 
 def with_hour(parsed: DataFrame) -> DataFrame:
@@ -108,28 +136,33 @@ def with_hour(parsed: DataFrame) -> DataFrame:
     return parsed.withColumns({"date": sf.when(right, sf.to_date(when)), "hour": sf.when(right, sf.hour(when))})
 
 
-def with_fate(parsed: DataFrame, known: DataFrame, open_from: int) -> DataFrame:
+def with_fate(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -> DataFrame:
     """What is to become of each line: ``fate`` is ``new``, ``mark``, ``aside`` or ``duplicate``.
 
     ``known`` has the ``instance`` and ``sequence`` of what is there already; records before ``open_from`` (a second)
-    are late, unless they are there.
+    are late, and those more than `MOST_AHEAD_S` after ``now`` too early, unless they are there. ``value`` is kept of
+    what goes aside alone.
     """
     first = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("origin")) == 1
     right = parsed.where(sf.col("fault").isNull()).withColumn("first", first)
     met = right.join(known.select(*_KEY, sf.lit(True).alias("known")), [*_KEY], "left")
     is_late = (sf.col("kind") == Kind.USAGE.value) & (sf.col("second") < open_from)
-    why = sf.format_string(
-        f"late: second %d is before {open_from}, and hours before that are final (--watermark)", sf.col("second")
-    )
+    is_ahead = sf.col("second") > now + MOST_AHEAD_S
+    second = sf.col("second")
+    why_late = f"{_LATE}second %d is before {open_from}, and hours before that are final (--watermark)"
+    why_ahead = f"ahead: second %d is more than {MOST_AHEAD_S} s after {now}, when it came; ingest --quarantined, later"
+    why = sf.when(is_ahead, sf.format_string(why_ahead, second)).when(is_late, sf.format_string(why_late, second))
     fate = (
         sf.when(~sf.col("first") | sf.col("known"), "duplicate")
+        .when(is_ahead, "aside")
         .when(sf.col("kind") != Kind.USAGE.value, "mark")
         .when(is_late, "aside")
         .otherwise("new")
     )
-    judged = met.withColumn("fate", fate).withColumn("fault", sf.when(is_late, why)).drop("first", "known")
+    judged = met.withColumn("fate", fate).withColumn("fault", sf.when(sf.col("fate") == "aside", why))
     wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("fate", sf.lit("aside"))
-    return judged.select(*wrong.columns).unionByName(wrong)
+    fated = judged.select(*wrong.columns).unionByName(wrong)
+    return fated.withColumn("value", sf.when(sf.col("fate") == "aside", sf.col("value")))
 
 
 def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
@@ -141,60 +174,10 @@ def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
         sf.col("fault").alias("reason"),
         sf.current_timestamp().alias("ingested"),
     )
-    return aside.dropDuplicates(["origin", "value"]).join(
-        known.select("origin", "value"), ["origin", "value"], "left_anti"
-    )
-
-
-# --- sources ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSource:
-    """Finished files of the proxies' ``folder``, here or copied elsewhere."""
-
-    folder: str
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """As a stream (`schemas.RAW`). Raises `InputError`."""
-        if not exists(spark, self.folder):
-            raise InputError(f"--from-files {self.folder}: there is no such folder")
-        stream = (
-            spark.readStream.format("text")
-            .option("maxFilesPerTrigger", FILES_AT_ONCE)
-            .option("pathGlobFilter", FILE_PATTERN)
-            .load(self.folder)
-        )
-        return stream.select("value", sf.col("_metadata.file_path").alias("origin"))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KafkaSource:
-    """The topic that the proxies write to."""
-
-    topic: str
-    bootstrap_servers: str
-    client: Mapping[str, str]
-    """Further settings of Kafka's consumer."""
-    accept_data_loss: bool = False
-
-    def read(self, spark: SparkSession) -> DataFrame:
-        """As a stream (`schemas.RAW`)."""
-        reader = (
-            spark.readStream.format("kafka")
-            .option("kafka.bootstrap.servers", self.bootstrap_servers)
-            .option("subscribe", self.topic)
-            .option("startingOffsets", "earliest")
-            .option("maxOffsetsPerTrigger", RECORDS_AT_ONCE)
-            .option("failOnDataLoss", not self.accept_data_loss)
-        )
-        for name, value in self.client.items():
-            reader = reader.option(f"kafka.{name}", value)
-        origin = sf.concat_ws("/", "topic", "partition", "offset")
-        return reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin"))
-
-
-Source = FileSource | KafkaSource
+    there = known.select(sf.col("origin").alias("there_origin"), sf.col("value").alias("there_value"))
+    same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone has none
+    same = (sf.col("origin") == sf.col("there_origin")) & same_value
+    return aside.dropDuplicates(["origin", "value"]).join(there, same, "left_anti")
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
@@ -237,46 +220,100 @@ class Outcome:
         )
 
 
+def wall_clock_s() -> int:
+    """Seconds since 1970, now."""
+    return int(datetime.now(UTC).timestamp())
+
+
 class Ingest:
     """Batches of lines into the lake."""
 
-    def __init__(self, lake: Lake, watermark_s: int | None, told: Callable[[str], None]) -> None:
-        """``told`` gets a line for each batch."""
+    def __init__(
+        self,
+        lake: Lake,
+        watermark_s: int | None,
+        told: Callable[[str], None],
+        now_s: Callable[[], int] = wall_clock_s,
+    ) -> None:
+        """``told`` gets a line for each batch; without ``watermark_s`` no hour is ever final."""
         self._lake = lake
         self._watermark_s = watermark_s
         self._told = told
+        self._now_s = now_s
+        self._failed: PipelineError | None = None
         self.outcome = Outcome()
 
     def run(self, source: Source, *, follow_s: float | None = None) -> Outcome:
-        """Take in what is there, or, every ``follow_s`` seconds, what comes, until it is stopped."""
-        checkpoint = self._checkpoint(source)
-        stream = (
-            source.read(self._lake.spark).writeStream.foreachBatch(self.take).option("checkpointLocation", checkpoint)
-        )
-        trigger: dict[str, Any] = (
-            {"availableNow": True} if follow_s is None else {"processingTime": f"{follow_s} seconds"}
-        )
+        """Take in what is there, and then, every ``follow_s`` seconds, what comes, until it is stopped.
+
+        What is there is one run, under one watermark; of what comes, each batch is one.
+        """
+        with one_at_a_time(self._lake):
+            name = checkpoint_name(source, self._lake.spark)
+            self._run(source, name, {"availableNow": True}, self.take)
+            Watermark.read(self._lake).ended(name).write(self._lake)
+            if not self.outcome.lines and (nothing := source.nothing_there(self._lake.spark)):
+                self._told(nothing)
+            if follow_s is not None:
+                self._run(source, name, {"processingTime": f"{follow_s} seconds"}, self.take_as_a_run)
+        return self.outcome
+
+    def take(self, name: str, batch: DataFrame, number: int) -> None:
+        """One batch of the run of the source with this ``name``; may be repeated."""
+        watermark = Watermark.read(self._lake).begun(name)
+        watermark.write(self._lake)
+        newest = self._take(batch, self._open_from(watermark.before(name)))
+        watermark.moved(name, newest).write(self._lake)
+        self._told(f"batch {number}: {self.outcome.told()} so far")
+
+    def take_as_a_run(self, name: str, batch: DataFrame, number: int) -> None:
+        """One batch, and the run with it."""
+        self.take(name, batch, number)
+        Watermark.read(self._lake).ended(name).write(self._lake)
+
+    def again(self) -> Outcome:
+        """Take in what was put aside and is right by now; what was late is so still, unless no hour is final."""
+        with one_at_a_time(self._lake):
+            aside = self._lake.read("quarantine", schemas.QUARANTINE)
+            was_late = sf.col("reason").startswith(_LATE)
+            name = "quarantine"
+            watermark = Watermark.read(self._lake).begun(name)
+            for lines, open_from in (
+                (aside.where(~was_late), 0),
+                (aside.where(was_late), self._open_from(watermark.second)),
+            ):
+                watermark = watermark.moved(name, self._take(lines.select("value", "origin"), open_from))
+            watermark.ended(name).write(self._lake)
+        return self.outcome
+
+    def _run(
+        self, source: Source, name: str, trigger: dict[str, Any], take: Callable[[str, DataFrame, int], None]
+    ) -> None:
+        """Until the trigger has no more, or for ever."""
+
+        def batch_taken(batch: DataFrame, number: int) -> None:
+            try:
+                take(name, batch, number)
+            except PipelineError as error:  # Spark keeps its text alone
+                self._failed = error
+                raise
+
+        checkpoint = self._checkpoint(name)
+        query = None
         try:
-            query = stream.trigger(**trigger).start()
+            stream = source.read(self._lake.spark).writeStream.foreachBatch(batch_taken)
+            query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
             query.awaitTermination()
         except PipelineError:
             raise
         except Exception as error:
-            raise _as_ours(error, source) from error
-        return self.outcome
-
-    def take(self, batch: DataFrame, number: int) -> None:
-        """One batch; may be repeated."""
-        watermark = Watermark.read(self._lake, number)
-        newest = self._take(batch, self._open_from(watermark.second))
-        watermark.write(self._lake, number, newest)
-        self._told(f"batch {number}: {self.outcome.told()} so far")
-
-    def again(self) -> Outcome:
-        """Take in what was put aside and is right by now."""
-        aside = self._lake.read("quarantine", schemas.QUARANTINE).select("value", "origin")
-        self._take(aside, self._open_from(Watermark.read(self._lake, -1).second))
-        return self.outcome
+            ours = self._failed or as_ours(error, source)
+            if ours is None:
+                raise
+            raise ours from error
+        finally:
+            if query is not None:
+                query.stop()
 
     def _open_from(self, newest: int | None) -> int:
         """The first second that is not final."""
@@ -287,31 +324,38 @@ class Ingest:
 
     def _take(self, raw: DataFrame, open_from: int) -> int | None:
         """Write what is new; the newest second of it."""
+        fated = self._fated(raw, open_from)
+        fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
+            sf.count("*").alias("lines"), sf.max("second").alias("newest")
+        )
+        found = {(row["fate"], row["why"]): row for row in fates.collect()}
         lake = self._lake
-        parsed = with_hour(parse(raw)).persist()
-        fated = parsed
-        try:
-            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
-            fated = with_fate(parsed, self._known([row for row in hours if row["date"]]), open_from).persist()
-            fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
-                sf.count("*").alias("lines"), sf.max("second").alias("newest")
-            )
-            found = {(row["fate"], row["why"]): row for row in fates.collect()}
-            if ("new", None) in found:
-                new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
-                lake.append("usage", new.repartition("date", "hour"), "date", "hour")
-            if ("mark", None) in found:
-                marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
-                lake.append("marks", marks.coalesce(1), "date")
-            if any(fate == "aside" for fate, _ in found):
-                known = lake.read_if_there("quarantine", schemas.QUARANTINE)
-                lake.append("quarantine", aside_of(fated, known).coalesce(1), "date")
-        finally:
-            fated.unpersist()
-            parsed.unpersist()
+        if ("new", None) in found:
+            new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
+            # Few files, and of an hour with much in it several, written at the same time.
+            lake.append("usage", new.hint("rebalance", "date", "hour"), "date", "hour")
+        if ("mark", None) in found:
+            marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
+            lake.append("marks", marks.coalesce(1), "date")
+        if any(fate == "aside" for fate, _ in found):
+            there = lake.read_if_there("quarantine", schemas.QUARANTINE)
+            lake.append("quarantine", aside_of(fated, there).coalesce(1), "date")
         self.outcome.add({fate: row["lines"] for fate, row in found.items()})
         new_records = found.get(("new", None))
         return None if new_records is None else int(new_records["newest"])
+
+    def _fated(self, raw: DataFrame, open_from: int) -> DataFrame:
+        """`with_fate`, for good.
+
+        What `DataFrame.persist` keeps, Spark makes anew when a table behind it is written to, which our own writes do.
+        """
+        parsed = with_hour(parse(raw)).persist()
+        try:
+            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
+            known = self._known([row for row in hours if row["date"]])
+            return with_fate(parsed, known, open_from, self._now_s()).localCheckpoint()
+        finally:
+            parsed.unpersist()
 
     def _known(self, hours: list[Any]) -> DataFrame:
         """The keys that the tables have of these hours; of all, when there are too many to name."""
@@ -322,9 +366,8 @@ class Ingest:
         marks = self._lake.read_if_there("marks", schemas.MARKS)
         return usage.select(*_KEY).unionByName(marks.select(*_KEY))
 
-    def _checkpoint(self, source: Source) -> str:
-        name = hashlib.sha256(repr(source).encode()).hexdigest()[:16]
-        path = self._lake.path(f"_checkpoints/ingest-{name}")
+    def _checkpoint(self, name: str) -> str:
+        path = self._lake.path(f"_checkpoints/{name}")
         if self._lake.has("usage") and not exists(self._lake.spark, path):
             self._told(
                 f"no checkpoint for this source in {path}: all of it is read, and what the lake has is passed over"
@@ -332,51 +375,6 @@ class Ingest:
         return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Watermark:
-    """The newest second before a batch, kept beside the tables so that a repeated batch finds the same."""
-
-    second: int | None
-
-    FILE = "_ingest/watermark.json"
-
-    @classmethod
-    def read(cls, lake: Lake, batch: int) -> Watermark:
-        """As it was before ``batch``."""
-        path = lake.path(cls.FILE)
-        if not exists(lake.spark, path):
-            return cls(second=None)
-        try:
-            kept = json.loads(read_text(lake.spark, path))
-            return cls(second=kept["before"] if kept["batch"] == batch else kept["after"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise OutputError(f"{path} is damaged ({error}); remove it: the watermark then begins anew") from error
-
-    def write(self, lake: Lake, batch: int, newest: int | None) -> None:
-        """``batch`` is done, and its newest second was ``newest``."""
-        after = max((second for second in (self.second, newest) if second is not None), default=None)
-        write_text(
-            lake.spark, lake.path(self.FILE), json.dumps({"batch": batch, "before": self.second, "after": after})
-        )
-
-
 def _kind_of_fault() -> Column:
     """Without its numbers, so that there are few."""
     return sf.regexp_replace("fault", r"-?\d+(\.\d+)?", "N")
-
-
-def _as_ours(error: Exception, source: Source) -> PipelineError:
-    text = str(error)
-    if isinstance(source, KafkaSource):
-        if "UnknownTopicOrPartition" in text:
-            return InputError(f"--topic {source.topic}: {source.bootstrap_servers} has no such topic")
-        if "Some data may have been lost" in text or "KAFKA_DATA_LOSS" in text:
-            return InputError(
-                f"--topic {source.topic}: records were removed from it (retention) before they were taken in;"
-                " --accept-data-loss goes on with what is left"
-            )
-        if "TimeoutException" in text or "bootstrap" in text:
-            return InputError(f"--bootstrap-servers {source.bootstrap_servers}: {cause_of(error)}")
-    if type(error).__module__.startswith(("pyspark", "py4j")):
-        return PipelineError(f"ingest ended: {cause_of(error)}")
-    raise error

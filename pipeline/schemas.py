@@ -1,6 +1,6 @@
 """The columns of every table, in one place. Units are in the names; times are seconds of UTC or Spark timestamps.
 
-What a usage record holds is `quota_callbacks.usage_records`; `USAGE_RECORD` is the same as Spark reads it, with every
+What a usage record holds is `quota_callbacks.usage_records`; `RECORD` is the same as Spark reads it, with every
 column nullable, since `ingest` says itself what is missing.
 """
 
@@ -22,14 +22,15 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from pipeline.errors import InputError
-
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
 _TEXT, _LONG, _INT, _DOUBLE = StringType(), LongType(), IntegerType(), DoubleType()
-_BY_QUOTA: Final = MapType(_TEXT, _LONG)
+
+COUNTS: Final = ("requests", "errors", "request_bytes", "response_bytes", "mutations", "producer_ids")
+TIMES: Final = ("thread_ms", "broker_ms")
+BY_QUOTA: Final = ("throttle_ms", "throttled", "refused")
+"""Maps from quota keys. With `COUNTS` and `TIMES`: what a usage record sums up."""
 
 
 def _columns(**types: DataType) -> StructType:
@@ -47,17 +48,9 @@ RECORD: Final = _columns(
     client_id=_TEXT,
     api_key=_INT,
     topic=_TEXT,
-    requests=_LONG,
-    errors=_LONG,
-    request_bytes=_LONG,
-    response_bytes=_LONG,
-    thread_ms=_DOUBLE,
-    broker_ms=_DOUBLE,
-    mutations=_LONG,
-    producer_ids=_LONG,
-    throttle_ms=_BY_QUOTA,
-    throttled=_BY_QUOTA,
-    refused=_BY_QUOTA,
+    **dict.fromkeys(COUNTS, _LONG),
+    **dict.fromkeys(TIMES, _DOUBLE),
+    **dict.fromkeys(BY_QUOTA, MapType(_TEXT, _LONG)),
     records=_LONG,
     reason=_TEXT,
 )
@@ -242,21 +235,3 @@ ANOMALIES: Final = _columns(
 """What is unlike an entity's own past, from ``start`` on for so many windows; ``told`` is a sentence. ``observed`` is
 of the window furthest off; ``usual`` and ``score`` are null where there is no past to compare with. A null
 ``client_id`` is all of the user's."""
-
-
-def require(frame: DataFrame, schema: StructType, what: str) -> DataFrame:
-    """``frame`` if it has the columns of ``schema``; else `InputError`, with what is missing and what is there."""
-    there = {field.name: field.dataType for field in frame.schema.fields}
-    missing = [field.name for field in schema.fields if field.name not in there]
-    wrong = [
-        f"{field.name} is {there[field.name].simpleString()}, not {field.dataType.simpleString()}"
-        for field in schema.fields
-        if field.name in there and there[field.name] != field.dataType
-    ]
-    if missing or wrong:
-        raise InputError(
-            f"{what} is not what it is to be: "
-            + "; ".join(([f"no column {', '.join(missing)}"] if missing else []) + wrong)
-            + f"; there are {', '.join(there) or 'none'}"
-        )
-    return frame

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.errors import NoJavaError, PipelineError
+from pipeline.errors import InputError, NoJavaError, PipelineError
 from pipeline.jars import KAFKA_CONNECTOR, kafka_jars
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ class SparkOptions:
 def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> SparkSession:
     """A session for ``job``; with the connector where it reads or writes ``kafka``. Raises PipelineError."""
     submitted = _SUBMITTED in os.environ
+    if submitted and options.packages:
+        raise InputError(
+            f"--packages {options.packages} comes too late: spark-submit has started Spark; give it to spark-submit,"
+            " before the job's file"
+        )
     if not submitted:
         check_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH", os.defpath))
     try:
@@ -96,12 +101,8 @@ def check_java(home: str | None, search_path: str) -> None:
     if java is None:
         raise NoJavaError(f"no Java at JAVA_HOME={home}; {hint}" if home else f"no java on the PATH; {hint}")
     try:
-        version = subprocess.run(
-            [java, "-version"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True
-        )
-        modules = subprocess.run(
-            [java, "--list-modules"], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True
-        )
+        version = _ask(java, "-version")
+        modules = _ask(java, "--list-modules")
     except (OSError, subprocess.SubprocessError) as error:
         raise NoJavaError(f"{java} does not run: {error}; {hint}") from error
     found = re.search(r'version "(\d+)', version.stderr)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import sys
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline.cli import LAKE, settings_of, spark_options, told
-from pipeline.errors import PipelineError
-from pipeline.ingest import FileSource, Ingest, KafkaSource
+from pipeline.ingest import Ingest
 from pipeline.lake import Lake
 from pipeline.session import start_session
+from pipeline.sources import FileSource, KafkaSource
 from quota_callbacks.usage_records import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
-    from pipeline.ingest import Source
+    from collections.abc import Iterator
+    from types import FrameType
+
     from pipeline.session import SparkOptions
+    from pipeline.sources import Source
 
 DAY_S = 86_400
 
@@ -61,28 +67,55 @@ def command(
     and nothing doubles. Lines that are no usage records go to the table quarantine with the reason; duplicates are
     passed over. One ingest at a time writes to a lake.
     """
+    source = _source(
+        folder, bootstrap_servers, topic, kafka, quarantined=quarantined, accept_data_loss=accept_data_loss
+    )
+    session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
+    ingest = Ingest(Lake(session, lake), None if accept_late else watermark, told)
+    with _ending_in_order():
+        outcome = ingest.again() if source is None else ingest.run(source, follow_s=follow)
+    told(outcome.told())
+    for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
+        told(f"  put aside: {count:,} x {reason}")
+
+
+def _source(
+    folder: str | None,
+    bootstrap_servers: str | None,
+    topic: str,
+    kafka: tuple[str, ...],
+    *,
+    quarantined: bool,
+    accept_data_loss: bool,
+) -> Source | None:
+    """The one that is given; ``None`` for what was put aside. Raises `click.UsageError`."""
     given = [name for name, value in (("--from-files", folder), ("--bootstrap-servers", bootstrap_servers)) if value]
     given += ["--quarantined"] if quarantined else []
     if len(given) != 1:
         raise click.UsageError(
             f"expected one of --from-files, --bootstrap-servers and --quarantined; got {', '.join(given) or 'none'}"
         )
-    session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
-    ingest = Ingest(Lake(session, lake), None if accept_late else watermark, told)
-    if quarantined:
-        outcome = ingest.again()
-    else:
-        source: Source
-        if folder is not None:
-            source = FileSource(folder=folder)
-        elif bootstrap_servers is not None:
-            client = settings_of(kafka, "--kafka")
-            source = KafkaSource(
-                topic=topic, bootstrap_servers=bootstrap_servers, client=client, accept_data_loss=accept_data_loss
-            )
-        else:
-            raise PipelineError("no source")
-        outcome = ingest.run(source, follow_s=follow)
-    told(outcome.told())
-    for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
-        told(f"  put aside: {count:,} x {reason}")
+    if folder is not None:
+        return FileSource(folder=folder)
+    if bootstrap_servers is not None:
+        return KafkaSource(
+            topic=topic,
+            bootstrap_servers=bootstrap_servers,
+            client=settings_of(kafka, "--kafka"),
+            accept_data_loss=accept_data_loss,
+        )
+    return None
+
+
+@contextlib.contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """On SIGTERM, let go of the lake: where the next process is another machine's, it cannot know that we are dead."""
+
+    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

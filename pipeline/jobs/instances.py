@@ -5,33 +5,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import click
+from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.cli import LAKE, spark_options
+from pipeline.cli import LAKE, day_options, spark_options, told
 from pipeline.instances import instances
-from pipeline.lake import Lake
+from pipeline.lake import Lake, of_days
 from pipeline.session import start_session
+from quota_callbacks.usage_records import Kind
 
 if TYPE_CHECKING:
+    from datetime import date
+
     from pipeline.session import SparkOptions
 
 SHOWN = 1000
+"""Rows that are printed; a fleet that restarts each night has so many in a month."""
 
 
 @click.command()
 @LAKE
+@day_options
 @spark_options
-def command(*, spark: SparkOptions, lake: str) -> None:
+def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | None) -> None:
     """Say of each instance (a run of one process of the proxy) what it has recorded, and what is missing.
 
     MISSING are sequence numbers that nobody has seen, LOST records that the instance itself could not write. One
-    without ENDED was killed or still runs: its last second may be missing.
+    without ENDED was killed or still runs: its last second may be missing. With --from and --to, which a large lake
+    needs, all of this is of these days alone, and MISSING is between their first number and their last.
     """
     tables = Lake(start_session("instances", spark), lake)
-    found = instances(tables.read("usage", schemas.USAGE), tables.read_if_there("marks", schemas.MARKS))
+    marks = tables.read_if_there("marks", schemas.MARKS)
+    ends = marks.where(sf.col("kind") == Kind.END.value)  # of no day
+    usage = of_days(tables.read("usage", schemas.USAGE), first, last)
+    lost = of_days(marks.where(sf.col("kind") != Kind.END.value), first, last)
+    found = instances(usage, lost.unionByName(ends), whole=first is None and last is None)
+    rows = found.orderBy("first_second", "instance").limit(SHOWN + 1).collect()
     click.echo("instance  first_second  last_second  seen  missing  gaps  lost  ended")
-    for row in found.orderBy("first_second", "instance").limit(SHOWN).collect():
+    for row in rows[:SHOWN]:
         click.echo(
             f"{row.instance}  {row.first_second}  {row.last_second}  {row.seen}  {row.missing}  {row.gaps}  {row.lost}"
             f"  {'yes' if row.ended else 'no'}"
         )
+    if len(rows) > SHOWN:
+        told(f"there are more than these {SHOWN:,}; --from and --to choose days")

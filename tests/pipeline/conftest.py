@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pipeline.lake import Lake
 from pipeline.session import SparkOptions, start_session
 
 if TYPE_CHECKING:
@@ -21,6 +22,12 @@ def spark() -> Iterator[SparkSession]:
     session = start_session("tests", SparkOptions(master="local[2]", conf=conf), kafka=True)
     yield session
     session.stop()
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    """An empty one."""
+    return Lake(spark, str(tmp_path / "lake"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

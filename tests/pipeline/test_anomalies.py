@@ -403,4 +403,10 @@ def test_options_that_make_no_sense_are_told(tmp_path: Path, given: tuple[str, .
 def test_days_in_the_wrong_order_are_told(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path)).append("usage", usage(spark, [at(0)]), "date", "hour")
     status, told = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
-    assert (status, told) == (1, "headrace pipeline: --from 2026-09-23 is behind --to 2026-09-22\n")
+    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in told) == (2, True)
+    status, told = run("--lake", str(tmp_path), "--from", "2031-09-23")
+    newest = (datetime.fromtimestamp(at(0)["second"], UTC)).date()
+    assert (status, told) == (
+        1,
+        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day there is usage of\n",
+    )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
-import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,36 +14,15 @@ import pytest
 
 from pipeline import schemas
 from pipeline.errors import InputError
-from pipeline.ingest import FileSource, Ingest, KafkaSource, parse
+from pipeline.ingest import parse
 from pipeline.instances import instances
 from pipeline.lake import Lake
+from pipeline.sources import FileSource, KafkaSource, checkpoint_name
+from tests.pipeline.ingesting import DAY_S, ingest, kept, put_aside, sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from pipeline.ingest import Outcome
-
-ROOT = Path(__file__).parents[2]
-DAY_S = 86_400
-
-
-@pytest.fixture
-def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    return Lake(spark, str(tmp_path / "lake"))
-
-
-def take_in(lake: Lake, folder: Path, watermark_s: int | None = DAY_S) -> Outcome:
-    return Ingest(lake, watermark_s, lambda _: None).run(FileSource(folder=str(folder)))
-
-
-def kept(lake: Lake) -> list[tuple[str, int, int]]:
-    rows = lake.read("usage", schemas.USAGE).select("instance", "sequence", "request_bytes").collect()
-    return sorted((row.instance, row.sequence, row.request_bytes) for row in rows)
-
-
-def put_aside(lake: Lake) -> list[str]:
-    return sorted(row.reason for row in lake.read("quarantine", schemas.QUARANTINE).collect())
+    from pyspark.sql import DataFrame, SparkSession
 
 
 # --- what is a record ---
@@ -80,15 +58,26 @@ def test_a_right_line_has_no_fault(spark: SparkSession) -> None:
         (json.dumps(record(kind="tale")), "kind is tale; expected usage, lost, end"),
         (json.dumps(record(instance="")), "no instance"),
         (json.dumps(record(sequence=None)), "no sequence"),
-        (json.dumps(record(sequence=-1)), "sequence is -1; expected 0 or more"),
+        (json.dumps(record(sequence=-1)), f"sequence is -1; expected 0 to {2**53}"),
         (json.dumps(record(second=None)), "no second"),
         (json.dumps(record(second=10**15)), f"second is {10**15}; expected seconds since 1970"),
-        (json.dumps(record(request_bytes=None)), "no request_bytes"),
-        (json.dumps(record(thread_ms=-0.5)), "thread_ms is -0.500000; expected 0 or more"),
+        (json.dumps(record(request_bytes=None)), f"request_bytes is null; expected 0 to {2**40}"),
+        (json.dumps(record(thread_ms=-0.5)), f"thread_ms is -0.5; expected 0 to {2**40}"),
+        (json.dumps(record(thread_ms=math.nan)), f"thread_ms is NaN; expected 0 to {2**40}"),
+        (json.dumps(record(broker_ms="NaN")), f"broker_ms is NaN; expected 0 to {2**40}"),
+        (json.dumps(record(broker_ms=math.inf)), f"broker_ms is Infinity; expected 0 to {2**40}"),
+        (json.dumps(record(request_bytes=-1)), f"request_bytes is -1; expected 0 to {2**40}"),
+        (json.dumps(record(requests=2**63 - 1)), f"requests is {2**63 - 1}; expected 0 to {2**40}"),
+        (json.dumps(record(sequence=2**63 - 1)), f"sequence is {2**63 - 1}; expected 0 to {2**53}"),
+        (json.dumps(record(api_key=-7)), "api_key is -7; expected 0 to 32767"),
+        (json.dumps(record(refused={"k": -1})), f"refused has a number that is not 0 to {2**40}"),
+        (json.dumps(record(throttle_ms={"k": 2**50})), f"throttle_ms has a number that is not 0 to {2**40}"),
+        (json.dumps(record(kind="lost", records=2**60)), f"records is {2**60}; expected 0 to {2**53}"),
+        (None, "no value (a tombstone)"),
         (json.dumps(record(requests=10**30)), "not a JSON object with the columns of a usage record"),
     ],
 )
-def test_a_wrong_line_says_what_is_wrong(spark: SparkSession, line: str, fault: str) -> None:
+def test_a_wrong_line_says_what_is_wrong(spark: SparkSession, line: str | None, fault: str) -> None:
     (row,) = parse(spark.createDataFrame([(line, "here")], schemas.RAW)).collect()
     assert row.fault == fault
     assert row.value == line
@@ -137,13 +126,77 @@ def test_files_that_are_being_written_are_left_alone(lake: Lake, tmp_path: Path)
     assert take_in(lake, tmp_path / "in").lines == 0
 
 
+def test_a_file_is_taken_however_old_it_is(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1))
+    take_in(lake, tmp_path / "in")
+    write_lines(tmp_path / "in" / "usage-b-1.jsonl", record(sequence=2))
+    long_ago = time.time() - 1000 * DAY_S  # noqa: TID251 -- files have wall times
+    os.utime(tmp_path / "in" / "usage-b-1.jsonl", (long_ago, long_ago))
+    assert take_in(lake, tmp_path / "in").records == 1
+
+
+def test_folders_below_are_taken_in(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record(sequence=1))
+    write_lines(tmp_path / "in" / "site=b" / "proxy-b" / "usage-b-1.jsonl", record(sequence=2, instance="b"))
+    write_lines(tmp_path / "in" / "usage-c-1.jsonl", record(sequence=3, instance="c"))
+    assert take_in(lake, tmp_path / "in").records == 3
+
+
+def test_a_folder_without_a_file_for_us_says_so(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "proxy-a" / "records.jsonl", record())
+    said: list[str] = []
+    source = FileSource(folder=str(tmp_path / "in"))
+    ingest(lake, told=said.append).run(source)
+    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or below"]
+    write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
+    for _ in range(2):
+        said.clear()
+        ingest(lake, told=said.append).run(source)
+        assert not any("no file" in line for line in said)
+
+
+def test_a_source_is_what_it_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    in_full, other = str(tmp_path / "in"), str(tmp_path / "out")
+    spellings = [in_full, f"{in_full}/", f"file:{in_full}", f"{tmp_path}/x/../in", f"{tmp_path}//in"]
+    assert len({checkpoint_name(FileSource(folder=each), spark) for each in spellings}) == 1
+    assert len({checkpoint_name(FileSource(folder=each), spark) for each in (in_full, other)}) == 2
+
+    def of(topic: str = "t", servers: str = "a:1,b:1", **settings: Any) -> str:
+        client = {"ssl.keystore.password": "p"} | settings.pop("client", {})
+        source = KafkaSource(topic=topic, bootstrap_servers=servers, client=client, **settings)
+        return checkpoint_name(source, spark)
+
+    assert of() == of(accept_data_loss=True) == of(client={"ssl.keystore.password": "q"}) == of(servers="b:1, a:1")
+    assert len({of(), of(topic="u"), of(servers="c:1")}) == 3
+
+
+def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkSession) -> None:
+    lines = [(json.dumps(record(NOON + 3600 * (number % 2), sequence=number)), "here") for number in range(4000)]
+    raw = spark.createDataFrame(lines, schemas.RAW)
+
+    def files(batch: DataFrame, name: str) -> int:
+        table = Lake(spark, f"{lake.root}-{name}")
+        ingest(table).take("here", batch, 0)
+        assert sequences(table) == list(range(4000))
+        return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
+
+    assert files(raw, "few") == 1
+    size = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
+    spark.conf.set(size, "8kb")
+    try:
+        assert files(raw.repartition(4), "many") > 1
+    finally:
+        spark.conf.unset(size)
+
+
 def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken", record(sequence=2))
     take_in(lake, tmp_path / "in")
     before = kept(lake)
     shutil.rmtree(tmp_path / "lake" / "_checkpoints")
     said: list[str] = []
-    outcome = Ingest(lake, DAY_S, said.append).run(FileSource(folder=str(tmp_path / "in")))
+    outcome = ingest(lake, told=said.append).run(FileSource(folder=str(tmp_path / "in")))
     assert said[0].startswith("no checkpoint for this source in ")
     assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 0, 2)
     assert kept(lake) == before
@@ -151,13 +204,15 @@ def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
 
 
 def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
-    lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken"]
+    lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
     batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
-    ingest = Ingest(lake, DAY_S, lambda _: None)
-    ingest.take(batch, 0)
-    ingest.take(batch, 0)
+    taking = ingest(lake)
+    taking.take("here", batch, 0)
+    taking.take("here", batch, 0)
     assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
-    assert len(put_aside(lake)) == 1
+    assert len(put_aside(lake)) == 2
+    taking.again()
+    assert len(put_aside(lake)) == 2
 
 
 def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: Path) -> None:
@@ -169,33 +224,6 @@ def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: 
     origin = lake.read("quarantine", schemas.QUARANTINE).first()
     assert origin is not None
     assert origin.origin.endswith("/in/usage-a-1.jsonl")
-
-
-def test_an_hour_is_final_when_it_is_behind_the_watermark(lake: Lake, tmp_path: Path) -> None:
-    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOON, sequence=1))
-    take_in(lake, tmp_path / "in", watermark_s=7200)
-    open_still, final = record(NOON - 7200, sequence=2), record(NOON - 7201, sequence=3)
-    write_lines(tmp_path / "in" / "usage-a-2.jsonl", open_still, final)
-    outcome = take_in(lake, tmp_path / "in", watermark_s=7200)
-    assert (outcome.records, len(outcome.quarantined)) == (1, 1)
-    assert put_aside(lake) == [
-        f"late: second {NOON - 7201} is before {NOON - 7200}, and hours before that are final (--watermark)"
-    ]
-    again = Ingest(lake, None, lambda _: None).again()
-    assert again.records == 1
-    assert [sequence for _, sequence, _ in kept(lake)] == [1, 2, 3]
-    assert Ingest(lake, None, lambda _: None).again().records == 0
-
-
-def test_a_record_that_is_there_already_is_not_late(lake: Lake, tmp_path: Path) -> None:
-    old = record(NOON - 10 * DAY_S, sequence=1)
-    write_lines(tmp_path / "in" / "usage-a-1.jsonl", old)
-    take_in(lake, tmp_path / "in")
-    write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON, sequence=2))
-    take_in(lake, tmp_path / "in")
-    write_lines(tmp_path / "in" / "usage-a-3.jsonl", old)
-    outcome = take_in(lake, tmp_path / "in")
-    assert (outcome.records, outcome.duplicates, outcome.quarantined) == (0, 1, {})
 
 
 def test_an_empty_folder_and_none(lake: Lake, tmp_path: Path) -> None:
@@ -214,49 +242,6 @@ def test_a_table_without_a_newer_column_has_nulls_in_it(lake: Lake, spark: Spark
     lake.append("usage", old, "date", "hour")
     (row,) = lake.read("usage", schemas.USAGE).collect()
     assert (row.topic, row.refused, row.request_bytes) == (None, None, 1000)
-
-
-# --- a kill ---
-
-KILLED = """
-import os, signal, sys
-from pipeline import ingest
-from pipeline.lake import Lake
-from pipeline.session import SparkOptions, start_session
-
-append = Lake.append
-left = int(sys.argv[3])
-
-def append_then_die(self, table, frame, *by):
-    global left
-    append(self, table, frame, *by)
-    left -= 1
-    if not left:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-Lake.append = append_then_die
-ingest.FILES_AT_ONCE = 1
-spark = start_session("killed", SparkOptions(master="local[1]", conf={"spark.sql.shuffle.partitions": "1"}))
-ingest.Ingest(Lake(spark, sys.argv[2]), 86400, print).run(ingest.FileSource(folder=sys.argv[1]))
-print("done")
-"""
-
-
-def test_killed_between_two_writes_it_loses_and_doubles_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """The process dies when the second file's records are written, and what is to be put aside of it is not."""
-    for number in range(3):
-        records: list[dict[str, Any] | str] = [record(sequence=10 * number + each) for each in range(10)]
-        write_lines(tmp_path / "in" / f"usage-a-{number}.jsonl", *records, f"broken {number}")
-    command = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "lake"), "3"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
-    lake = Lake(spark, str(tmp_path / "lake"))
-    assert (len(kept(lake)), len(put_aside(lake))) == (20, 1)
-    outcome = take_in(lake, tmp_path / "in")
-    assert (outcome.records, outcome.duplicates) == (10, 10)
-    assert [sequence for _, sequence, _ in kept(lake)] == list(range(30))
-    assert len(put_aside(lake)) == 3
 
 
 # --- what is missing ---
@@ -279,16 +264,3 @@ def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -
     )
     told_of = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
     assert told_of == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]
-
-
-# --- from Kafka ---
-
-
-def test_a_cluster_that_is_not_there_is_named(lake: Lake) -> None:
-    source = KafkaSource(
-        topic="headrace-usage",
-        bootstrap_servers="127.0.0.1:9",
-        client={"default.api.timeout.ms": "2000", "request.timeout.ms": "1000"},
-    )
-    with pytest.raises(InputError, match=r"--bootstrap-servers 127.0.0.1:9: "):
-        Ingest(lake, DAY_S, lambda _: None).run(source)

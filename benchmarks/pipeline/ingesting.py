@@ -1,0 +1,64 @@
+"""What ingest gets through: ``python -m benchmarks.pipeline.ingesting --lake PATH``.
+
+Records of a lake of `generate` are written as the proxy writes them, lines of JSON in finished files, and taken into a
+lake of its own: once into an empty one, and once more, when all of them are duplicates. Pinned like `stage`.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import click
+from pyspark.sql import functions as sf
+
+from pipeline import schemas
+from pipeline.ingest import Ingest
+from pipeline.lake import Lake
+from pipeline.session import SparkOptions, start_session
+from pipeline.sources import FileSource
+from quota_callbacks.usage_records import SCHEMA_VERSION, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FILES = 40
+
+
+def write_files(usage: DataFrame, folder: Path) -> None:
+    """As `plugins.usage_records.files` names them."""
+    names = [name for name in schemas.RECORD.names if name in usage.columns]
+    record = sf.struct(sf.lit(SCHEMA_VERSION).alias("schema"), sf.lit(Kind.USAGE.value).alias("kind"), *names)
+    usage.repartition(FILES).select(sf.to_json(record)).write.mode("overwrite").text(str(folder))
+    for number, part in enumerate(sorted(folder.glob("part-*"))):
+        part.rename(folder / f"usage-{number}.jsonl")
+
+
+@click.command()
+@click.option("--lake", required=True, metavar="PATH", help="Made by benchmarks.pipeline.generate.")
+@click.option("--records", type=click.IntRange(min=1), default=4_000_000, show_default=True)
+@click.option("--cores", default="0,1", show_default=True, help="CPUs to run on, such as 0,1.")
+@click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
+def command(*, lake: str, records: int, cores: str, memory: str) -> None:
+    """Measure ingest from files, in records a second."""
+    numbers = {int(each) for each in cores.split(",")}
+    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
+    options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
+    session = start_session("bench", options)
+    with TemporaryDirectory() as name:
+        lines = Path(name, "lines")
+        write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines)
+        for what in ("new", "duplicates"):
+            began = perf_counter()
+            # another spelling has a checkpoint of its own, and reads all of it again
+            folder = lines if what == "new" else lines.rename(Path(name, "again"))
+            outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
+            seconds = perf_counter() - began
+            print(f"{what}: {outcome.told()}; {outcome.lines / seconds:,.0f} lines a second on {len(numbers)} core(s)")
+
+
+if __name__ == "__main__":
+    command()
