@@ -135,10 +135,15 @@ def qualified(spark: SparkSession, path: str) -> str:
 
 
 def read_text(spark: SparkSession, path: str) -> str:
-    """A small file, in whatever store. Raises `InputError`."""
+    """A small file of UTF-8, in whatever store. Raises `InputError`."""
     if not exists(spark, path):
         raise InputError(f"{path} does not exist")
-    return "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
+    if is_folder(spark, path):
+        raise InputError(f"{path} is a folder; expected a file")
+    text = "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
+    if "\ufffd" in text:  # what Spark puts in place of what it cannot decode
+        raise InputError(f"{path} is not UTF-8")
+    return text
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:

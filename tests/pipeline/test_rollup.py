@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from pipeline import schemas
 from pipeline.cli import pipeline
 from pipeline.errors import InputError
-from pipeline.lake import Lake
+from pipeline.lake import Lake, read_text
 from pipeline.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
 from pipeline.rollup import Period, bill, by_day, by_hour, read_teams
 from tests.pipeline.records import NOON, record, usage
@@ -149,6 +149,16 @@ def test_a_teams_file(spark: SparkSession) -> None:
     rows = read_teams(text, "teams.csv")
     assert rows == [("alice", None, "payments"), (None, "a, b", "search"), ("bob", "app-1", "search")]
     assert teams(spark, *rows).count() == 3
+
+
+def test_a_teams_file_that_is_none_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
+        read_text(spark, str(tmp_path / "nowhere.csv"))
+    with pytest.raises(InputError, match=r" is a folder; expected a file"):
+        read_text(spark, str(tmp_path))
+    (tmp_path / "teams.csv").write_bytes("user,client_id,team\nBjörn,,x\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"teams\.csv is not UTF-8"):
+        read_text(spark, str(tmp_path / "teams.csv"))
 
 
 @pytest.mark.parametrize(
