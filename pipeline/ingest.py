@@ -49,6 +49,8 @@ MOST_OF_A_SECOND: Final = 2**40
 for a quarter of an hour. Eight million records with so much still have a sum that a long holds."""
 MOST_LOST: Final = 2**53
 """Of what an instance has lost since it last could tell, and of its sequence; beyond it JSON's are not exact."""
+STOP_LOOK_S: Final = 1
+"""How often a stream is looked at for whether it is to stop."""
 LAST_API_KEY: Final = 2**15 - 1
 
 _CORRUPT: Final = "_corrupt"
@@ -241,6 +243,7 @@ class Ingest:
         self._told = told
         self._now_s = now_s
         self._failed: PipelineError | None = None
+        self._stopping = False
         self.outcome = Outcome()
 
     def run(self, source: Source, *, follow_s: float | None = None) -> Outcome:
@@ -251,12 +254,17 @@ class Ingest:
         with one_at_a_time(self._lake):
             name = checkpoint_name(source, self._lake.spark)
             self._run(source, name, {"availableNow": True}, self.take)
-            Watermark.read(self._lake).ended(name).write(self._lake)
-            if not self.outcome.lines and (nothing := source.nothing_there(self._lake.spark)):
-                self._told(nothing)
-            if follow_s is not None:
+            if not self._stopping:
+                Watermark.read(self._lake).ended(name).write(self._lake)
+                if not self.outcome.lines and (nothing := source.nothing_there(self._lake.spark)):
+                    self._told(nothing)
+            if follow_s is not None and not self._stopping:
                 self._run(source, name, {"processingTime": f"{follow_s} seconds"}, self.take_as_a_run)
         return self.outcome
+
+    def stop(self) -> None:
+        """End `run` within a second or so; a batch that is under way is repeated by the next. For signal handlers."""
+        self._stopping = True
 
     def take(self, name: str, batch: DataFrame, number: int) -> None:
         """One batch of the run of the source with this ``name``; may be repeated."""
@@ -289,7 +297,7 @@ class Ingest:
     def _run(
         self, source: Source, name: str, trigger: dict[str, Any], take: Callable[[str, DataFrame, int], None]
     ) -> None:
-        """Until the trigger has no more, or for ever."""
+        """Until the trigger has no more, or it is to stop."""
 
         def batch_taken(batch: DataFrame, number: int) -> None:
             try:
@@ -303,7 +311,9 @@ class Ingest:
         try:
             stream = source.read(self._lake.spark).writeStream.foreachBatch(batch_taken)
             query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-            query.awaitTermination()
+            # Not without a limit: until the JVM answers, nothing else can be asked of it, such as to stop.
+            while not query.awaitTermination(STOP_LOOK_S) and not self._stopping:
+                pass
         except PipelineError:
             raise
         except Exception as error:

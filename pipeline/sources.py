@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from pipeline.errors import InputError, OutputError, PipelineError
+from pipeline.errors import InputError, PipelineError
 from pipeline.jars import KAFKA_CONNECTOR
 from pipeline.lake import cause_of, files_below, is_folder, of_spark, qualified
 
@@ -61,11 +61,8 @@ class FileSource:
             return None
         return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or below"
 
-    def as_ours(self, error: Exception) -> PipelineError | None:
-        """What it has to say of an error of Spark's; ``None`` when nothing."""
-        text = str(error)
-        if "FileNotFoundException" in text or "FAILED_READ_FILE" in text or "FILE_NOT_EXIST" in text:
-            return InputError(f"--from-files {self.folder}: {cause_of(error)}")
+    def as_ours(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
+        """Nothing: Spark names the file."""
         return None
 
 
@@ -135,6 +132,4 @@ def as_ours(error: Exception, source: Source) -> PipelineError | None:
     """An error of Spark's in a line; ``None`` when it is none."""
     if not of_spark(error):
         return None
-    if "FOREACH_BATCH" not in str(error) and (ours := source.as_ours(error)) is not None:
-        return ours
-    return OutputError(f"ingest ended: {cause_of(error)}")
+    return source.as_ours(error) or PipelineError(f"ingest ended: {cause_of(error)}")

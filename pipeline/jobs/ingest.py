@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -72,7 +71,7 @@ def command(
     )
     session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
     ingest = Ingest(Lake(session, lake), None if accept_late else watermark, told)
-    with _ending_in_order():
+    with _stopping_on_signals(ingest):
         outcome = ingest.again() if source is None else ingest.run(source, follow_s=follow)
     told(outcome.told())
     for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
@@ -108,14 +107,15 @@ def _source(
 
 
 @contextlib.contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """On SIGTERM, let go of the lake: where the next process is another machine's, it cannot know that we are dead."""
+def _stopping_on_signals(ingest: Ingest) -> Iterator[None]:
+    """SIGTERM and SIGINT end it in order: the lake is let go of, which another machine could not do for us."""
 
-    def end(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
-        sys.exit(128 + number)
+    def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
+        ingest.stop()
 
-    before = signal.signal(signal.SIGTERM, end)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -17,10 +17,11 @@ from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.events import events_of
-from pipeline.ingest import FileSource, Ingest, KafkaSource
+from pipeline.ingest import Ingest
 from pipeline.instances import instances
 from pipeline.lake import Lake
 from pipeline.quota_files import read_quotas
+from pipeline.sources import FileSource, KafkaSource
 from pipeline.what_if import fixed_quotas, what_if
 from testbed.cluster import KafkaCluster
 from testbed.proxy_process import ProxyProcess

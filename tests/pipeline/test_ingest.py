@@ -182,12 +182,14 @@ def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkS
         return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
 
     assert files(raw, "few") == 1
-    size = "spark.sql.adaptive.advisoryPartitionSizeInBytes"
-    spark.conf.set(size, "8kb")
+    settings = {"advisoryPartitionSizeInBytes": "8kb", "coalescePartitions.minPartitionSize": "1b"}
+    for name, size in settings.items():
+        spark.conf.set(f"spark.sql.adaptive.{name}", size)
     try:
-        assert files(raw.repartition(4), "many") > 1
+        assert files(raw, "many") > 1
     finally:
-        spark.conf.unset(size)
+        for name in settings:
+            spark.conf.unset(f"spark.sql.adaptive.{name}")
 
 
 def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
