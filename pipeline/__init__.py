@@ -6,6 +6,7 @@
     jars            the connector's jars, resolved once
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written
+    usage           what several jobs ask of usage records
     events          usage records and traces as the events that quotas are charged with
     sources         files and topics that ingest reads
     watermark       how far the lake is, and which hours are final
@@ -14,12 +15,14 @@
     quota_files     quotas as files: read for what-if, written by recommend
     prices          price sheets, for bills
     jmx_truth       what brokers say of their handlers' time, from JmxTool
+    waiting         what becomes of usage when its senders wait
     anomaly_past    windows of usage, and what is usual in them
 
     ingest          records from Kafka or files into the lake
     rollup          hours, days, bills
     recommend       quotas from what was used
     what_if         usage against quotas
+    traces          the traces of replay, for what_if
     calibrate       the cost model of requests
     anomalies       what is unlike each entity's past
     report          one HTML file
