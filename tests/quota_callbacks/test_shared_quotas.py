@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quota_callbacks.buckets import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
@@ -62,6 +62,10 @@ windows = st.builds(
 )
 
 
+NEW_LIMIT_GIVEN_BACK: Final = [Step(0, 0, 1, 0, 0)] * 9 + [Step(0, 1, 1, 1, 1), Step(1, 0, 1, 0, 0)]
+"""The first to be held to a new limit gives back all that it has taken: the others have nothing new to look at."""
+
+
 def bucket_of(quotas: OurQuotas, op: Op) -> QuotaBucket:
     bucket = quotas.quotas.bucket(KEY_OF[op], "u", "c")
     assert bucket is not None
@@ -87,6 +91,8 @@ def touch(op: Op, alone: OurQuotas, workers: Workers, now_ms: int) -> None:
         bucket = quotas.quotas.bucket(KEY_OF[op], "u", "c")
         if bucket is not None:
             bucket.observed(now_ms - offset_ms)
+            if bucket.paced and bucket.limit is not None:
+                bucket.places(bucket.limit, now_ms - offset_ms)
 
 
 def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> Iterator[tuple[Outcome, Outcome, float]]:
@@ -131,6 +137,7 @@ def test_in_turn_workers_decide_as_one_process(op: Op, policy: QuotaPolicy, step
 @pytest.mark.parametrize("op", OPS)
 @settings(deadline=None, max_examples=40)
 @given(steps=steps(any_gaps), window=windows)
+@example(steps=NEW_LIMIT_GIVEN_BACK, window=Window(samples=1, seconds=1))
 def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:
     """One that refills at each look rounds otherwise than one that looks less often."""
     for (wait_ms, admitted), (its_wait_ms, its_admitted), left in in_turn(op, steps, window, policy):
