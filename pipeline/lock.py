@@ -81,8 +81,8 @@ def _is_of_the_dead(text: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:
-        return False
+    except PermissionError:  # another user's, so it lives
+        pass
     return False
 
 

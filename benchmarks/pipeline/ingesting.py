@@ -6,7 +6,6 @@ lake of its own: once into an empty one, and once more, when all of them are dup
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import perf_counter
@@ -15,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
+from benchmarks.pipeline.stage import session_on
 from pipeline import schemas
 from pipeline.ingest import Ingest
 from pipeline.lake import Lake
-from pipeline.session import SparkOptions, start_session
 from pipeline.sources import FileSource
 from quota_callbacks.usage_records import SCHEMA_VERSION, Kind
 
@@ -44,10 +43,7 @@ def write_files(usage: DataFrame, folder: Path) -> None:
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
 def command(*, lake: str, records: int, cores: str, memory: str) -> None:
     """Measure ingest from files, in records a second."""
-    numbers = {int(each) for each in cores.split(",")}
-    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
-    options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
-    session = start_session("bench", options)
+    session, count = session_on(cores, memory)
     with TemporaryDirectory() as name:
         lines = Path(name, "lines")
         write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines)
@@ -57,7 +53,7 @@ def command(*, lake: str, records: int, cores: str, memory: str) -> None:
             folder = lines if what == "new" else lines.rename(Path(name, "again"))
             outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
             seconds = perf_counter() - began
-            print(f"{what}: {outcome.told()}; {outcome.lines / seconds:,.0f} lines a second on {len(numbers)} core(s)")
+            print(f"{what}: {outcome.told()}; {outcome.lines / seconds:,.0f} lines a second on {count} core(s)")
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from quota_callbacks.sampled_rate import Window
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 QUOTAS: Final[Mapping[QuotaKey, float]] = {
     QuotaKey.PRODUCER_BYTE_RATE: 50_000,
@@ -63,6 +63,14 @@ def _run(frame: DataFrame) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def session_on(cores: str, memory: str) -> tuple[SparkSession, int]:
+    """A session of this process, pinned to ``cores`` (such as 0,1), and how many these are; with so much heap."""
+    numbers = {int(each) for each in cores.split(",")}
+    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
+    options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
+    return start_session("bench", options), len(numbers)
+
+
 @click.command()
 @click.argument("job", type=click.Choice(list(JOBS)))
 @click.option("--lake", required=True)
@@ -70,17 +78,14 @@ def _run(frame: DataFrame) -> None:
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
 def command(*, job: str, lake: str, cores: str, memory: str) -> None:
     """Print one line of JSON: what was done, and in how many seconds."""
-    numbers = {int(each) for each in cores.split(",")}
-    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
-    options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
-    session = start_session("bench", options)
+    session, count = session_on(cores, memory)
     usage = Lake(session, lake).read("usage", schemas.USAGE)
     records = usage.count()
     _run(JOBS[job](_first_hour(usage)))
     began = perf_counter()
     _run(JOBS[job](usage))
     seconds = perf_counter() - began
-    print(json.dumps({"job": job, "cores": len(numbers), "records": records, "seconds": seconds}))
+    print(json.dumps({"job": job, "cores": count, "records": records, "seconds": seconds}))
 
 
 if __name__ == "__main__":
