@@ -9,39 +9,25 @@ from typing import TYPE_CHECKING, Any
 from confluent_kafka import Consumer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from plugins.usage_records.encoding import Encoder
 from plugins.usage_records.kafka_topic import KafkaSink
 from plugins.usage_records.rows import Seconds
-from plugins.usage_records.writer_thread import WriterThread
 from tests.faults.waiting import wait_until
-from tests.plugins.usage_rows import request
+from tests.plugins.usage_rows import SecondBySecond, request
 
 if TYPE_CHECKING:
-    from quota_callbacks.requests import Request
     from testbed.cluster import KafkaCluster
 
 NOWHERE = "127.0.0.1:9"
 
 
-class Writing:
+class Writing(SecondBySecond):
     """The thread's work over a real producer, a second at a time."""
 
     def __init__(self, topic: str, bootstrap_servers: str, **client: str) -> None:
-        self.sums = Seconds(100, lambda _: 0.0)
         self.sink = KafkaSink(
             topic, bootstrap_servers, "a-1", {name.replace("_", "."): v for name, v in client.items()}
         )
-        self.thread = WriterThread(
-            self.sums, self.sink, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None
-        )
-        self.second = 0
-
-    def write(self, *requests: Request) -> None:
-        for made in requests:
-            self.sums.add(made, self.second)
-        self.second += 1
-        self.thread._note(self.sums.take(self.second))
-        self.thread._write_taken()
+        super().__init__(Seconds(100, lambda _: 0.0), self.sink)
 
     def waits_for(self, lost: int) -> None:
         def is_lost() -> bool:

@@ -14,13 +14,12 @@ from plugins.usage_records.untold import MOST_REASONS, OTHER_REASONS
 from plugins.usage_records.writer_thread import WriterThread, to_next_second_s
 from quota_callbacks.usage_records import LostRecord
 from tests.faults.waiting import wait_until
-from tests.plugins.usage_rows import FETCH, request, seconds
+from tests.plugins.usage_rows import FETCH, SecondBySecond, request, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from plugins.usage_records.writer_thread import Held
-    from quota_callbacks.requests import Request
 
 
 class Kept:
@@ -54,22 +53,12 @@ class Kept:
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-class Writing:
+class Writing(SecondBySecond):
     """A thread's work, a second at a time."""
 
     def __init__(self) -> None:
-        self.sums, self.kept = seconds(), Kept()
-        self.thread = WriterThread(
-            self.sums, self.kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None
-        )
-        self.second = 0
-
-    def write(self, *requests: Request) -> None:
-        for made in requests:
-            self.sums.add(made, self.second)
-        self.second += 1
-        self.thread._note(self.sums.take(self.second))
-        self.thread._write_taken()
+        self.kept = Kept()
+        super().__init__(seconds(), self.kept)
 
     @property
     def told(self) -> list[tuple[str, int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from plugins.usage_records.encoding import Encoder
 from plugins.usage_records.rows import Seconds
+from plugins.usage_records.writer_thread import Sink, WriterThread
 from quota_callbacks.requests import Address, Connection, Request
 from quota_callbacks.verdicts import Reason
 
@@ -23,3 +25,19 @@ def request(api_key: int = PRODUCE, user: str = "alice", client_id: str = "app",
 
 def seconds(max_rows: int = 10) -> Seconds:
     return Seconds(max_rows, lambda each: 0.5 * (1 + each.api_key))
+
+
+class SecondBySecond:
+    """The writer thread's work, without the thread: each `write` is a second of its own."""
+
+    def __init__(self, sums: Seconds, sink: Sink) -> None:
+        self.sums = sums
+        self.thread = WriterThread(sums, sink, Encoder("a-1"), present_second=lambda: 0, run_on_loop=lambda _: None)
+        self.second = 0
+
+    def write(self, *requests: Request) -> None:
+        for made in requests:
+            self.sums.add(made, self.second)
+        self.second += 1
+        self.thread._note(self.sums.take(self.second))
+        self.thread._write_taken()
