@@ -231,6 +231,8 @@ class Peers:
 class OneBroker:
     """Dials the broker that is played."""
 
+    serves_anybody = True
+
     def __init__(self, channel: PlainChannel) -> None:
         self._channel = channel
 

@@ -66,30 +66,36 @@ class _Attempt:
 class Authentication:
     """The authentications of one connection. Sets its ``user``, ``authenticating`` and ``mechanism``."""
 
-    __slots__ = ("_attempt", "_authenticated", "_connection", "_held_bytes", "_hooks", "_may_repeat", "tokens")
+    __slots__ = ("_attempt", "_connection", "_held_bytes", "_hooks", "_may_repeat", "_on_agreed", "accepted", "tokens")
 
-    def __init__(self, connection: Connection, hooks: HookCalls) -> None:
+    def __init__(self, connection: Connection, hooks: HookCalls, on_agreed: Callable[[], None]) -> None:
+        """``on_agreed`` is called when the broker agrees to a mechanism, which only a listener with SASL does."""
         self._connection = connection
         self._hooks = hooks
+        self._on_agreed = on_agreed
         self._attempt: _Attempt | None = None
         """What the client's next token belongs to."""
-        self._authenticated = False
+        self.accepted = False
+        """Whether the broker has accepted an authentication of this connection."""
         self._may_repeat = False
         """Whether the broker told a session lifetime, so that it takes a SaslHandshake for a re-authentication."""
         self._held_bytes = 0
         self.tokens: HeaderlessTokens | None = None
-        """After SaslHandshake v0, until the client's tokens are over."""
+        """After the broker has agreed to a SaslHandshake v0, until the client's tokens are over."""
 
     # --- what the client sends: each returns the watcher of its reply ---
 
     def handshake(self, mechanism: str, version: int) -> ReplyWatch:
-        """A SaslHandshake is about to be forwarded. Tokens may follow before its reply."""
-        if not self._authenticated or self._may_repeat:
+        """A SaslHandshake is about to be forwarded.
+
+        Nothing behind one of version 0 may be read before its reply: only a broker that agreed reads tokens there.
+        """
+        if not self.accepted or self._may_repeat:
             self._connection.authenticating = True
         started = self._hooks.authentication_started(self._connection, mechanism)
         plugin, observer = started if started is not None else ("", None)
         self._attempt = attempt = _Attempt(mechanism, plugin, observer)
-        self.tokens = HeaderlessTokens(mechanism) if version == 0 else None
+        self.tokens = None
         return partial(self._shaken, attempt, version)
 
     def withdraw(self) -> None:
@@ -141,7 +147,7 @@ class Authentication:
             except Exception as error:  # noqa: BLE001 -- a stranger's code
                 self._failed(attempt, error)
         if not attempt.over:
-            self._authenticated = True
+            self.accepted = True
             self._end(attempt)
 
     def _shaken(self, attempt: _Attempt, version: int, body: memoryview) -> None:
@@ -150,6 +156,9 @@ class Authentication:
         else:
             attempt.agreed = True
             self._connection.mechanism = attempt.mechanism
+            if version == 0 and self._attempt is attempt:
+                self.tokens = HeaderlessTokens(attempt.mechanism)
+            self._on_agreed()
 
     def _watch(self, attempt: _Attempt, token: bytes, version: int | None) -> ReplyWatch:
         if self._held_bytes + len(token) > LARGEST_TOKEN_BYTES:
@@ -187,7 +196,7 @@ class Authentication:
             raise ValueError(f"a principal is a text of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
         connection = self._connection
         connection.user = principal
-        self._authenticated = True
+        self.accepted = True
         self._end(attempt)
         log.debug("user adopted", peer=str(connection.peer), user=principal, mechanism=attempt.mechanism)
 

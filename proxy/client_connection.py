@@ -48,6 +48,7 @@ class ClientConnection:
         "_requests",
         "_scope",
         "_upstream_lost",
+        "accepted",
         "authenticates",
         "authentication",
         "can_splice",
@@ -93,6 +94,9 @@ class ClientConnection:
         """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
         self.authentication: Authentication | None = None
         """Who the client is; made at its first SaslHandshake."""
+        self.accepted = house.upstream.serves_anybody
+        """Whether the broker has shown that it serves this client. Until then nothing is charged, and nothing passes
+        but what leads there (`HANDSHAKE_APIS`)."""
         self._scope = trio.CancelScope()
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self)
@@ -132,6 +136,25 @@ class ClientConnection:
             raise AssertionError("a connection dials only while it serves")
         self._nursery.start_soon(self._relay_replies, self._replies)
         return channel
+
+    def is_accepted(self) -> bool:
+        """Look again whether the broker serves this client."""
+        if not self.accepted:
+            authentication = self.authentication
+            self.accepted = self.house.upstream.serves_anybody or (
+                authentication is not None and authentication.accepted
+            )
+        return self.accepted
+
+    def note_accepted(self) -> None:
+        """The broker has answered what it answers only to those it serves."""
+        self.accepted = True
+        if not self.authenticates:
+            self.house.upstream.serves_anybody = True
+
+    def note_sasl(self) -> None:
+        """The broker has agreed to a SASL mechanism, so its listener serves only those who authenticate."""
+        self.house.upstream.serves_anybody = False
 
     async def wait_for_turn(self) -> None:
         """Wait until the next request may be read: the mute is over, and there is room among the requests in flight."""
@@ -355,8 +378,10 @@ class ClientConnection:
             self._count_bytes(self.upstream, upstream=True)
             self.upstream.close()
         lost = self.in_flight.give_up()
-        held = self._requests.held
-        for exchange in lost if held is None else [*lost, held]:
+        if self.info.upstream is None:  # never dialled: what stands in the queue was not sent
+            for exchange in lost:
+                exchange.forwarded_s = None
+        for exchange in [*lost, *self._requests.unsettled()]:
             exchange.error = self._reason or "connection closed"
             give_up(self, exchange)
             self.completed(exchange)

@@ -57,6 +57,7 @@ class HookCalls:
         self._replied: dict[int, Calls] = {}
         self._completed: dict[int, Calls] = {}
         self._batches: Calls = ()
+        self._arrived: dict[int, Calls] = {}
         self._abandoned: dict[int, Calls] = {}
         self._request_times: Calls = ()
         self.bodies: frozenset[int] = frozenset()
@@ -99,6 +100,7 @@ class HookCalls:
         self._replied = self._by_api("response_received", ("request", "now_ms"), interests)
         self._completed = self._by_api("request_completed", ("request",), interests)
         self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
+        self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
         self._request_times = self._calls("request_time_ms", ("request",))
         self._opened = self._calls("connection_opened", ("connection",))
@@ -145,6 +147,10 @@ class HookCalls:
             if not self.fail_closed:
                 self._failed("response_received", "a plugin", ValueError("a reply cannot be refused"))
         return judgement
+
+    def request_arrived(self, request: Request, now_ms: int) -> Judgement | None:
+        """Ask about a request whose last byte came after its head was judged."""
+        return self._ask("request_arrived", self._arrived.get(request.api_key, ()), request, now_ms)
 
     def batches_received(self, request: Request, now_ms: int) -> Judgement | None:
         """Ask about the batches of a Produce."""

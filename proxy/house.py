@@ -30,6 +30,7 @@ class Dialler(Protocol):
 
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
+    serves_anybody: bool
 
     async def dial(self, node_id: int | None) -> tuple[Channel, Address]:
         """See `proxy.upstream.Upstream.dial`."""

@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 def judge_request(connection: ClientConnection, exchange: Exchange, now_s: float) -> Refuse | None:
-    """A request is about to be forwarded. Returns a refusal, if there is one."""
+    """A request is about to be forwarded. Returns a refusal, if there is one.
+
+    Of a client that the broker has not accepted nothing is charged, since its name is a mere claim.
+    """
     house = connection.house
-    if not house.enforcement.applies(connection.info.user, exchange.client_id):
+    if not connection.accepted or not house.enforcement.applies(connection.info.user, exchange.client_id):
         return None
     exchange.enforced = True
     calls = house.hooks.wants_request(exchange.api_key)
@@ -33,6 +36,16 @@ def judge_request(connection: ClientConnection, exchange: Exchange, now_s: float
         _hold(connection, exchange, judgement, now_s)
     _act(connection, exchange, judgement, now_s)
     return judgement.refusal
+
+
+def judge_arrival(connection: ClientConnection, exchange: Exchange, now_s: float) -> None:
+    """The last byte of a request was read whose head was judged before."""
+    exchange.arrived = True
+    house = connection.house
+    if exchange.enforced and house.enforcement.enabled:
+        judgement = house.hooks.request_arrived(exchange, int(now_s * 1000))
+        if judgement is not None:
+            _act(connection, exchange, judgement, now_s)
 
 
 def judge_batches(connection: ClientConnection, exchange: Exchange, now_s: float) -> None:

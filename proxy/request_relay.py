@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 
 from proxy.errors import ClientFault
 from proxy.in_flight import Exchange
-from proxy.judging import end_hold, judge_batches, judge_request
+from proxy.judging import end_hold, judge_arrival, judge_batches, judge_request
 from proxy.reply_plans import TOKEN_PLAN, reply_plan
 from proxy.sockets import READ_BYTES, waiting
 from proxy.splicing import Splice
-from proxy.whole_requests import WholeRequests
+from proxy.whole_requests import HANDSHAKE_APIS, WholeRequests, ask_for_acceptance
 from proxy.wire.apis import ApiKey
 from proxy.wire.frames import FrameScanner
 from proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
@@ -46,6 +46,7 @@ class RequestRelay:
 
     __slots__ = (
         "_acks_zero",
+        "_arriving",
         "_connection",
         "_ended",
         "_held",
@@ -57,6 +58,7 @@ class RequestRelay:
         "_splice",
         "_tail",
         "_turn",
+        "_unaccepted",
         "_walk",
         "_walked",
         "_whole",
@@ -82,6 +84,10 @@ class RequestRelay:
         self._walk: ProduceWalk | None = None
         """Through the Produce that is passing, where somebody wants to know its batches."""
         self._walked: Exchange | None = None
+        self._arriving: Exchange | None = None
+        """The request that is passing and whose last byte has not been read."""
+        self._unaccepted: RequestHead | None = None
+        """The request at the front of `_tail`, which waits until the broker has shown that it serves this client."""
 
     @property
     def mid_request(self) -> bool:
@@ -92,12 +98,15 @@ class RequestRelay:
     def _walking(self) -> bool:
         return self._walk is not None
 
-    @property
-    def held(self) -> Exchange | None:
-        """The request that was judged, or is being judged, and was not forwarded yet."""
-        if self._turn is not None:
-            return self._turn[0]
-        return None if self._whole.pending is None else self._whole.pending.exchange
+    def unsettled(self) -> list[Exchange]:
+        """Requests that callbacks were asked about and that are not in flight: one that was not forwarded yet, and a
+        Produce without acks of which only a part has come."""
+        found = [] if self._turn is None else [self._turn[0]]
+        if self._whole.pending is not None:
+            found.append(self._whole.pending.exchange)
+        if self._arriving is not None and self._arriving.acks == 0:
+            found.append(self._arriving)
+        return found
 
     async def run(self) -> None:
         """Relay until the client ends its side. Raises `ClientFault`, `PeerFault` or ``OSError``."""
@@ -113,6 +122,9 @@ class RequestRelay:
         connection = self._connection
         while True:
             self._now_s = self._house.clock()
+            if self._unaccepted is not None:
+                await ask_for_acceptance(connection, self._unaccepted)
+                self._unaccepted = None
             if self._must_hold():
                 await connection.wait_for_turn()
             if self._held:
@@ -201,6 +213,7 @@ class RequestRelay:
         scanner = self._scanner
         scanner.feed(self._house.view, end)
         sent_to = self._go_on() if scanner.mid_frame else 0
+        self._check_arrival()
         while scanner.position < end:
             if self._whole.pending is not None or self._must_hold():
                 self._held = True
@@ -213,7 +226,7 @@ class RequestRelay:
                 break
             size = self._next_frame(at, end)
             if size is None:
-                self._held = self._turn is not None
+                self._held = self._turn is not None or self._unaccepted is not None
                 break
             if size < 0:  # to be collected
                 self._forward(sent_to, at)
@@ -248,8 +261,16 @@ class RequestRelay:
             self._read_bytes = HEAD_BYTES
         if walk.done:
             self._end_walk(walk)
+            self._check_arrival()
             return True
         return False
+
+    def _check_arrival(self) -> None:
+        """Ask about the request that was passing when its last byte has been read."""
+        exchange = self._arriving
+        if exchange is not None and not self.mid_request:
+            self._arriving = None
+            judge_arrival(self._connection, exchange, self._now_s)
 
     def _end_walk(self, walk: ProduceWalk) -> None:
         exchange, self._walk, self._walked = self._walked, None, None
@@ -276,6 +297,10 @@ class RequestRelay:
                 self._connection.in_flight.forget_unanswered(TOKEN_PLAN)
         head = read_request_head(buffer, at, end, limit)
         if head is None:
+            return None
+        connection = self._connection
+        if not connection.accepted and head.api_key not in HANDSHAKE_APIS and not connection.is_accepted():
+            self._unaccepted = head
             return None
         return self._received(head, at)
 
@@ -308,6 +333,7 @@ class RequestRelay:
             plan,
         )
         exchange.acks = head.acks
+        exchange.arrived = self._scanner.end - at >= LENGTH_BYTES + head.size
         exchange.observed = bool(house.hooks.wants_completed(head.api_key))
         requests = house.counters.requests
         requests[head.api_key] = requests.get(head.api_key, 0) + 1
@@ -330,6 +356,8 @@ class RequestRelay:
         self._cap_fetch(exchange, head, at)
         end_hold(self._connection, exchange)
         self._forwarded(exchange, self._now_s)
+        if not exchange.arrived:
+            self._arriving = exchange
         if exchange.read_batches:
             self._walk = ProduceWalk(head.api_version, LENGTH_BYTES + head.size - head.body_at)
             self._walked = exchange
@@ -443,10 +471,11 @@ class RequestRelay:
         return moved
 
     def _passed_outside(self, moved: int) -> None:
-        if self._walk is None:
-            self._scanner.passed_outside(moved)
-            return
         walk = self._walk
-        walk.passed_outside(moved)
-        if walk.done:
-            self._end_walk(walk)
+        if walk is None:
+            self._scanner.passed_outside(moved)
+        else:
+            walk.passed_outside(moved)
+            if walk.done:
+                self._end_walk(walk)
+        self._check_arrival()

@@ -48,6 +48,9 @@ class Upstream:
     ) -> None:
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
+        self.serves_anybody = False
+        """Whether the brokers serve clients that do not authenticate; false until one has answered such a client, or
+        the proxy itself, which has no credentials."""
         self._topology = topology
         self._poller = poller
         self._next = 0
@@ -136,6 +139,7 @@ class Upstream:
             )
             return False
         learn(self._topology, found, complete=True)
+        self.serves_anybody = True
         return True
 
     async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:

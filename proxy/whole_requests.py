@@ -28,6 +28,7 @@ from proxy.wire.headerless_tokens import handshake_mechanism
 from proxy.wire.heads import LENGTH_BYTES, request_frame
 from proxy.wire.produce_walk import ProduceWalk
 from proxy.wire.refusals import response_frame
+from proxy.wire.topic_lookups import ask_for_topics
 from proxy.wire.walker import decode
 from quota_callbacks.buckets import MutationBucket
 from quota_callbacks.controller_mutation import STRICT_FROM
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     Forward = Callable[[Exchange, bytes, float], None]
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
+
+HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+"""What a broker answers to a client that has not authenticated (``SaslServerAuthenticator``)."""
 
 
 class Pending:
@@ -111,7 +115,9 @@ class WholeRequests:
         refusal = self._refusals.pop(exchange, None)
         if refusal is not None:
             self._finish(exchange, head, frame, refusal)
-        elif exchange.api_key in self._house.hooks.mutations and self._is_held_to_mutations(exchange):
+            return
+        exchange.arrived = True
+        if exchange.api_key in self._house.hooks.mutations and self._is_held_to_mutations(exchange):
             self.pending = Pending(exchange, head, frame, judged=False)
         else:
             refusal = self._judge(exchange, memoryview(frame)[head.body_at :], now_s)
@@ -175,10 +181,11 @@ class WholeRequests:
             self._forward_alone(exchange, forwarded, now_s)
 
     def _forward_alone(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
-        """Hand it on; behind a mutation that was charged nothing more is read, as at a broker, since an old client is
-        muted for it only when its reply comes."""
+        """Hand it on; nothing more is read before its reply behind a mutation that was charged, as at a broker, since
+        an old client is muted for it only then, and behind a SaslHandshake v0, since only a broker that agreed reads
+        what follows as SASL tokens without headers."""
         self._forward(exchange, frame, now_s)
-        if exchange.mutations:
+        if exchange.mutations or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0):
             self._connection.in_flight.nothing_behind(exchange)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
@@ -190,7 +197,7 @@ class WholeRequests:
     # --- mutations ---
 
     async def _look_up(self, exchange: Exchange, body: memoryview) -> bytes | None:
-        ask = partial(ask_broker, self._connection, exchange)
+        ask = partial(ask_broker, self._connection, exchange.correlation_id, exchange.client_id)
         created, now_s = self._house.created_topics, self._house.clock()
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)
@@ -256,7 +263,8 @@ class WholeRequests:
         connection, version = self._connection, exchange.api_version
         authentication = connection.authentication
         if authentication is None:
-            authentication = connection.authentication = Authentication(connection.info, self._house.hooks)
+            authentication = Authentication(connection.info, self._house.hooks, connection.note_sasl)
+            connection.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = judge_request(connection, exchange, now_s)
             if refusal is None:
@@ -275,10 +283,21 @@ class WholeRequests:
         self._forward(token, frame, self._house.clock())
 
 
+async def ask_for_acceptance(connection: ClientConnection, head: RequestHead) -> None:
+    """Ask the broker, before the first request that a name would be charged for, for something that it tells only those
+    whom it serves: Metadata of no topics. A broker that does not serve this client closes the connection instead.
+
+    Raises `UpstreamFault` when the broker cannot be reached.
+    """
+    version, body = ask_for_topics(())
+    await ask_broker(connection, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
+    connection.note_accepted()
+
+
 async def ask_broker(
-    connection: ClientConnection, exchange: Exchange, api_key: int, version: int, body: bytes
+    connection: ClientConnection, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
 ) -> bytes:
-    """Send a request of the proxy's own, in turn with the client's, on behalf of ``exchange``; its reply's body.
+    """Send a request of the proxy's own, in turn with the client's and under its client id; its reply's body.
 
     Raises `UpstreamFault` when the broker cannot be reached. Ends with the connection.
     """
@@ -291,10 +310,10 @@ async def ask_broker(
         replied.set()
 
     now_s = connection.house.clock()
-    frame = request_frame(api_key, version, exchange.correlation_id, exchange.client_id, body)
+    frame = request_frame(api_key, version, correlation_id, client_id, body)
     plan = ReplyPlan(ReplyKind.COLLECT, api_key, version, None)
     size = len(frame) - LENGTH_BYTES
-    lookup = Exchange(connection.info, api_key, version, exchange.correlation_id, exchange.client_id, size, now_s, plan)
+    lookup = Exchange(connection.info, api_key, version, correlation_id, client_id, size, now_s, plan)
     lookup.answer_to_proxy = take
     lookup.forwarded_s = now_s
     connection.in_flight.add(lookup)

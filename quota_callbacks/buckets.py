@@ -70,6 +70,10 @@ class RateBucket(QuotaBucket):
         self._rate.record(amount, now_ms)
         self.last_used_ms = now_ms
 
+    def take_back(self, amount: float, charged_ms: int) -> None:
+        """Un-record ``amount``, which was charged at ``charged_ms`` for something that did not come to pass."""
+        self._rate.take_back(amount, charged_ms)
+
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
         """Paced: a request for which ``reserved`` was taken has cost ``amount``."""
         self.record(amount, now_ms)

@@ -1,6 +1,6 @@
 """``producer_byte_rate`` and ``consumer_byte_rate``: bytes a second, as Kafka's ClientQuotaManager charges them.
 
-Produce is charged when the request's head is read: header and body, without the length before them. Fetch and
+Produce is charged when all of the request has been read: header and body, without the length before them. Fetch and
 ShareFetch are charged when the reply's head is: 4 bytes and the body (``KafkaApis.handleFetchRequest``,
 ``FetchResponse.sizeOf``). Live, the bytes of a throttled Fetch stay recorded: the broker un-records because it
 answers empty, and the proxy hands on what was fetched.
@@ -64,13 +64,22 @@ class ByteRate:
                 return None
             if bucket.paced:
                 return self._hold_produce(request, bucket, now_ms)
-            return bucket.charge(request.request_bytes, now_ms)
+            return bucket.charge(request.request_bytes, now_ms) if request.arrived else None
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         if bucket is None or bucket.limit is None:
             return None
         window = bucket.window
         request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
         return self._hold_fetch(request, bucket, now_ms) if bucket.paced else None
+
+    @hookimpl
+    def request_arrived(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge a Produce that was not there as a whole when its head was; what was promised and never sent is charged
+        to nobody."""
+        if request.api_key != PRODUCE or (request.notes is not None and PRODUCED in request.notes):
+            return None
+        bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
+        return None if bucket is None else bucket.charge(request.request_bytes, now_ms)
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
@@ -89,11 +98,21 @@ class ByteRate:
 
     @hookimpl
     def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Give back the place of a request that was not forwarded, or of a Fetch whose reply did not come."""
-        key = PRODUCED if request.api_key == PRODUCE else FETCHED
-        if request.api_key == PRODUCE and request.forwarded_s is not None:
+        """Give back what was taken for a Produce that did not reach the broker whole, or for a Fetch whose reply did
+        not come."""
+        if request.api_key != PRODUCE:
+            give_back_reservation(request, FETCHED, RateBucket, now_ms)
             return
-        give_back_reservation(request, key, RateBucket, now_ms)
+        if request.arrived and request.forwarded_s is not None:
+            return
+        received_ms = int(request.received_s * 1000)
+        reservation = take_reservation(request, PRODUCED, RateBucket)
+        if reservation is not None:
+            held, reserved = reservation
+            held.correct(-reserved, now_ms)
+            held.take_back(reserved, received_ms)
+        elif request.arrived and (bucket := self._quotas.bucket_for(request, PRODUCED, RateBucket)) is not None:
+            bucket.take_back(request.request_bytes, received_ms)
 
     def _hold_produce(self, request: Request, bucket: RateBucket, now_ms: int) -> Throttle | None:
         verdict = bucket.reserve(request.request_bytes, now_ms)

@@ -256,10 +256,22 @@ def request_interest() -> Iterable[Interest]:
 def request_received(request: Request, now_ms: int) -> Verdict | None:
     """A request's head (or body, as asked) was read and nothing of it has been forwarded yet.
 
-    Called once a request, in the order of arrival on its connection; not for connections that are still
-    authenticating by headerless tokens, nor while enforcement is switched off or for exempt users. May set
+    Called once a request, in the order of arrival on its connection; not before the broker has accepted the client
+    (until then its name is a mere claim, in which nothing may be charged), nor while enforcement is switched off or
+    for exempt users. The rest of a large request may never come: charge what its size says in `request_arrived`, when
+    ``request.arrived`` is false here. May set
     ``request.fetch_max_bytes`` and use ``request.connection.cache``. The longest throttle of all wins; a refusal wins
     over a throttle, and the request is not forwarded.
+    """
+
+
+@hookspec
+def request_arrived(request: Request, now_ms: int) -> Throttle | None:
+    """The last byte of a request was read that was not there as a whole when `request_received` was called.
+
+    Its bytes have been forwarded by then: a throttle mutes the client's channel. Not called where the client closed
+    before the request was complete; `request_abandoned` is called then. Kafka, too, charges a request once it has read
+    all of it (``ClientQuotaManager`` is asked by ``KafkaApis``).
     """
 
 
@@ -277,8 +289,9 @@ def request_abandoned(request: Request, now_ms: int) -> None:
     """A request that `request_received` was asked about will have no reply of the broker's that could be judged.
 
     Its connection was closed, it was refused as a whole, or enforcement was switched off in between.
-    ``request.forwarded_s`` is ``None`` when it never reached the broker. Give back what was taken for it. Not called
-    for a Produce without acks, which has no reply anyway, once it was forwarded.
+    ``request.forwarded_s`` is ``None`` when it never reached the broker, and ``request.arrived`` is false when the
+    client did not send all of it. Give back what was taken for it. Not called for a Produce without acks, which has no
+    reply anyway, once all of it was forwarded.
     """
 
 

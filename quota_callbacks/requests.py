@@ -102,6 +102,7 @@ class Request:
         "acks",
         "api_key",
         "api_version",
+        "arrived",
         "authenticating",
         "batches",
         "batches_left_out",
@@ -154,6 +155,9 @@ class Request:
         """Header and body, without the 4 bytes of the length before them."""
         self.received_s = received_s
         """When its first byte was read."""
+        self.arrived = True
+        """Whether its last byte was read. A large request is forwarded as it comes, so it can be false in
+        `request_received`."""
         self.acks: int | None = None
         """Produce only. With 0 there will be no reply."""
         self.body: Mapping[str, Any] | None = None

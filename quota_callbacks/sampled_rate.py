@@ -55,6 +55,15 @@ class SampledRate:
         samples[-1] += value
         self._total += value
 
+    def take_back(self, value: float, recorded_ms: int) -> None:
+        """Un-record ``value``, recorded at ``recorded_ms``, from the sample that holds it; nothing if that is gone."""
+        samples = self._samples
+        for at in range(len(samples) - 3, -1, -3):
+            if samples[at] <= recorded_ms:
+                samples[at + 2] -= value
+                self._total = math.fsum(samples[2::3])
+                return
+
     def rate(self, now_ms: int) -> float:
         """Units a second at ``now_ms``."""
         window_ms = self.window_ms(now_ms)

@@ -81,6 +81,11 @@ class SharedRate(SampledRate):
         if opens:
             self._write_checkpoint()
 
+    def take_back(self, value: float, recorded_ms: int) -> None:
+        """As `SampledRate.take_back`, but from the newest sample: workers share totals, not single samples."""
+        if self._samples and self._samples[-2] >= recorded_ms:
+            self.record(-value, int(self._samples[-2]))
+
     def rate(self, now_ms: int) -> float:
         """Units a second at ``now_ms``, of all workers. (`throttle_ms` does not look again: it follows a record.)"""
         self._look()

@@ -53,7 +53,8 @@ class BodyWalk:
     def walk(self, buffer: Buffer, position: int, end: int) -> int:
         """Walk on in ``buffer[position:end]``; return where the walk stands. All before it can be sent.
 
-        Raises `MalformedFrame` when the fields do not fill the body exactly.
+        Bytes behind the last field pass unread, as brokers and clients ignore them. Raises `MalformedFrame` when the
+        fields reach beyond the body.
         """
         begin = self._begin = position
         end = min(end, position + self._left)
@@ -66,22 +67,25 @@ class BodyWalk:
                 if self.skip_left:
                     break
             if self._step is None:
+                self.skip_left = self._left - (position - begin)
+                if self.skip_left:
+                    continue
                 break
             after = self._step(buffer, position, end)
             if after == SHORT:
                 break
             position = after
         self._left -= position - begin
-        if whole and not (self.done and self._left == 0):
-            raise MalformedFrame(f"{self.what}'s fields do not fill its frame")
-        if self.done and self._left:
-            raise MalformedFrame(f"{self.what} has {self._left} bytes behind its last field")
+        if whole and not self.done:
+            raise MalformedFrame(f"{self.what}'s fields reach beyond its frame")
         return position
 
     def passed_outside(self, count: int) -> None:
         """``count`` bytes of `skip_left` went by without coming through a window."""
         self.skip_left -= count
         self._left -= count
+        if self._step is None and self.skip_left == 0:
+            self.skip_left = self._left
 
     def _begin_tags(self, tags: int, after: Step | None) -> None:
         """``tags`` tagged fields come next, and then ``after``."""

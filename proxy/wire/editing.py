@@ -4,7 +4,8 @@
 
 Unknown tagged fields at every level, lengths in more bytes than they need, and tagged fields that spell out their
 default come through as they were; an edit that changes nothing returns the same bytes. The walk ends behind the last
-field in question and copies the rest unread: what a client makes of that part is between it and the broker.
+field in question and copies the rest unread, bytes behind the last field included: what a peer makes of that part is
+between it and the sender.
 
 Called by `proxy.wire.endpoints`, `proxy.wire.api_versions` and `proxy.wire.mutations`. Compiled per message, version
 and set of fields on first use, like the codecs of `proxy.wire.walker`.
@@ -75,18 +76,15 @@ def edit(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> by
     raise.
     """
     data = bytes(body)
-    plan = _plan(name, version, frozenset(edits))
     out = _Splice(data, 0)
     at = 0
     try:
-        for walk in plan.steps:
+        for walk in _steps(name, version, frozenset(edits)):
             at = walk(out, at, edits)
     except Broken as broken:
         raise malformed(name, version, broken) from broken
     if at > len(data):
         raise malformed(name, version, Broken(at, f"the message ends too early, at byte {len(data)}"))
-    if plan.to_the_end and at != len(data):
-        raise malformed(name, version, Broken(at, f"{len(data) - at} bytes are left behind the message"))
     return out.finish(len(data))
 
 
@@ -119,16 +117,9 @@ _Walk: TypeAlias = Callable[[_Splice, int, Mapping[str, Edit]], int]
 """(copy in the making, position, edits) to the position behind the field."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """How a message is walked for one set of fields."""
-
-    steps: tuple[_Walk, ...]
-    to_the_end: bool
-
-
 @cache
-def _plan(name: str, version: int, wanted: frozenset[str]) -> _Plan:
+def _steps(name: str, version: int, wanted: frozenset[str]) -> tuple[_Walk, ...]:
+    """How a message is walked for one set of fields."""
     found = schema(name, version)
     placed = [field for field in found.fields if field.tag is None]
     tagged = {field.tag: field for field in found.fields if field.tag is not None and field.name in wanted}
@@ -145,7 +136,7 @@ def _plan(name: str, version: int, wanted: frozenset[str]) -> _Plan:
     steps += _pass(passed)
     if tagged:
         steps.append(_tags_step(tagged))
-    return _Plan(steps=tuple(steps), to_the_end=bool(tagged) or (stop == len(placed) and not found.flexible))
+    return tuple(steps)
 
 
 def _pass(fields: list[Field]) -> list[_Walk]:
@@ -286,11 +277,10 @@ def _tags_step(tagged: Mapping[int, Field]) -> _Walk:
     def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> int:
         with _reading(out.body, at, TAGS):
             count, at = read_tag_count(out.body, at)
-        tag = -1
         for _ in range(count):
             begin = at
             with _reading(out.body, at, TAGS):
-                tag, start, at = read_tag(out.body, at, tag)
+                tag, start, at = read_tag(out.body, at)
             if tag in steps:
                 inner = _Splice(out.body, start)
                 end = steps[tag](inner, start, edits)

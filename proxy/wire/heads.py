@@ -136,10 +136,7 @@ def _quick_head(
         if buffer[body_at]:  # tagged fields
             return None
         body_at += 1
-    try:
-        client_id = str(buffer[position + 14 : position + 14 + length], "utf-8") if length > 0 else ""
-    except UnicodeDecodeError:
-        return None
+    client_id = str(buffer[position + 14 : position + 14 + length], "utf-8", "replace") if length > 0 else ""
     head = RequestHead(size, api_key, api_version, correlation_id, client_id, body_at - position)
     if api_key == 0:
         head.acks = _quick_acks(buffer, body_at, api_version)
@@ -232,15 +229,13 @@ class _Cursor:
         return value
 
     def string(self) -> str:
-        """Read a NULLABLE_STRING; null is ""."""
+        """Read a NULLABLE_STRING as a broker does: a negative length is null, which is "", and what is not UTF-8
+        becomes replacement characters."""
         length = self.int16()
-        if length == -1:
+        if length < 0:
             return ""
         begin = self.advance(length)
-        try:
-            return str(self.buffer[begin : self.at], "utf-8")
-        except UnicodeDecodeError as error:
-            raise MalformedFrame("a client id is not UTF-8") from error
+        return str(self.buffer[begin : self.at], "utf-8", "replace")
 
     def uvarint(self) -> int:
         value = shift = 0

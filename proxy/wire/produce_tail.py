@@ -55,9 +55,8 @@ def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | Non
         raise malformed("ProduceResponse", version, broken) from broken
     except (IndexError, struct.error):
         at = len(data) + 1
-    if at != len(data):
-        left = f"{len(data) - at} bytes are left behind the message" if at < len(data) else "the message ends too early"
-        raise malformed("ProduceResponse", version, Broken(len(data), left))
+    if at > len(data):
+        raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early"))
     return throttle_at, hints_at
 
 
@@ -157,11 +156,10 @@ def _find_hints(data: bytes, at: int, version: int) -> tuple[int | None, int]:
     if data[at] == 0:
         return None, at + 1
     count, at = read_tag_count(data, at)
-    tag = -1
     hints_at = None
     for _ in range(count):
         begin = at
-        tag, _start, at = read_tag(data, at, tag)
+        tag, _start, at = read_tag(data, at)
         if tag == NODE_ENDPOINTS_TAG and version >= 10:
             hints_at = begin
     return hints_at, at

@@ -101,7 +101,7 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
 
     ``short`` is the INT16 of strings before KIP-482.
     """
-    least = -1 if nullable else 0
+    shortest = -1 if nullable else 0
 
     def read_compact(body: bytes, at: int) -> tuple[int, int]:
         length = body[at]
@@ -111,7 +111,7 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
             length, stop = read_uvarint(body, at)
             if length > 0x7FFFFFFF:
                 raise Broken(at, f"a length of {length}")
-        if length <= least:
+        if length <= shortest:
             raise Broken(at, "null, which this field may not be")
         return length - 1, stop
 
@@ -123,8 +123,10 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
 
     def read_plain(body: bytes, at: int) -> tuple[int, int]:
         length: int = unpack(body, at)[0]
-        if length < least:
-            raise Broken(at, "null, which this field may not be" if length == -1 else f"a length of {length}")
+        if length < 0:  # generated readers take every negative length for null
+            if not nullable:
+                raise Broken(at, "null, which this field may not be")
+            return -1, at + width
         return length, at + width
 
     return read_plain, layout.pack
@@ -158,7 +160,10 @@ def fixed_codec(kind: str) -> Codec:
 
 
 def string_codec(*, flexible: bool, nullable: bool) -> Codec:
-    """STRING, NULLABLE_STRING and their compact twins: UTF-8, at most `LONGEST_STRING` bytes."""
+    """STRING, NULLABLE_STRING and their compact twins: UTF-8, at most `LONGEST_STRING` bytes.
+
+    What is not UTF-8 is read with replacement characters, as ``ByteBufferAccessor.readString`` does.
+    """
     read_length, pack_length = count_codec(flexible=flexible, nullable=nullable, short=True)
 
     def read(body: bytes, at: int) -> tuple[str | None, int]:
@@ -170,8 +175,11 @@ def string_codec(*, flexible: bool, nullable: bool) -> Codec:
             raise _too_long("string", at, length, len(body) - start)
         try:
             return str(body[start:stop], "utf-8"), stop
-        except UnicodeDecodeError as error:
-            raise Broken(start + error.start, "not UTF-8") from error
+        except UnicodeDecodeError:
+            text = str(body[start:stop], "utf-8", "replace")
+        if len(text.encode()) > LONGEST_STRING:  # it could not be written again
+            raise Broken(at, f"a string of more than {LONGEST_STRING} bytes once what is not UTF-8 is replaced")
+        return text, stop
 
     def write(out: bytearray, value: Any) -> None:
         if value is None and nullable:

@@ -1,6 +1,8 @@
 """Tagged fields (KIP-482): the optional fields at the end of a flexible struct, known to the schema or not.
 
-A section is a count and then, in ascending order of tags, ``tag, size, value``. Unknown ones are kept as their bytes.
+A section is a count and then ``tag, size, value``, written in ascending order of tags and, as by brokers, read in any.
+Unknown ones are kept as their bytes. A known field must fill its size exactly, although brokers do not check it: a
+message that the proxy and the broker would read differently must not pass.
 Part of `proxy.wire.walker`.
 """
 
@@ -30,11 +32,9 @@ class KnownTag:
     """Makes what the field holds when it is not there."""
 
 
-def read_tag(body: bytes, at: int, last: int) -> tuple[int, int, int]:
-    """A tagged field's number, and where its value begins and ends; ``last`` is the tag of the one before, or -1."""
+def read_tag(body: bytes, at: int) -> tuple[int, int, int]:
+    """Read a tagged field's number, and where its value begins and ends."""
     tag, start = read_uvarint(body, at)
-    if tag <= last:
-        raise Broken(at, f"tagged field {tag} stands behind {last}")
     size, start = read_uvarint(body, start)
     if size > len(body) - start:
         raise Broken(at, f"tagged field {tag} of {size} bytes, but {len(body) - start} are left")
@@ -53,9 +53,8 @@ def skip_tags(body: bytes, at: int) -> int:
     if body[at] == 0:
         return at + 1
     count, at = read_tag_count(body, at)
-    tag = -1
     for _ in range(count):
-        tag, _start, at = read_tag(body, at, tag)
+        _tag, _start, at = read_tag(body, at)
     return at
 
 
@@ -66,10 +65,9 @@ def tags_reader(known: Mapping[int, KnownTag]) -> Callable[[bytes, int, dict[str
         for field in known.values():
             values[field.name] = field.new_default()
         count, at = read_tag_count(body, at)
-        tag = -1
         unknown: dict[int, bytes] = {}
         for _ in range(count):
-            tag, start, at = read_tag(body, at, tag)
+            tag, start, at = read_tag(body, at)
             if tag in known:
                 values[known[tag].name] = read_exactly(known[tag], body, start, at)
             else:

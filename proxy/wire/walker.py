@@ -29,17 +29,17 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 def decode(name: str, version: int, body: Buffer) -> Message:
     """Read a whole message (without frame and header).
 
-    Raises `UnknownMessage` for a message or version without a schema, and `MalformedMessage` for bytes that break it,
-    trailing bytes and strings that are not UTF-8 included. Time and memory are linear in the length of ``body``.
+    Raises `UnknownMessage` for a message or version without a schema, and `MalformedMessage` for bytes that break it.
+    As lenient as a broker's generated readers: bytes behind the last field are ignored (librdkafka 2.10 to 2.16 leaves
+    three behind Metadata v13), and strings that are not UTF-8 are read with replacement characters. Time and memory are
+    linear in the length of ``body``.
     """
     codec = message_codec(name, version)
     data = bytes(body)
     try:
-        message, at = codec.read(data, 0)
+        message, _end = codec.read(data, 0)
     except Broken as broken:
         raise malformed(name, version, broken) from broken
-    if at != len(data):
-        raise malformed(name, version, Broken(at, f"{len(data) - at} bytes are left behind the message"))
     decoded: Message = message
     return decoded
 

@@ -96,10 +96,6 @@ MISTAKES = {
     "client id beyond the frame": Mistake(
         data=head(messages.METADATA, 1, b"\x7f\xffraw"), reason="the head reaches beyond its frame"
     ),
-    "client id of -2 bytes": Mistake(data=head(messages.METADATA, 1, b"\xff\xferaw"), reason="a length of -2"),
-    "client id not UTF-8": Mistake(
-        data=head(messages.METADATA, 1, b"\x00\x02\xff\xfe"), reason="a client id is not UTF-8"
-    ),
     "endless varint": Mistake(
         data=head(messages.METADATA, 9, rest=b"\xff" * 16), reason="a varint of more than 5 bytes"
     ),

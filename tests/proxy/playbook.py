@@ -160,6 +160,7 @@ class StubUpstream:
         self.dialled: list[int | None] = []
         self.brokers: list[Party] = []
         self.fault: str | None = None
+        self.serves_anybody = True
         self._news = trio.Event()
 
     async def wait_for_dial(self, number: int) -> None:

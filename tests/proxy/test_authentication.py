@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from quota_callbacks.identities import AuthenticationObserver
     from quota_callbacks.requests import Request
 
+METADATA = 3
 HEARTBEAT, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 12, 17, 18, 36
 FAILED, ILLEGAL_STATE, UNSUPPORTED_MECHANISM = 58, 34, 33
 ALICE = b"\0alice\0correct-horse"
@@ -301,13 +302,91 @@ async def test_scram_without_headers_and_in_single_bytes(autojump_clock: MockClo
 
 async def test_a_token_and_a_request_at_once(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
-        await book.client.says(request(HANDSHAKE, 0, 1, mechanism="PLAIN"), framed(ALICE), request(HEARTBEAT, 4, 2))
+        asked = (request(HANDSHAKE, 0, 1, mechanism="PLAIN"), framed(ALICE), request(HEARTBEAT, 4, 2))
+        await book.client.says(*asked)
         await book.upstream.wait_for_dial(1)
+        assert await book.broker.hears() == asked[0]
+        await trio.testing.wait_all_tasks_blocked()
+        assert book.broker.hears_nothing()  # only the broker's answer makes the next frame a token
         answers = (reply(HANDSHAKE, 0, 1), framed(b""), reply(HEARTBEAT, 4, 2))
-        await book.broker.says(*answers)
-        for answer in answers:
+        for question, answer in zip(asked, answers, strict=True):
+            if question is not asked[0]:
+                assert await book.broker.hears() == question
+            await book.broker.says(answer)
             assert await book.client.hears() == answer
         assert user(book) == "alice"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "GSSAPI", "MADE-UP"])
+async def test_requests_behind_a_refused_handshake_are_judged(mechanism: str, autojump_clock: MockClock) -> None:
+    """They were once taken for tokens, and passed unread."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        asked = request(HEARTBEAT, 4, 2)
+        await book.client.says(request(HANDSHAKE, 0, 1, mechanism=mechanism), asked)
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        await book.broker.says(reply(HANDSHAKE, 0, 1, error_code=ILLEGAL_STATE))
+        await book.client.hears()
+        assert await book.broker.hears() == asked
+    assert [api_key for api_key, *_ in charges.requests] == [HANDSHAKE, HEARTBEAT]
+
+
+@pytest.mark.parametrize("size", [8, 100])
+async def test_an_unknown_version_behind_a_token_is_a_request(size: int, autojump_clock: MockClock) -> None:
+    """A broker that is newer than the proxy would serve it, so that it must not pass for one more token."""
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "GSSAPI", version=0)
+        await book.client.says(framed(b"\0\0\0\x63" + bytes(size)))  # Produce v99
+        await book.client.hears_the_end()
+
+
+# --- clients that the broker has not accepted ---
+
+
+async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: MockClock) -> None:
+    """The proxy asks for something that only those get who are served, and then the request goes on."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        asked = request(HEARTBEAT, 4, 2)
+        await book.client.says(request(API_VERSIONS, 0, 1), asked)
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        await book.broker.says(reply(API_VERSIONS, 0, 1))
+        await book.client.hears()
+        await book.broker.hears()  # Metadata of no topics, by the proxy
+        assert charges.requests == []
+        await book.broker.says(reply(METADATA, 4, 2))
+        assert await book.broker.hears() == asked
+        assert [api_key for api_key, *_ in charges.requests] == [HEARTBEAT]
+        assert book.upstream.serves_anybody
+        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        assert await book.client.hears() == reply(HEARTBEAT, 4, 2)
+
+
+async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+    assert charges.requests == []
+    assert not book.upstream.serves_anybody
+
+
+async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await beat(book)
+        assert charges.requests == [(HEARTBEAT, "alice", False)]
+        assert not book.upstream.serves_anybody
 
 
 async def test_after_a_refused_mechanism_requests_are_requests(autojump_clock: MockClock) -> None:
@@ -496,7 +575,7 @@ def test_tokens_beyond_the_cap_pass_unseen() -> None:
     says = Says("alice")
     register(manager, "stranger", Stranger(lambda _: says))
     connection = Connection(connection_id=1, peer=Address(host="h", port=1))
-    authentication = Authentication(connection, HookCalls(manager))
+    authentication = Authentication(connection, HookCalls(manager), lambda: None)
     authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
     half = bytes(LARGEST_TOKEN_BYTES // 2)
     first, second, third = (authentication.token(half) for _ in range(3))
