@@ -29,7 +29,7 @@ from benchmarks import instructions_stage
 from benchmarks.bench.ways import QUOTAS
 from benchmarks.instructions_stage import open_stage
 from proxy.logs import configure_logs
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 from tests.proxy.playbook import reply, request
 

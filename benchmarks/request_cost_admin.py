@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
 from benchmarks.request_cost_data import COUNTS, MANY, WIDE
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from proxy.wire.walker import Message

@@ -13,11 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from proxy.wire.apis import APIS, ApiKey, request_header_version, response_header_version
+from proxy.wire.apis import APIS, request_header_version, response_header_version
 from proxy.wire.walker import Message, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
+
+    from quota_callbacks.api_keys import ApiKey
 
 CLIENT_ID = "headrace-request-costs"
 ANSWER_TIMEOUT_S = 60.0

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 
 if TYPE_CHECKING:

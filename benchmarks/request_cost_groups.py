@@ -9,7 +9,7 @@ from uuid import UUID
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
 from benchmarks.request_cost_data import COUNTS, RECORD, SHARED, WIDE, produce_message
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from benchmarks import request_cost_admin, request_cost_data, request_cost_group
 from benchmarks.request_cost_client import CLIENT_ID, MeasuredClient, RefusedError, Work
 from benchmarks.request_cost_fit import Point, fit, off_by, point
 from benchmarks.request_cost_log import RequestLog
-from proxy.wire.apis import APIS, ApiKey
+from proxy.wire.apis import APIS
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost
 from testbed.cluster import KafkaCluster
 from testbed.launch import THROUGHPUT_OPTIONS

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from quota_callbacks.requests import Interest, Request
 from quota_callbacks.sampled_rate import SampledRate, Window
 from quota_callbacks.verdicts import Reason, Throttle
 
-PRODUCE = 0
+PRODUCE = ApiKey.PRODUCE.value
 QUOTA = "topic_byte_rate"
 
 

@@ -2,7 +2,6 @@
 
     errors          what a user can have done wrong, in one tree
     schemas         the columns of every table, in one place
-    api_names       Kafka's APIs by their keys
     jars            the connector's jars, resolved once
     session         a Spark session, for a laptop or a cluster
     lake            where the tables are, and how they are read and written

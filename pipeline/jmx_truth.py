@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import Window
 from pyspark.sql import functions as sf
 
-from pipeline.api_names import API_NAMES
 from pipeline.errors import InputError
 from pipeline.lake import exists
+from quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

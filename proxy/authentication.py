@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from proxy.wire.apis import ApiKey
 from proxy.wire.headerless_tokens import HeaderlessTokens
 from proxy.wire.heads import LENGTH_BYTES
 from proxy.wire.walker import decode
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 
 if TYPE_CHECKING:

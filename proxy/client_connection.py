@@ -19,8 +19,8 @@ from proxy.muting import Mute
 from proxy.reply_plans import TOKEN_PLAN
 from proxy.reply_relay import ReplyRelay
 from proxy.request_relay import RequestRelay
-from proxy.wire.apis import API_NAMES
 from proxy.wire.errors import PeerFault
+from quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

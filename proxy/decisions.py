@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from proxy.repeated_lines import RepeatedLines
-from proxy.wire.apis import API_NAMES
+from quota_callbacks.api_keys import API_NAMES
 from quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import structlog
 from proxy.errors import StartupError
 from proxy.judgements import Judgement, check_verdict
 from proxy.repeated_lines import RepeatedLines
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import PluginContext, compiled_method
 from quota_callbacks.requests import Detail, Interest

@@ -11,8 +11,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from proxy.merging import Family, encode
-from proxy.wire.apis import API_NAMES
 from proxy.yielding import PacedList, collector_off
+from quota_callbacks.api_keys import API_NAMES
 from quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from proxy.errors import UpstreamFault
-from proxy.wire.apis import ApiKey
 from proxy.wire.errors import PeerFault
 from proxy.wire.mutations import read_mutation
 from proxy.wire.topic_lookups import (
@@ -26,6 +25,7 @@ from proxy.wire.topic_lookups import (
     read_validated,
     without_auto_creation,
 )
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.requests import TopicMutation
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from proxy.decisions import Kind
 from proxy.errors import ClientFault
 from proxy.judging import give_up
 from proxy.wire.api_versions import unsupported_version_reply
-from proxy.wire.apis import API_NAMES, APIS, ApiKey
+from proxy.wire.apis import APIS
 from proxy.wire.errors import RefusalImpossible, UnknownMessage
 from proxy.wire.heads import LENGTH_BYTES
 from proxy.wire.mutations import TopicRefusal, merge_response, read_mutation, split_request
 from proxy.wire.refusals import refuse_whole, response_frame
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,11 +9,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from proxy.wire.api_versions import restrict_api_versions
-from proxy.wire.apis import API_NAMES, ApiKey, must_rewrite
+from proxy.wire.apis import must_rewrite
 from proxy.wire.editing import edit
 from proxy.wire.endpoints import rewrite_endpoints
 from proxy.wire.heads import LENGTH_BYTES
 from proxy.wire.produce_tail import find_produce_tail
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 from quota_callbacks.requests import Address, BrokerInfo
 
 if TYPE_CHECKING:

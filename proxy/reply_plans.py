@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from proxy.wire.apis import APIS, ApiKey, must_rewrite, response_header_version, throttle_offset
+from proxy.wire.apis import APIS, must_rewrite, response_header_version, throttle_offset
 from proxy.wire.fetch_walk import FIRST_VERSION_WITH_HINTS
+from quota_callbacks.api_keys import ApiKey
 
 
 class ReplyKind(Enum):

@@ -17,12 +17,12 @@ from proxy.reply_plans import ReplyKind
 from proxy.request_relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES
 from proxy.sockets import READ_BYTES
 from proxy.splicing import Splice
-from proxy.wire.apis import API_NAMES, ApiKey
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.fetch_walk import FetchWalk
 from proxy.wire.frames import FrameScanner
 from proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
 from proxy.wire.mutations import read_topic_errors
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from proxy.client_connection import ClientConnection

@@ -17,10 +17,10 @@ from proxy.reply_plans import TOKEN_PLAN, reply_plan
 from proxy.sockets import READ_BYTES, waiting
 from proxy.splicing import Splice
 from proxy.whole_requests import HANDSHAKE_APIS, WholeRequests, ask_for_acceptance
-from proxy.wire.apis import ApiKey
 from proxy.wire.frames import FrameScanner
 from proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
 from proxy.wire.produce_walk import ProduceWalk
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from proxy.authentication import Authentication

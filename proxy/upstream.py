@@ -20,9 +20,9 @@ import trio
 from proxy.errors import UpstreamFault
 from proxy.reply_edits import learn
 from proxy.sockets import PlainChannel
-from proxy.wire.apis import ApiKey
 from proxy.wire.endpoints import rewrite_endpoints
 from proxy.wire.errors import PeerFault
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

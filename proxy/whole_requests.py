@@ -22,7 +22,7 @@ from proxy.mutation_lookup import look_up_auto_creation, look_up_mutations
 from proxy.refusing import answer, answer_unsupported_version, note_refusal, refuse
 from proxy.reply_edits import edit_reply
 from proxy.reply_plans import TOKEN_PLAN, ReplyKind, ReplyPlan
-from proxy.wire.apis import APIS, ApiKey, response_header_version
+from proxy.wire.apis import APIS, response_header_version
 from proxy.wire.errors import PeerFault
 from proxy.wire.headerless_tokens import handshake_mechanism
 from proxy.wire.heads import LENGTH_BYTES, request_frame
@@ -30,6 +30,7 @@ from proxy.wire.produce_walk import ProduceWalk
 from proxy.wire.refusals import response_frame
 from proxy.wire.topic_lookups import ask_for_topics
 from proxy.wire.walker import decode
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import MutationBucket
 from quota_callbacks.controller_mutation import STRICT_FROM
 from quota_callbacks.entities import QuotaKey

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import RateBucket
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
     from quota_callbacks.client_quotas import ClientQuotas
     from quota_callbacks.verdicts import Throttle
 
-PRODUCE: Final = 0
-FETCH: Final = 1
-SHARE_FETCH: Final = 78
+PRODUCE: Final = ApiKey.PRODUCE.value
+FETCH: Final = ApiKey.FETCH.value
+SHARE_FETCH: Final = ApiKey.SHARE_FETCH.value
 
 INT32_MAX: Final = 2**31 - 1
 PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import MutationBucket
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
@@ -31,9 +32,14 @@ if TYPE_CHECKING:
     from quota_callbacks.verdicts import Verdict
 
 KEY: Final = QuotaKey.CONTROLLER_MUTATION_RATE
-METADATA: Final = 3
-STRICT_FROM: Final = {19: 6, 20: 5, 37: 3, METADATA: 4}
-"""CreateTopics, DeleteTopics, CreatePartitions: the first version with error 89 (KIP-599). Metadata: with the flag."""
+METADATA: Final = ApiKey.METADATA.value
+STRICT_FROM: Final = {
+    ApiKey.CREATE_TOPICS.value: 6,
+    ApiKey.DELETE_TOPICS.value: 5,
+    ApiKey.CREATE_PARTITIONS.value: 3,
+    METADATA: 4,
+}
+"""The first version that can be told error 89 (KIP-599); of Metadata, the first with the flag."""
 
 _CHARGED: Final = "controller_mutation"
 

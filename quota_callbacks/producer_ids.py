@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import ProducerIdBucket
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from quota_callbacks.verdicts import Throttle
 
 KEY: Final = QuotaKey.PRODUCER_IDS_RATE
-PRODUCE: Final = 0
+PRODUCE: Final = ApiKey.PRODUCE.value
 
 
 class ProducerIds:

@@ -16,6 +16,8 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from quota_callbacks.api_keys import ApiKey
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -37,59 +39,59 @@ class RequestCost:
 
 
 DEFAULT_COSTS: Final[Mapping[int, RequestCost]] = {
-    0: RequestCost(base_ms=0.068, per_kib_ms=0.0015),  # Produce
-    1: RequestCost(base_ms=0.044),  # Fetch
-    2: RequestCost(base_ms=0.039, per_kib_ms=0.024),  # ListOffsets
-    3: RequestCost(base_ms=0.052, per_kib_ms=0.024),  # Metadata
-    8: RequestCost(base_ms=0.082, per_kib_ms=0.027),  # OffsetCommit
-    9: RequestCost(base_ms=0.056),  # OffsetFetch
-    10: RequestCost(base_ms=0.024, per_kib_ms=0.032),  # FindCoordinator
-    11: RequestCost(base_ms=0.023),  # JoinGroup
-    12: RequestCost(base_ms=0.012),  # Heartbeat
-    13: RequestCost(base_ms=0.022),  # LeaveGroup
-    14: RequestCost(base_ms=0.028),  # SyncGroup
-    15: RequestCost(base_ms=0.048),  # DescribeGroups
-    16: RequestCost(base_ms=0.053),  # ListGroups
-    18: RequestCost(base_ms=0.002),  # ApiVersions
-    19: RequestCost(base_ms=0.21),  # CreateTopics
-    20: RequestCost(base_ms=0.23),  # DeleteTopics
-    21: RequestCost(base_ms=0.056, per_kib_ms=0.074),  # DeleteRecords
-    22: RequestCost(base_ms=0.14),  # InitProducerId
-    23: RequestCost(base_ms=0.02, per_kib_ms=0.04),  # OffsetForLeaderEpoch
-    24: RequestCost(base_ms=0.11, per_kib_ms=0.081),  # AddPartitionsToTxn
-    25: RequestCost(base_ms=0.044),  # AddOffsetsToTxn
-    26: RequestCost(base_ms=0.082),  # EndTxn
-    28: RequestCost(base_ms=0.13, per_kib_ms=0.028),  # TxnOffsetCommit
-    29: RequestCost(base_ms=0.029),  # DescribeAcls
-    30: RequestCost(base_ms=0.21),  # CreateAcls
-    31: RequestCost(base_ms=0.21),  # DeleteAcls
-    32: RequestCost(base_ms=0.18, per_kib_ms=0.017),  # DescribeConfigs
-    33: RequestCost(base_ms=0.31),  # AlterConfigs
-    35: RequestCost(base_ms=0.51, per_kib_ms=0.034),  # DescribeLogDirs
-    37: RequestCost(base_ms=0.3),  # CreatePartitions
-    42: RequestCost(base_ms=0.11),  # DeleteGroups
-    43: RequestCost(base_ms=0.14),  # ElectLeaders
-    44: RequestCost(base_ms=0.32),  # IncrementalAlterConfigs
-    45: RequestCost(base_ms=0.13),  # AlterPartitionReassignments
-    46: RequestCost(base_ms=0.1),  # ListPartitionReassignments
-    47: RequestCost(base_ms=0.11),  # OffsetDelete
-    48: RequestCost(base_ms=0.02),  # DescribeClientQuotas
-    49: RequestCost(base_ms=0.19),  # AlterClientQuotas
-    50: RequestCost(base_ms=0.054),  # DescribeUserScramCredentials
-    51: RequestCost(base_ms=0.12),  # AlterUserScramCredentials
-    55: RequestCost(base_ms=0.11),  # DescribeQuorum
-    60: RequestCost(base_ms=0.033),  # DescribeCluster
-    61: RequestCost(base_ms=0.013, per_kib_ms=0.022),  # DescribeProducers
-    65: RequestCost(base_ms=0.02),  # DescribeTransactions
-    66: RequestCost(base_ms=0.028),  # ListTransactions
-    68: RequestCost(base_ms=0.02),  # ConsumerGroupHeartbeat
-    69: RequestCost(base_ms=0.067),  # ConsumerGroupDescribe
-    74: RequestCost(base_ms=0.079),  # ListConfigResources
-    75: RequestCost(base_ms=0.041, per_kib_ms=0.056),  # DescribeTopicPartitions
-    76: RequestCost(base_ms=0.02),  # ShareGroupHeartbeat
-    77: RequestCost(base_ms=0.062),  # ShareGroupDescribe
-    78: RequestCost(base_ms=0.48, per_kib_ms=0.00089),  # ShareFetch
-    79: RequestCost(base_ms=0.32),  # ShareAcknowledge
+    ApiKey.PRODUCE: RequestCost(base_ms=0.068, per_kib_ms=0.0015),
+    ApiKey.FETCH: RequestCost(base_ms=0.044),
+    ApiKey.LIST_OFFSETS: RequestCost(base_ms=0.039, per_kib_ms=0.024),
+    ApiKey.METADATA: RequestCost(base_ms=0.052, per_kib_ms=0.024),
+    ApiKey.OFFSET_COMMIT: RequestCost(base_ms=0.082, per_kib_ms=0.027),
+    ApiKey.OFFSET_FETCH: RequestCost(base_ms=0.056),
+    ApiKey.FIND_COORDINATOR: RequestCost(base_ms=0.024, per_kib_ms=0.032),
+    ApiKey.JOIN_GROUP: RequestCost(base_ms=0.023),
+    ApiKey.HEARTBEAT: RequestCost(base_ms=0.012),
+    ApiKey.LEAVE_GROUP: RequestCost(base_ms=0.022),
+    ApiKey.SYNC_GROUP: RequestCost(base_ms=0.028),
+    ApiKey.DESCRIBE_GROUPS: RequestCost(base_ms=0.048),
+    ApiKey.LIST_GROUPS: RequestCost(base_ms=0.053),
+    ApiKey.API_VERSIONS: RequestCost(base_ms=0.002),
+    ApiKey.CREATE_TOPICS: RequestCost(base_ms=0.21),
+    ApiKey.DELETE_TOPICS: RequestCost(base_ms=0.23),
+    ApiKey.DELETE_RECORDS: RequestCost(base_ms=0.056, per_kib_ms=0.074),
+    ApiKey.INIT_PRODUCER_ID: RequestCost(base_ms=0.14),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: RequestCost(base_ms=0.02, per_kib_ms=0.04),
+    ApiKey.ADD_PARTITIONS_TO_TXN: RequestCost(base_ms=0.11, per_kib_ms=0.081),
+    ApiKey.ADD_OFFSETS_TO_TXN: RequestCost(base_ms=0.044),
+    ApiKey.END_TXN: RequestCost(base_ms=0.082),
+    ApiKey.TXN_OFFSET_COMMIT: RequestCost(base_ms=0.13, per_kib_ms=0.028),
+    ApiKey.DESCRIBE_ACLS: RequestCost(base_ms=0.029),
+    ApiKey.CREATE_ACLS: RequestCost(base_ms=0.21),
+    ApiKey.DELETE_ACLS: RequestCost(base_ms=0.21),
+    ApiKey.DESCRIBE_CONFIGS: RequestCost(base_ms=0.18, per_kib_ms=0.017),
+    ApiKey.ALTER_CONFIGS: RequestCost(base_ms=0.31),
+    ApiKey.DESCRIBE_LOG_DIRS: RequestCost(base_ms=0.51, per_kib_ms=0.034),
+    ApiKey.CREATE_PARTITIONS: RequestCost(base_ms=0.3),
+    ApiKey.DELETE_GROUPS: RequestCost(base_ms=0.11),
+    ApiKey.ELECT_LEADERS: RequestCost(base_ms=0.14),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: RequestCost(base_ms=0.32),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: RequestCost(base_ms=0.13),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: RequestCost(base_ms=0.1),
+    ApiKey.OFFSET_DELETE: RequestCost(base_ms=0.11),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: RequestCost(base_ms=0.02),
+    ApiKey.ALTER_CLIENT_QUOTAS: RequestCost(base_ms=0.19),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: RequestCost(base_ms=0.054),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: RequestCost(base_ms=0.12),
+    ApiKey.DESCRIBE_QUORUM: RequestCost(base_ms=0.11),
+    ApiKey.DESCRIBE_CLUSTER: RequestCost(base_ms=0.033),
+    ApiKey.DESCRIBE_PRODUCERS: RequestCost(base_ms=0.013, per_kib_ms=0.022),
+    ApiKey.DESCRIBE_TRANSACTIONS: RequestCost(base_ms=0.02),
+    ApiKey.LIST_TRANSACTIONS: RequestCost(base_ms=0.028),
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: RequestCost(base_ms=0.02),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: RequestCost(base_ms=0.067),
+    ApiKey.LIST_CONFIG_RESOURCES: RequestCost(base_ms=0.079),
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: RequestCost(base_ms=0.041, per_kib_ms=0.056),
+    ApiKey.SHARE_GROUP_HEARTBEAT: RequestCost(base_ms=0.02),
+    ApiKey.SHARE_GROUP_DESCRIBE: RequestCost(base_ms=0.062),
+    ApiKey.SHARE_FETCH: RequestCost(base_ms=0.48, per_kib_ms=0.00089),
+    ApiKey.SHARE_ACKNOWLEDGE: RequestCost(base_ms=0.32),
 }
 """By API key; see the module's docstring for where the numbers come from."""
 

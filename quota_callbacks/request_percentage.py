@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import RateBucket
 from quota_callbacks.cost_files import OPTION, TABLE, load_costs, read_costs
 from quota_callbacks.entities import QuotaKey
@@ -29,13 +30,32 @@ if TYPE_CHECKING:
     from quota_callbacks.verdicts import Throttle
 
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
-PRODUCE: Final = 0
+PRODUCE: Final = ApiKey.PRODUCE.value
 SASL: Final = frozenset({17, 36})
 """SaslHandshake, SaslAuthenticate."""
-BETWEEN_BROKERS: Final = frozenset({4, 5, 6, 7, 27, 52, 53, 54, 56, 58, 59, 62, 63, 67, 70, 73, 82})
-"""LeaderAndIsr, StopReplica, UpdateMetadata, ControlledShutdown, WriteTxnMarkers, Vote, BeginQuorumEpoch,
-EndQuorumEpoch, AlterPartition, Envelope, FetchSnapshot, BrokerRegistration, BrokerHeartbeat, AllocateProducerIds,
-ControllerRegistration, AssignReplicasToDirs, UpdateRaftVoter."""
+BETWEEN_BROKERS: Final = frozenset(
+    key.value
+    for key in (
+        ApiKey.LEADER_AND_ISR,
+        ApiKey.STOP_REPLICA,
+        ApiKey.UPDATE_METADATA,
+        ApiKey.CONTROLLED_SHUTDOWN,
+        ApiKey.WRITE_TXN_MARKERS,
+        ApiKey.VOTE,
+        ApiKey.BEGIN_QUORUM_EPOCH,
+        ApiKey.END_QUORUM_EPOCH,
+        ApiKey.ALTER_PARTITION,
+        ApiKey.ENVELOPE,
+        ApiKey.FETCH_SNAPSHOT,
+        ApiKey.BROKER_REGISTRATION,
+        ApiKey.BROKER_HEARTBEAT,
+        ApiKey.ALLOCATE_PRODUCER_IDS,
+        ApiKey.CONTROLLER_REGISTRATION,
+        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
+        ApiKey.UPDATE_RAFT_VOTER,
+    )
+)
+"""APIs between brokers and controllers, whose cost Kafka counts as exempt."""
 PERCENT_PER_NS: Final = 100.0 / 1e9
 """``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
 

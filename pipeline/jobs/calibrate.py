@@ -9,7 +9,6 @@ import click
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.api_names import api_name
 from pipeline.calibrate import Method, calibrate, samples, span_of, taken_of
 from pipeline.cli import CLUSTER, LAKE, number_option, spark_options, told, write_file
 from pipeline.errors import InputError
@@ -17,6 +16,7 @@ from pipeline.jmx_truth import HOW, read_jmx
 from pipeline.lake import Lake
 from pipeline.session import start_session
 from pipeline.usage import of_one_cluster
+from quota_callbacks.api_keys import api_name
 from quota_callbacks.cost_files import load_costs, spell_costs
 from quota_callbacks.request_costs import DEFAULT_COSTS
 

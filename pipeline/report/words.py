@@ -11,7 +11,7 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from pipeline.api_names import api_name
+from quota_callbacks.api_keys import api_name
 from quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 
 from plugins.otel_sdk import own_resource, own_version
 from plugins.tracing import attributes as names
-from proxy.wire.apis import API_NAMES, ApiKey
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan

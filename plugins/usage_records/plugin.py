@@ -15,6 +15,7 @@ from plugins.usage_records.encoding import Encoder
 from plugins.usage_records.options import UsageOptions, read_options
 from plugins.usage_records.rows import Seconds
 from plugins.usage_records.writer_thread import WriterThread
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 from quota_callbacks.requests import Interest
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.usage_records")
 
-PRODUCE: Final = 0
+PRODUCE: Final = ApiKey.PRODUCE.value
 _EVERY_API: Final = range(256)
 """Kafka 4.4 ends at 94; a request of an API to come is to be counted, too."""
 

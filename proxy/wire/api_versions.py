@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from proxy.wire.apis import APIS, ApiKey
+from proxy.wire.apis import APIS
 from proxy.wire.editing import DROP, edit
 from proxy.wire.errors import MalformedMessage
 from proxy.wire.walker import encode
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from proxy.wire.editing import Drop, Edit

@@ -10,13 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.wire.api_rows import ROWS, ApiKey
+from proxy.wire.api_rows import ROWS
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 __all__ = [
     "APIS",
-    "API_NAMES",
     "Api",
-    "ApiKey",
     "back_off_from",
     "must_rewrite",
     "request_header_version",
@@ -83,12 +82,12 @@ _MUST_KNOW: Final = frozenset(_REWRITE_FROM) | {
 }
 
 
-def _api(row: tuple[int, str, int, int, int | None, int | None, int | None, int | None, bool]) -> Api:
-    number, name, low, high, flexible, throttle_from, offset, back_off, controller_only = row
+def _api(row: tuple[int, int, int, int | None, int | None, int | None, int | None, bool]) -> Api:
+    number, low, high, flexible, throttle_from, offset, back_off, controller_only = row
     key = ApiKey(number)
     return Api(
         key=key,
-        name=name,
+        name=API_NAMES[number],
         min_version=low,
         max_version=high,
         flexible_from=flexible,
@@ -103,9 +102,6 @@ def _api(row: tuple[int, str, int, int, int | None, int | None, int | None, int 
 
 APIS: Final[dict[int, Api]] = {row[0]: _api(row) for row in ROWS}
 """Every API of Kafka 3.9 and 4.4, by key."""
-
-API_NAMES: Final[dict[int, str]] = {api.key.value: api.name for api in APIS.values()}
-"""Kafka's name of every API, by key."""
 
 _NEVER: Final = 1 << 15  # above any INT16
 

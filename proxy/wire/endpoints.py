@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from proxy.wire.apis import ApiKey
 from proxy.wire.editing import DROP, edit
 from proxy.wire.errors import UnknownMessage
 from proxy.wire.produce_tail import find_produce_tail
 from proxy.wire.walker import decode
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from proxy.wire.apis import API_NAMES, ApiKey
 from proxy.wire.editing import DROP, Rows, edit
 from proxy.wire.errors import UnknownMessage
 from proxy.wire.schemas import schema
 from proxy.wire.walker import decode, encode
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 
 
 class Slot(Enum):

@@ -11,11 +11,12 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
 from proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
-from proxy.wire.apis import API_NAMES, APIS, ApiKey, response_header_version
+from proxy.wire.apis import APIS, response_header_version
 from proxy.wire.errors import RefusalImpossible
 from proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot, Until
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import decode, encode
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -23,6 +23,19 @@ if TYPE_CHECKING:
     from testbed.cluster import KafkaCluster
 
 JSON_LOG = ("--log-format", "json")
+HIGH_QUOTAS = """
+[[quotas]]
+entity = { client-id = "<default>" }
+producer_byte_rate = "1024GiB"
+consumer_byte_rate = "1024GiB"
+request_percentage = 1000000.0
+controller_mutation_rate = 1000000.0
+
+[[quotas]]
+entity = { user = "<default>" }
+producer_ids_rate = 1000000
+"""
+"""All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
 # A client that ends with replies unread, as librdkafka does, resets its connections: its right, and logged as its own.
 HANG_UPS = ("client: connection reset", "client: connection closed while it was written to")
 
@@ -30,14 +43,14 @@ HANG_UPS = ("client: connection reset", "client: connection closed while it was 
 @pytest.fixture(scope="session")
 def front43(kafka3: KafkaCluster) -> Iterator[Front]:
     """Three brokers of Kafka 4.3.1 behind a proxy."""
-    with ProxyProcess(kafka3.bootstrap_servers, arguments=JSON_LOG) as proxy:
+    with ProxyProcess(kafka3.bootstrap_servers, config=HIGH_QUOTAS, arguments=JSON_LOG) as proxy:
         yield _ready(Front(cluster=kafka3, proxy=proxy))
 
 
 @pytest.fixture(scope="session")
 def front39(kafka39: KafkaCluster) -> Iterator[Front]:
     """One broker of Kafka 3.9.1 behind a proxy."""
-    with ProxyProcess(kafka39.bootstrap_servers, arguments=JSON_LOG) as proxy:
+    with ProxyProcess(kafka39.bootstrap_servers, config=HIGH_QUOTAS, arguments=JSON_LOG) as proxy:
         yield _ready(Front(cluster=kafka39, proxy=proxy))
 
 

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
 from testbed.tools import Tool, run_tool
 from tests.clients.wire_connection import WireConnection

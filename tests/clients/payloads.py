@@ -7,7 +7,7 @@ import random
 import struct
 from typing import TYPE_CHECKING, Final
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:

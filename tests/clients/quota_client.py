@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.wire.apis import APIS, ApiKey
+from proxy.wire.apis import APIS
 from proxy.wire.heads import request_frame
 from proxy.wire.walker import encode
+from quota_callbacks.api_keys import ApiKey
 from testbed.properties import MAIN_LISTENER
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import Front, eventually, unique

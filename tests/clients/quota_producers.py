@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.cluster import KafkaCluster
 from testbed.properties import Listener, plain_jaas
 from tests.clients.quota_client import QuotaClient

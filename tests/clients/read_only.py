@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

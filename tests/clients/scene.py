@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import DEADLINE_S, Coordinates, Front, unique
 from tests.clients.wire_connection import WireConnection
 

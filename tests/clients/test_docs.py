@@ -7,7 +7,7 @@ import re
 from importlib.metadata import version
 from pathlib import Path
 
-from proxy.wire.apis import API_NAMES
+from quota_callbacks.api_keys import API_NAMES
 from testbed.artifacts import BROKER_VERSIONS, CLIENT_VERSIONS
 from tests.clients.read_only import READ_ONLY
 

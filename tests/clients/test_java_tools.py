@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.tools import Tool
 from tests.clients.fronts import eventually, unique
 from tests.clients.payloads import SMALL

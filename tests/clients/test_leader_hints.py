@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from proxy.wire.apis import ApiKey
 from proxy.wire.walker import TAGS
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import Front, unique
 from tests.clients.wire_connection import WireConnection, read_reply, request_frame
 from tests.faults.messages import batch

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.quota_client import (
     QUOTA_MESSAGE,
     THROTTLING_QUOTA_EXCEEDED,

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from confluent_kafka import Producer
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.jvm import start_jvm
 from tests.clients.fronts import DEADLINE_S, Front, unique
 from tests.clients.java_clients import JavaClients, done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import eventually
 from tests.clients.peers import PeerWatch
 from tests.clients.wire_connection import WireConnection

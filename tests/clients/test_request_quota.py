@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from tests.clients.fronts import DEADLINE_S, Front, unique
 from tests.clients.java_clients import JavaClients
 from tests.clients.quota_client import (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
 from tests.clients.fronts import FRONTS
 from tests.clients.read_only import LEFT_OUT, READ_ONLY, SINCE_4, Differs, Whom

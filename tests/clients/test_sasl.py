@@ -19,7 +19,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from testbed.cluster import KafkaCluster
 from testbed.properties import Listener, plain_jaas, scram_jaas
 from testbed.proxy_process import ProxyProcess

@@ -10,9 +10,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from proxy.wire.apis import APIS, ApiKey, request_header_version, response_header_version
+from proxy.wire.apis import APIS, request_header_version, response_header_version
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import Message, decode, encode
+from quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from examples import quota_per_topic, team_quotas
 from examples.quota_per_topic import QuotaPerTopic
 from examples.team_quotas import TeamQuotas
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import PluginContext

@@ -5,8 +5,9 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from proxy.wire.apis import APIS, ApiKey, request_header_version, response_header_version
+from proxy.wire.apis import APIS, request_header_version, response_header_version
 from proxy.wire.walker import encode
+from quota_callbacks.api_keys import ApiKey
 from tests.faults import messages
 
 if TYPE_CHECKING:

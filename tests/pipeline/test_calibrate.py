@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.api_names import API_NAMES
 from pipeline.calibrate import Method, calibrate, samples, span_of
 from pipeline.cli import pipeline
 from pipeline.errors import InputError
 from pipeline.jmx_truth import read_jmx
 from pipeline.lake import Lake
 from proxy.wire.apis import API_NAMES as PROXYS_NAMES
+from quota_callbacks.api_keys import API_NAMES
 from quota_callbacks.cost_files import load_costs
 from quota_callbacks.request_costs import DEFAULT_COSTS, RequestCost
 from tests.pipeline.records import NOON, record, usage

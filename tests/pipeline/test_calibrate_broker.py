@@ -15,7 +15,7 @@ from confluent_kafka import Producer
 from pipeline import schemas
 from pipeline.cli import pipeline
 from pipeline.lake import Lake
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.cost_files import load_costs
 from testbed.cluster import KafkaCluster
 from testbed.proxy_process import ProxyProcess

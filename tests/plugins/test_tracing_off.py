@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from plugins.tracing import Tracing
-from proxy.wire.apis import API_NAMES
+from quota_callbacks.api_keys import API_NAMES
 from quota_callbacks.requests import ClusterMetadata
 from tests.plugins.traced import request, throttled
 

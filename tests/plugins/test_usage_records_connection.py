@@ -12,7 +12,7 @@ import trio
 
 from config.loading import load_quotas
 from plugins.usage_records.plugin import UsageRecords
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import RateBucket
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl

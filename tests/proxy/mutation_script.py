@@ -6,8 +6,8 @@ from typing import Any
 
 import trio
 
-from proxy.wire.apis import ApiKey
 from proxy.wire.walker import decode
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.policies import Quota, QuotaPolicy
 from quota_callbacks.sampled_rate import Window

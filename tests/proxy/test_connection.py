@@ -9,7 +9,7 @@ import trio
 
 from proxy.enforcement import Enforcement
 from proxy.house import Limits
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from quota_callbacks.requests import Detail, Interest, Request

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from proxy.decisions import KEPT_DECISIONS, Kind, told
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from tests.proxy.playbook import Book, open_book, reply, request

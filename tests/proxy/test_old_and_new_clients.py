@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import trio
 
-from proxy.wire.apis import APIS, ApiKey, back_off_from, request_header_version, response_header_version
+from proxy.wire.apis import APIS, back_off_from, request_header_version, response_header_version
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import encode
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from quota_callbacks.verdicts import Refuse, Throttle
 from testbed.jvm import kafka_classes, start_jvm

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from proxy.client_connection import ClientConnection
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy

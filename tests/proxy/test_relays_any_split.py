@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.proxy.playbook import Book, MemoryChannel, framed, open_book, reply, request
 

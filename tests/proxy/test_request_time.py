@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from proxy.thread_time import ONE_OF
-from proxy.wire.apis import ApiKey
+from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.cost_files import load_costs, spell_costs
 from quota_callbacks.entities import QuotaEntity, QuotaKey

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from benchmarks import request_cost_log
 from benchmarks.request_cost_fit import LEAST_MS, Point, fit, off_by, point
 from benchmarks.request_cost_log import LoggedRequest, RequestLog, parse_line
-from proxy.wire.apis import API_NAMES
+from quota_callbacks.api_keys import API_NAMES
 from quota_callbacks.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost, estimate_ms
 
 COSTS = {0: RequestCost(base_ms=0.5, per_kib_ms=0.25), 12: RequestCost(base_ms=0.125)}

@@ -21,6 +21,7 @@ from testbed.artifacts import client_jars
 WIRE: Final = Path(__file__).resolve().parents[3] / "proxy" / "wire"
 MESSAGES_FILE: Final = WIRE / "kafka_messages.json"
 ROWS_FILE: Final = WIRE / "api_rows.py"
+KEYS_FILE: Final = WIRE.parent.parent / "quota_callbacks" / "api_keys.py"
 
 SOURCES: Final = ("3.9.1", "4.4.0")
 """Oldest first. 3.9 is the last to know the versions that KIP-896 removed."""
@@ -184,10 +185,20 @@ def throttle_of(parts: list[tuple[Json, tuple[int, int]]]) -> tuple[int | None, 
     return first, offsets.pop() if len(offsets) == 1 else None
 
 
+def keys_text() -> str:
+    """The text of `quota_callbacks/api_keys.py`."""
+    members = [
+        f"    {snake_case(name.removesuffix('Request')).upper()} = {parts[-1][0]['apiKey']}"
+        for name, parts in all_editions().items()
+        if name.endswith("Request")
+    ]
+    return KEYS_TEMPLATE.format(notice=ROWS_NOTICE, members="\n".join(members))
+
+
 def rows_text() -> str:
     """The text of `api_rows.py`."""
     every = all_editions()
-    members, rows = [], []
+    rows = []
     for name, parts in every.items():
         if not name.endswith("Request"):
             continue
@@ -198,15 +209,14 @@ def rows_text() -> str:
         throttle_from, offset = throttle_of(every[f"{api}Response"])
         back_off = None if throttle_from is None else BACK_OFF_LATER.get(key, throttle_from)
         controller_only = "broker" not in definition.get("listeners", [])
-        members.append(f"    {snake_case(api).upper()} = {key}")
-        row = (key, api, low, high, flexible[0] if flexible else None, throttle_from, offset, back_off, controller_only)
+        row = (key, low, high, flexible[0] if flexible else None, throttle_from, offset, back_off, controller_only)
         rows.append(f"    {row!r},".replace("'", '"'))
-    return ROWS_TEMPLATE.format(notice=ROWS_NOTICE, members="\n".join(members), rows="\n".join(rows))
+    return ROWS_TEMPLATE.format(notice=ROWS_NOTICE, rows="\n".join(rows))
 
 
 ROWS_NOTICE: Final = "\n".join(re.findall(r".{1,110}(?:\s|$)", NOTICE)).replace(" \n", "\n")
 
-ROWS_TEMPLATE: Final = '''"""Kafka's API keys, and what the definitions say of each: read by `proxy.wire.apis` alone.
+KEYS_TEMPLATE: Final = '''"""Kafka's APIs: the number and the name of each.
 
 {notice}
 """
@@ -214,18 +224,39 @@ ROWS_TEMPLATE: Final = '''"""Kafka's API keys, and what the definitions say of e
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class ApiKey(IntEnum):
-    """The number of an API, the first two bytes of every request."""
+    """The number of an API, the first two bytes of every request. Keys of Kafka 3.9 to 4.4."""
 
 {members}
 
 
-# key, name, lowest and highest version known, first flexible version of the request, first version of the response with
+API_NAMES: Final[Mapping[int, str]] = {{key.value: key.name.title().replace("_", "") for key in ApiKey}}
+"""Kafka's name of each API by its key, such as ``CreateTopics`` for 19."""
+
+
+def api_name(api_key: int) -> str:
+    """Return Kafka's name of an API, or ``API 123`` for a key that is not known."""
+    return API_NAMES.get(api_key, f"API {{api_key}}")
+'''
+
+ROWS_TEMPLATE: Final = '''"""What Kafka's definitions say of each API, by its key: read by `proxy.wire.apis` alone.
+
+{notice}
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# key, lowest and highest version known, first flexible version of the request, first version of the response with
 # throttle_time_ms, its offset in the body where fixed, first version for which Java's client obeys it, controller only
-ROWS: Final[tuple[tuple[int, str, int, int, int | None, int | None, int | None, int | None, bool], ...]] = (
+ROWS: Final[tuple[tuple[int, int, int, int | None, int | None, int | None, int | None, bool], ...]] = (
 {rows}
 )
 '''
@@ -234,3 +265,4 @@ ROWS: Final[tuple[tuple[int, str, int, int, int | None, int | None, int | None, 
 if __name__ == "__main__":
     MESSAGES_FILE.write_text(messages_text(), encoding="utf-8")
     ROWS_FILE.write_text(rows_text(), encoding="utf-8")
+    KEYS_FILE.write_text(keys_text(), encoding="utf-8")

@@ -16,9 +16,10 @@ from proxy.wire.api_versions import (
     restrict_api_versions,
     unsupported_version_reply,
 )
-from proxy.wire.apis import APIS, ApiKey
+from proxy.wire.apis import APIS
 from proxy.wire.errors import MalformedMessage, UnknownMessage
 from proxy.wire.walker import TAGS, Message, decode, encode
+from quota_callbacks.api_keys import ApiKey
 from testbed.jvm import start_jvm
 from tests.proxy.wire.oracle import NEW, java_versions, judge, kafka_classes
 from tests.proxy.wire.strategies import messages

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from proxy.wire import apis
-from proxy.wire.apis import APIS, Api, ApiKey
+from proxy.wire.apis import APIS, Api
 from proxy.wire.walker import decode, encode
+from quota_callbacks.api_keys import ApiKey
 from testbed.jvm import kafka_classes, start_jvm
 from tests.proxy.wire.oracle import NEW, OLD, java_versions
 

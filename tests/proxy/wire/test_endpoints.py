@@ -8,12 +8,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.apis import API_NAMES, APIS, ApiKey, must_rewrite
+from proxy.wire.apis import APIS, must_rewrite
 from proxy.wire.endpoints import BrokerAddress, Rewritten, rewrite_endpoints
 from proxy.wire.errors import MalformedMessage, UnknownMessage
 from proxy.wire.produce_tail import find_produce_tail
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import TAGS, Message, decode, encode
+from quota_callbacks.api_keys import API_NAMES, ApiKey
 from tests.proxy.wire.oracle import through_java
 from tests.proxy.wire.strategies import messages
 

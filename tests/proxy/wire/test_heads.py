@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.apis import APIS, ApiKey, request_header_version, response_header_version
+from proxy.wire.apis import APIS, request_header_version, response_header_version
 from proxy.wire.errors import MalformedFrame
 from proxy.wire.heads import (
     MAX_HEAD_BYTES,
@@ -17,6 +17,7 @@ from proxy.wire.heads import (
     response_body_at,
 )
 from proxy.wire.walker import encode
+from quota_callbacks.api_keys import ApiKey
 
 EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 LIMIT = 10_000_000

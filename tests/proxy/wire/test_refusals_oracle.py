@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from proxy.wire.apis import APIS, ApiKey, response_header_version
+from proxy.wire.apis import APIS, response_header_version
 from proxy.wire.errors import RefusalImpossible
 from proxy.wire.refusal_templates import TEMPLATES
 from proxy.wire.refusals import refuse_whole
 from proxy.wire.walker import Message, decode, encode
+from quota_callbacks.api_keys import ApiKey
 from testbed.jvm import KafkaClasses, start_jvm
 from tests.proxy.wire.oracle import judge
 from tests.proxy.wire.strategies import messages
