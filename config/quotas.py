@@ -13,7 +13,7 @@ from config.kinds import Boolean, Choice, Duration, Fault, JsonSchema, Kind, Unf
 from config.units import SIZE_PATTERN, SIZE_UNITS, parse_size_bytes
 from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 

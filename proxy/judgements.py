@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from quota_callbacks.api_keys import API_NAMES, ApiKey
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
-from quota_callbacks.verdicts import Reason, Refuse, Throttle
+from quota_callbacks.verdicts import MAX_THROTTLE_MS, Reason, Refuse, Throttle
 
 if TYPE_CHECKING:
     from quota_callbacks.requests import Request

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP: Final = "headrace.plugins"
 VERSION_ATTRIBUTE: Final = "headrace_hooks"
+BARE_NAMES: Final = frozenset({"config", "pipeline", "plugins", "proxy", "quota_callbacks"})
+"""Names under which earlier versions installed the packages that are imported below ``headrace`` now."""
 
 
 def new_plugin_manager() -> pluggy.PluginManager:
@@ -102,8 +104,22 @@ def _import(name: str, path: str) -> Any:
     try:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
+    except ModuleNotFoundError as error:
+        raise StartupError(_missing_module(name, error)) from error
     except Exception as error:
         raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+def _missing_module(name: str, error: ModuleNotFoundError) -> str:
+    """Return the message for a plugin that imports a module which does not exist, or is one itself."""
+    missing = error.name or ""
+    package = missing.partition(".")[0]
+    if package not in BARE_NAMES:
+        return f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+    return (
+        f"plugin {name!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
+        f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
+    )
 
 
 def _first_lines(error: Exception) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
+from proxy.topology import learn
 from proxy.wire.api_versions import restrict_api_versions
 from proxy.wire.apis import must_rewrite
 from proxy.wire.editing import edit
@@ -15,15 +16,12 @@ from proxy.wire.endpoints import rewrite_endpoints
 from proxy.wire.heads import LENGTH_BYTES
 from proxy.wire.produce_tail import find_produce_tail
 from quota_callbacks.api_keys import API_NAMES, ApiKey
-from quota_callbacks.requests import Address, BrokerInfo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from proxy.client_connection import ClientConnection
     from proxy.in_flight import Exchange
-    from proxy.topology import Topology
-    from proxy.wire.endpoints import Rewritten
 
 _INT32 = Struct(">i")
 _TEACHES_NOTHING: Final = ApiKey.DESCRIBE_CLUSTER
@@ -99,18 +97,3 @@ def _edit_endpoints(
     if exchange.api_key != _TEACHES_NOTHING:
         learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)
     return found.body
-
-
-def learn(topology: Topology, found: Rewritten, *, complete: bool) -> None:
-    """Hand what a reply told about the cluster to the topology."""
-    if not found.brokers:
-        return
-    topology.learn(
-        [
-            BrokerInfo(node_id=each.node_id, address=Address(host=each.host, port=each.port), rack=each.rack or None)
-            for each in found.brokers
-        ],
-        complete=complete,
-        cluster_id=found.cluster_id,
-        controller_id=found.controller_id,
-    )

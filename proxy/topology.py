@@ -17,6 +17,8 @@ from quota_callbacks.requests import Address, BrokerInfo, ClusterMetadata
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from proxy.wire.endpoints import Rewritten
+
 log = structlog.get_logger("headrace.topology")
 
 
@@ -118,3 +120,18 @@ def _ranges(node_ids: frozenset[int]) -> str:
         else:
             spans.append([node_id, node_id])
     return ",".join(f"{low}-{high}" if high > low else str(low) for low, high in spans)
+
+
+def learn(topology: Topology, found: Rewritten, *, complete: bool) -> None:
+    """Hand what a reply told about the cluster to the topology."""
+    if not found.brokers:
+        return
+    topology.learn(
+        [
+            BrokerInfo(node_id=each.node_id, address=Address(host=each.host, port=each.port), rack=each.rack or None)
+            for each in found.brokers
+        ],
+        complete=complete,
+        cluster_id=found.cluster_id,
+        controller_id=found.controller_id,
+    )

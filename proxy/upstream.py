@@ -18,8 +18,8 @@ import structlog
 import trio
 
 from proxy.errors import UpstreamFault
-from proxy.reply_edits import learn
 from proxy.sockets import PlainChannel
+from proxy.topology import learn
 from proxy.wire.endpoints import rewrite_endpoints
 from proxy.wire.errors import PeerFault
 from quota_callbacks.api_keys import ApiKey

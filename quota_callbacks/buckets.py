@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any, Final
 from quota_callbacks.bloom_filters import TimedBloomFilters
 from quota_callbacks.entities import LONG_MAX, QuotaKey
 from quota_callbacks.quota_bucket import NEVER_USED, QuotaBucket, Tags
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, Window
 from quota_callbacks.shared_debts import SharedTokens
 from quota_callbacks.throttle_times import METRICS_WINDOW
 from quota_callbacks.token_bucket import TokenBucket
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from quota_callbacks.sampled_rate import Window
     from quota_callbacks.shared_usage import SharedRow
     from quota_callbacks.verdicts import Throttle
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 if TYPE_CHECKING:
     from quota_callbacks.entities import QuotaEntity

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
-MAX_THROTTLE_MS: Final = 2**31 - 1
-"""``throttle_time_ms`` is an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, and so do we."""
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 
 class Timeline:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 """The error code of KIP-599."""
+MAX_THROTTLE_MS: Final = 2**31 - 1
+"""``throttle_time_ms`` is an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, and so do we."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

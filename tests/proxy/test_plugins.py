@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+from importlib.metadata import entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +12,7 @@ import pytest
 
 from proxy.errors import StartupError
 from proxy.hook_calls import HookCalls
-from proxy.plugin_loading import load_plugins, new_plugin_manager, register
+from proxy.plugin_loading import ENTRY_POINT_GROUP, load_plugins, new_plugin_manager, register
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.default_quotas import DefaultQuotaCallback
 from quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -21,6 +23,7 @@ from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from quota_callbacks import hookspecs
 
@@ -91,6 +94,25 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
 def test_what_cannot_be_loaded_is_named(path: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
         load_plugins(new_plugin_manager(), disabled=(), load=(path,))
+
+
+@pytest.mark.parametrize("package", ["config", "pipeline", "plugins", "proxy", "quota_callbacks"])
+@pytest.mark.parametrize("by", ["its imports", "its path"])
+def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
+    package: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = f"{package}.anything"
+    (tmp_path / "made_for_earlier_names.py").write_text(f"from {missing} import hookimpl\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)  # as where the tree is not on the path
+    path = "made_for_earlier_names" if by == "its imports" else f"{missing}:Plugin"
+    message = (
+        f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
+        f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
+    )
+    built_in = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    with pytest.raises(StartupError, match=f"^{re.escape(message)}$"):
+        load_plugins(new_plugin_manager(), disabled=built_in, load=(path,))
 
 
 def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from quota_callbacks.buckets import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.policies import EnforcementMode, QuotaPolicy
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, Window
+from quota_callbacks.sampled_rate import Window
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 from tests.quota_callbacks.kafka_quotas import KafkaQuotas
 from tests.quota_callbacks.our_quotas import KEY_OF, Op, OurQuotas, Outcome, charge
 

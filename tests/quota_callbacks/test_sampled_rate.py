@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, SampledRate, Window
+from quota_callbacks.sampled_rate import SampledRate, Window
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 USUAL = Window(samples=11, seconds=1)
 

@@ -16,8 +16,8 @@ from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from quota_callbacks.requests import Address, Connection, Request
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS
 from quota_callbacks.timeline import Timeline
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 from tests.quota_callbacks.our_quotas import OurQuotas
 
 KIB, MIB = 1024, 1024 * 1024

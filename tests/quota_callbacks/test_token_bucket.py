@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quota_callbacks.sampled_rate import MAX_THROTTLE_MS, Window
+from quota_callbacks.sampled_rate import Window
 from quota_callbacks.token_bucket import TokenBucket
+from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 
 def bucket(samples: int, seconds: int) -> TokenBucket:
