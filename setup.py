@@ -16,6 +16,7 @@ from setuptools.errors import BaseError, CompileError, LinkError
 
 COMPILED = [
     "proxy/client_connection.py",
+    "proxy/connection_state.py",
     "proxy/counters.py",
     "proxy/enforcement.py",
     "proxy/hook_calls.py",
@@ -26,7 +27,8 @@ COMPILED = [
     "proxy/muting.py",
     "proxy/poller.py",
     "proxy/reply_edits.py",
-    "proxy/reply_plans.py",
+    "proxy/relay.py",
+    "proxy/reply_actions.py",
     "proxy/reply_relay.py",
     "proxy/request_relay.py",
     "proxy/sockets.py",

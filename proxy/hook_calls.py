@@ -60,6 +60,7 @@ class HookCalls:
         self._arrived: dict[int, Calls] = {}
         self._abandoned: dict[int, Calls] = {}
         self._request_times: Calls = ()
+        self._budgets: Calls = ()
         self.bodies: frozenset[int] = frozenset()
         """API keys whose requests are collected and decoded because a plugin asked for the body."""
         self.mutations: frozenset[int] = frozenset()
@@ -102,6 +103,7 @@ class HookCalls:
         self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
         self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
+        self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._calls("request_time_ms", ("request",))
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
@@ -173,6 +175,18 @@ class HookCalls:
                     return float(estimate)
             except Exception as error:  # noqa: BLE001 -- a stranger's code
                 self._failed("request_time_ms", name, error)
+        return None
+
+    def mutation_budget(self, request: Request, now_ms: int) -> float | None:
+        """The first answer; one that is no number is the plugin's error."""
+        for name, call in self._budgets:
+            budget: Any = self._tell("mutation_budget", name, call, request, now_ms)
+            if budget is None:
+                continue
+            if _is_number(budget):
+                found: float = budget
+                return found
+            self._failed("mutation_budget", name, ValueError(f"mutation_budget answered {budget!r}; it is a number"))
         return None
 
     def _ask(self, hook: str, calls: Calls, request: Request, now_ms: int) -> Judgement | None:

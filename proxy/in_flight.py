@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from proxy.reply_actions import AnswerLocally, PassToken
 from quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from proxy.reply_plans import ReplyPlan
+    from proxy.reply_actions import ReplyAction, ReplyLayout
 
 
 class Exchange(Request):
-    """A request in flight and what is to be done with its reply."""
+    """A request in flight, and what to do with its reply."""
 
-    __slots__ = (
-        "answer_to_proxy",
-        "edit_body",
-        "enforced",
-        "local_reply",
-        "observed",
-        "plan",
-        "throttle_after_hold_s",
-        "watch_reply",
-    )
+    __slots__ = ("enforced", "layout", "observed", "reply", "throttle_after_hold_s")
 
     def __init__(
         self,
@@ -40,24 +30,22 @@ class Exchange(Request):
         client_id: str,
         request_bytes: int,
         received_s: float,
-        plan: ReplyPlan,
+        layout: ReplyLayout,
     ) -> None:
         super().__init__(connection, api_key, api_version, correlation_id, client_id, request_bytes, received_s)
-        self.plan = plan
-        self.local_reply: Callable[[], bytes] | None = None
-        """Makes, when its turn has come, the whole frame that the proxy answers by itself; nothing was forwarded."""
-        self.edit_body: Callable[[bytes, int], bytes] | None = None
-        """Given the reply's body and the throttle time in ms, the body to send instead. Makes the reply be
-        collected."""
-        self.watch_reply: Callable[[memoryview], None] | None = None
-        """Given the reply's body, which goes out as it is. Makes the reply be collected."""
-        self.answer_to_proxy: Callable[[bytes], None] | None = None
-        """The proxy itself asked: given the reply's body, which the client does not get."""
+        self.layout = layout
+        self.reply: ReplyAction = layout.action
         self.throttle_after_hold_s: tuple[float, str | None] | None = None
         """Until when the client is muted once this request, which is held, has gone on; and for which quota."""
         self.observed = False
-        """Whether somebody wants to hear when it is completed."""
+        """Whether a plugin wants to know when it is completed."""
         self.enforced = False
+        """Whether quotas were asked about it."""
+
+    @property
+    def is_token(self) -> bool:
+        """Whether it is a SASL token without a header."""
+        return isinstance(self.reply, PassToken)
 
 
 class InFlight:
@@ -79,12 +67,21 @@ class InFlight:
         """The request whose reply comes next."""
         return self._queue[0] if self._queue else None
 
+    @property
+    def local_reply(self) -> AnswerLocally | None:
+        """The proxy's own answer whose turn it is, if it is the turn of one."""
+        if self._queue:
+            reply = self._queue[0].reply
+            if isinstance(reply, AnswerLocally):
+                return reply
+        return None
+
     def add(self, exchange: Exchange) -> None:
-        """A request was handed on, or answered by the proxy itself."""
+        """Append a request that was forwarded, or that the proxy answers itself."""
         self._queue.append(exchange)
 
     def pop(self) -> Exchange:
-        """The first request has got its reply."""
+        """Take out the first request, which has got its reply."""
         exchange = self._queue.pop(0)
         if exchange is self._alone:
             self._alone = None
@@ -99,7 +96,7 @@ class InFlight:
         return self._alone is not None or len(self._queue) >= self._cap
 
     def nothing_behind(self, exchange: Exchange) -> None:
-        """Read nothing more until ``exchange``, which was added, has got its reply: it may be muted for then."""
+        """Read nothing more until ``exchange``, which was added, has got its reply."""
         self._alone = exchange
 
     async def wait_for_room(self) -> None:
@@ -108,15 +105,15 @@ class InFlight:
             self._room = trio.Event()
             await self._room.wait()
 
-    def forget_unanswered(self, plan: ReplyPlan) -> None:
-        """Take out the last request if it is one of ``plan``: it will get no reply, and that is in order."""
-        if self._queue and self._queue[-1].plan is plan:
-            self._queue.pop().watch_reply = None
+    def forget_unanswered_token(self) -> None:
+        """Take out the last request if it is a SASL token: the broker does not answer it, which is in order."""
+        if self._queue and self._queue[-1].is_token:
+            self._queue.pop()
 
     def give_up(self) -> list[Exchange]:
-        """Take out all that will get no reply."""
+        """Take out all requests, which will get no reply."""
         lost = list(self._queue)
         self._queue.clear()
         for exchange in lost:
-            exchange.watch_reply = None  # who keeps the request must not keep what the watcher knows
+            exchange.reply = exchange.layout.action  # a plugin may keep the request, and must not keep what watches it
         return lost

@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING
 from proxy.decisions import Kind, quota_of
 
 if TYPE_CHECKING:
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
     from proxy.in_flight import Exchange
     from proxy.judgements import Judgement
     from quota_callbacks.verdicts import Refuse
 
 
-def judge_request(connection: ClientConnection, exchange: Exchange, now_s: float) -> Refuse | None:
+def judge_request(state: ConnectionState, exchange: Exchange, now_s: float) -> Refuse | None:
     """A request is about to be forwarded. Returns a refusal, if there is one.
 
     Of a client that the broker has not accepted nothing is charged, since its name is a mere claim.
     """
-    house = connection.house
-    if not connection.accepted or not house.enforcement.applies(connection.info.user, exchange.client_id):
+    house = state.house
+    if not state.accepted or not house.enforcement.applies(state.info.user, exchange.client_id):
         return None
     exchange.enforced = True
     calls = house.hooks.wants_request(exchange.api_key)
@@ -33,33 +33,33 @@ def judge_request(connection: ClientConnection, exchange: Exchange, now_s: float
     if judgement is None:
         return None
     if judgement.hold_ms and judgement.refusal is None:
-        _hold(connection, exchange, judgement, now_s)
-    _act(connection, exchange, judgement, now_s)
+        _hold(state, exchange, judgement, now_s)
+    _act(state, exchange, judgement, now_s)
     return judgement.refusal
 
 
-def judge_arrival(connection: ClientConnection, exchange: Exchange, now_s: float) -> None:
+def judge_arrival(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
     """The last byte of a request was read whose head was judged before."""
     exchange.arrived = True
-    house = connection.house
+    house = state.house
     if exchange.enforced and house.enforcement.enabled:
         judgement = house.hooks.request_arrived(exchange, int(now_s * 1000))
         if judgement is not None:
-            _act(connection, exchange, judgement, now_s)
+            _act(state, exchange, judgement, now_s)
 
 
-def judge_batches(connection: ClientConnection, exchange: Exchange, now_s: float) -> None:
+def judge_batches(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
     """All batches of a Produce have passed."""
-    house = connection.house
+    house = state.house
     if exchange.enforced and house.enforcement.enabled:
         judgement = house.hooks.batches_received(exchange, int(now_s * 1000))
         if judgement is not None:
-            _act(connection, exchange, judgement, now_s)
+            _act(state, exchange, judgement, now_s)
 
 
-def judge_reply(connection: ClientConnection, exchange: Exchange, now_s: float) -> None:
+def judge_reply(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
     """The reply has come."""
-    house = connection.house
+    house = state.house
     if not exchange.enforced:
         return
     if not house.enforcement.enabled:  # switched off in between: what was reserved is given back
@@ -69,42 +69,42 @@ def judge_reply(connection: ClientConnection, exchange: Exchange, now_s: float) 
     if calls:
         judgement = house.hooks.response_received(calls, exchange, int(now_s * 1000))
         if judgement is not None:
-            _act(connection, exchange, judgement, now_s)
+            _act(state, exchange, judgement, now_s)
 
 
-def give_up(connection: ClientConnection, exchange: Exchange) -> None:
+def give_up(state: ConnectionState, exchange: Exchange) -> None:
     """``exchange`` will have no reply of the broker's: callbacks take back what they took for it."""
     if exchange.enforced:
-        connection.house.hooks.request_abandoned(exchange, int(connection.house.clock() * 1000))
+        state.house.hooks.request_abandoned(exchange, int(state.house.clock() * 1000))
 
 
-def end_hold(connection: ClientConnection, exchange: Exchange) -> None:
+def end_hold(state: ConnectionState, exchange: Exchange) -> None:
     """A request that was held goes on; a throttle that was asked for beside the hold begins to be felt."""
     if exchange.throttle_after_hold_s is not None:
         until_s, quota = exchange.throttle_after_hold_s
-        connection.mute.extend_to(until_s, quota)
+        state.mute.extend_to(until_s, quota)
         exchange.throttle_after_hold_s = None
 
 
-def _hold(connection: ClientConnection, exchange: Exchange, judgement: Judgement, now_s: float) -> None:
+def _hold(state: ConnectionState, exchange: Exchange, judgement: Judgement, now_s: float) -> None:
     """Paced: the request itself waits, so a throttle of another quota counts from behind it."""
     exchange.hold_ms = judgement.hold_ms
-    connection.mute.extend(now_s, judgement.hold_ms, quota_of(judgement.hold_reason))
+    state.mute.extend(now_s, judgement.hold_ms, quota_of(judgement.hold_reason))
     exchange.throttled_s = now_s
-    connection.house.decisions.decided(exchange, Kind.HELD, judgement.hold_ms, judgement.hold_reason, now_s)
+    state.house.decisions.decided(exchange, Kind.HELD, judgement.hold_ms, judgement.hold_reason, now_s)
     if judgement.throttle_ms == 0:
         exchange.throttle_ms, exchange.reason = judgement.hold_ms, judgement.hold_reason
 
 
-def _act(connection: ClientConnection, exchange: Exchange, judgement: Judgement, now_s: float) -> None:
-    decisions = connection.house.decisions
+def _act(state: ConnectionState, exchange: Exchange, judgement: Judgement, now_s: float) -> None:
+    decisions = state.house.decisions
     throttle_ms, reason = judgement.throttle_ms, judgement.throttle_reason
     if throttle_ms:
         quota = quota_of(reason)
         if exchange.hold_ms and exchange.forwarded_s is None:
             exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota)
         else:
-            connection.mute.extend(now_s, throttle_ms, quota)
+            state.mute.extend(now_s, throttle_ms, quota)
         exchange.throttled_s = now_s
         if throttle_ms > exchange.throttle_ms:
             exchange.throttle_ms, exchange.reason = throttle_ms, reason

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
     from proxy.house import House
     from quota_callbacks.hookspecs import Metric as Series
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class MetricsPage:
     """All metrics of the process: as Prometheus' text, or for the supervisor, which tells those of all workers."""
 
-    def __init__(self, house: House, connections: Collection[ClientConnection]) -> None:
+    def __init__(self, house: House, connections: Collection[ConnectionState]) -> None:
         self._house = house
         self._connections = connections
         self._one_at_a_time = trio.Lock()

@@ -13,7 +13,7 @@ import trio
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
     from proxy.house import House
     from proxy.metrics_page import MetricsPage
 
@@ -44,7 +44,7 @@ class Operations(Protocol):
 class ServerOperations:
     """The answers of one process. ``serving`` and ``draining`` are set by its server."""
 
-    def __init__(self, house: House, connections: Collection[ClientConnection]) -> None:
+    def __init__(self, house: House, connections: Collection[ConnectionState]) -> None:
         self.house = house
         self.serving = False
         self.draining = False

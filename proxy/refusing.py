@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from proxy.decisions import Kind
 from proxy.errors import ClientFault
 from proxy.judging import give_up
+from proxy.reply_actions import AnswerLocally, Rewrite, SettleMutations
 from proxy.wire.api_versions import unsupported_version_reply
 from proxy.wire.apis import APIS
 from proxy.wire.errors import RefusalImpossible, UnknownMessage
@@ -18,7 +19,7 @@ from quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
     from proxy.in_flight import Exchange
     from quota_callbacks.verdicts import Refuse
 
@@ -26,7 +27,7 @@ QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."
 """``Errors.THROTTLING_QUOTA_EXCEEDED``'s own words."""
 
 
-def answer_unsupported_version(connection: ClientConnection, exchange: Exchange) -> None:
+def answer_unsupported_version(state: ConnectionState, exchange: Exchange) -> None:
     """An ApiVersions newer than the proxy gets the v0-shaped UNSUPPORTED_VERSION, as from a broker that is older.
 
     Of any other API the proxy has not offered that version: raises `ClientFault`.
@@ -35,44 +36,42 @@ def answer_unsupported_version(connection: ClientConnection, exchange: Exchange)
     if exchange.api_key != ApiKey.API_VERSIONS:
         raise ClientFault(f"{api.name} version {exchange.api_version} was not offered; at most {api.max_version} was")
     reply = unsupported_version_reply(exchange.correlation_id)
-    answer(connection, exchange, lambda: reply)
+    answer(state, exchange, lambda: reply)
 
 
-def answer(connection: ClientConnection, exchange: Exchange, make_reply: Callable[[], bytes]) -> None:
+def answer(state: ConnectionState, exchange: Exchange, make_reply: Callable[[], bytes]) -> None:
     """Put the proxy's own reply in its turn among the replies in flight; it is made when that has come, so that it
     tells the throttle time that remains then."""
 
     def reply() -> bytes:
         frame = make_reply()
-        exchange.local_reply = None  # it holds the exchange: without a cycle, nothing is left to the collector
+        exchange.reply = exchange.layout.action  # without a cycle, nothing is left to the garbage collector
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         return frame
 
-    exchange.local_reply = reply
-    connection.in_flight.add(exchange)
+    exchange.reply = AnswerLocally(reply)
+    state.in_flight.add(exchange)
 
 
-def note_refusal(connection: ClientConnection, exchange: Exchange, refusal: Refuse) -> None:
+def note_refusal(state: ConnectionState, exchange: Exchange, refusal: Refuse) -> None:
     """``exchange``, or some topics of it, is refused: keep and tell why."""
     exchange.refused_code = refusal.error_code
     exchange.reason = refusal.reason or exchange.reason
-    now_s = connection.house.clock()
-    connection.house.decisions.decided(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
+    now_s = state.house.clock()
+    state.house.decisions.decided(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
 
 
-def refuse(
-    connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
-) -> bytes | None:
+def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview) -> bytes | None:
     """Refuse ``exchange`` as ``refusal`` says; the frame to forward in its place, or ``None`` when nothing is left of
     it.
 
     ``head`` is the frame up to the body. Raises `ClientFault` where the protocol has no reply that could say so: the
     connection is closed then, which is all that is left.
     """
-    note_refusal(connection, exchange, refusal)
+    note_refusal(state, exchange, refusal)
     if refusal.topics is not None:
-        return _refuse_topics(connection, exchange, refusal, head, body)
-    give_up(connection, exchange)
+        return _refuse_topics(state, exchange, refusal, head, body)
+    give_up(state, exchange)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
 
@@ -84,19 +83,19 @@ def refuse(
             body,
             error_code=refusal.error_code,
             error_message=refusal.message,
-            throttle_time_ms=connection.throttle_left_ms,
+            throttle_time_ms=state.throttle_left_ms,
         )
 
     try:
         reply()  # whether it can be said, before the client waits for its turn
     except (RefusalImpossible, UnknownMessage) as error:
         raise ClientFault(f"refused with error {refusal.error_code}, and {error}") from error
-    answer(connection, exchange, reply)
+    answer(state, exchange, reply)
     return None
 
 
 def _refuse_topics(
-    connection: ClientConnection, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
+    state: ConnectionState, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
 ) -> bytes | None:
     """Forward the admitted topics; the refused ones are merged into the reply, in the request's order."""
     api_key, version = exchange.api_key, exchange.api_version
@@ -113,14 +112,14 @@ def _refuse_topics(
         return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        give_up(connection, exchange)
+        give_up(state, exchange)
         number = exchange.correlation_id
         answer(
-            connection,
+            state,
             exchange,
-            lambda: response_frame(api_key, version, number, merge(None, connection.throttle_left_ms)),
+            lambda: response_frame(api_key, version, number, merge(None, state.throttle_left_ms)),
         )
         return None
-    exchange.edit_body = merge
+    exchange.reply = SettleMutations(merge) if isinstance(exchange.reply, SettleMutations) else Rewrite(merge)
     frame = head[4:] + admitted
     return len(frame).to_bytes(4, "big") + frame

@@ -20,41 +20,45 @@ from quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
     from proxy.in_flight import Exchange
+    from proxy.reply_actions import Merge
 
 _INT32 = Struct(">i")
 _TEACHES_NOTHING: Final = ApiKey.DESCRIBE_CLUSTER
 """Its rows may be controllers or brokers that are fenced; Metadata says which brokers live."""
 
 
-def edit_reply(connection: ClientConnection, exchange: Exchange, frame: bytes) -> bytes:
-    """The frame to send to the client instead of ``frame``. Raises `MalformedMessage` for what breaks its schema."""
+def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge | None) -> bytes:
+    """Return the frame to send to the client instead of ``frame``.
+
+    ``merge`` puts refused topics into the body. Raises `MalformedMessage` for what breaks its schema.
+    """
     body_at = LENGTH_BYTES + exchange.response_header_bytes
     body = memoryview(frame)[body_at:]
-    now_s = connection.house.clock()
+    now_s = state.house.clock()
 
     def throttle(broker_ms: int) -> int:
-        return connection.throttle_to_tell(exchange, broker_ms, now_s)
+        return state.throttle_to_tell(exchange, broker_ms, now_s)
 
-    edited = _edit_body(connection, exchange, body, throttle)
-    if exchange.edit_body is not None:
-        edited = exchange.edit_body(bytes(edited), throttle(0))
+    edited = _edit_body(state, exchange, body, throttle)
+    if merge is not None:
+        edited = merge(bytes(edited), throttle(0))
     if edited is body:
         return frame
     return _INT32.pack(body_at - LENGTH_BYTES + len(edited)) + frame[LENGTH_BYTES:body_at] + edited
 
 
 def _edit_body(
-    connection: ClientConnection, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
+    state: ConnectionState, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes | memoryview:
     api_key, version = exchange.api_key, exchange.api_version
     if api_key == ApiKey.PRODUCE:
-        return _edit_produce(connection, version, body, throttle)
+        return _edit_produce(state, version, body, throttle)
     if api_key == ApiKey.API_VERSIONS:
         return _edit_api_versions(version, body, throttle)
     if must_rewrite(api_key, version):
-        return _edit_endpoints(connection, exchange, body, throttle)
+        return _edit_endpoints(state, exchange, body, throttle)
     return edit(f"{API_NAMES[api_key]}Response", version, body, {"throttle_time_ms": throttle})
 
 
@@ -64,7 +68,7 @@ def _edit_api_versions(version: int, body: memoryview, throttle: Callable[[int],
 
 
 def _edit_produce(
-    connection: ClientConnection, version: int, body: memoryview, throttle: Callable[[int], int]
+    state: ConnectionState, version: int, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes | memoryview:
     """Nearly always nothing to change, or the four bytes of the throttle time."""
     throttle_at, hints_at = find_produce_tail(body, version)
@@ -74,7 +78,7 @@ def _edit_produce(
     broker_ms: int = _INT32.unpack_from(body, throttle_at)[0]
     throttle_ms = throttle(broker_ms)
     if hints_at is not None:
-        topology = connection.house.topology
+        topology = state.house.topology
         found = rewrite_endpoints(ApiKey.PRODUCE, version, body, topology.advertised, throttle_ms)
         learn(topology, found, complete=False)
         return found.body
@@ -86,9 +90,9 @@ def _edit_produce(
 
 
 def _edit_endpoints(
-    connection: ClientConnection, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
+    state: ConnectionState, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes:
-    topology, at = connection.house.topology, exchange.plan.throttle_at
+    topology, at = state.house.topology, exchange.layout.throttle_at
     throttle_ms = None
     if at is not None and len(body) >= at + 4:
         broker_ms: int = _INT32.unpack_from(body, at)[0]

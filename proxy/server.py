@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import pluggy
 
     from config.schema import Config
+    from proxy.connection_state import ConnectionState
     from proxy.listeners import Listener
     from proxy.shared_memory import WorkerPlace
     from proxy.usage_file import UsageFile
@@ -89,7 +90,7 @@ class Server:
             quota_limit=hooks.quota_limit,
             shared=place.usage if place is not None else None,
         )
-        self.connections: set[ClientConnection] = set()
+        self.connections: set[ConnectionState] = set()
         self._token: trio.lowlevel.TrioToken | None = None
         hooks.configure(quotas, config.plugins.options, self._context(quotas))
         hooks.flatten()
@@ -269,19 +270,20 @@ class Server:
         counters.connections_accepted += 1
         counters.connections += 1
         self._counts.add(peer.host)
-        self.connections.add(connection)
+        self.connections.add(connection.state)
         if self._relays is not None:
             self._relays.start_soon(self._serve_connection, connection)
 
     async def _serve_connection(self, connection: ClientConnection) -> None:
-        counters, host = self.house.counters, connection.info.peer.host
-        self.house.hooks.connection_opened(connection.info)
+        counters, state = self.house.counters, connection.state
+        host = state.info.peer.host
+        self.house.hooks.connection_opened(state.info)
         if self.operations.draining:
-            connection.begin_drain()
+            state.begin_drain()
         try:
             await connection.serve()
         finally:
-            self.connections.discard(connection)
+            self.connections.discard(state)
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1

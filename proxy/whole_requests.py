@@ -20,8 +20,8 @@ from proxy.in_flight import Exchange
 from proxy.judging import end_hold, give_up, judge_batches, judge_reply, judge_request
 from proxy.mutation_lookup import look_up_auto_creation, look_up_mutations
 from proxy.refusing import answer, answer_unsupported_version, note_refusal, refuse
+from proxy.reply_actions import KeepForProxy, Observe, PassToken, SettleMutations, reply_layout
 from proxy.reply_edits import edit_reply
-from proxy.reply_plans import TOKEN_PLAN, ReplyKind, ReplyPlan
 from proxy.wire.apis import APIS, response_header_version
 from proxy.wire.errors import PeerFault
 from proxy.wire.headerless_tokens import handshake_mechanism
@@ -31,14 +31,12 @@ from proxy.wire.refusals import response_frame
 from proxy.wire.topic_lookups import ask_for_topics
 from proxy.wire.walker import decode
 from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.buckets import MutationBucket
-from quota_callbacks.controller_mutation import STRICT_FROM
-from quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.client_connection import ClientConnection
+    from proxy.connection_state import ConnectionState
+    from proxy.reply_actions import Watcher
     from proxy.wire.heads import RequestHead
     from quota_callbacks.verdicts import Refuse
 
@@ -66,11 +64,11 @@ class Pending:
 class WholeRequests:
     """The requests of one connection that are read whole. ``forward`` hands a frame on to the broker."""
 
-    __slots__ = ("_connection", "_forward", "_house", "_refusals", "pending")
+    __slots__ = ("_forward", "_house", "_refusals", "_state", "pending")
 
-    def __init__(self, connection: ClientConnection, forward: Forward) -> None:
-        self._connection = connection
-        self._house = connection.house
+    def __init__(self, state: ConnectionState, forward: Forward) -> None:
+        self._state = state
+        self._house = state.house
         self._forward = forward
         self._refusals: dict[Exchange, Refuse] = {}
         """Of the request that is being collected, if any."""
@@ -83,7 +81,7 @@ class WholeRequests:
         if api.must_know and exchange.api_version > api.max_version:
             return True
         if api_key in _AUTHENTICATIONS:
-            self._connection.authenticates = True
+            self._state.authenticates = True
             return api_key != ApiKey.SASL_AUTHENTICATE or not self._passes_unseen(exchange)
         hooks = self._house.hooks
         return api_key in hooks.bodies or (api_key in hooks.mutations and self._is_held_to_mutations(exchange))
@@ -94,24 +92,24 @@ class WholeRequests:
 
     def can_observe(self, size: int) -> bool:
         """Whether a token may be collected; a longer one passes unseen."""
-        return size <= LARGEST_TOKEN_BYTES and size + LENGTH_BYTES <= self._connection.limits.max_collected_bytes
+        return size <= LARGEST_TOKEN_BYTES and size + LENGTH_BYTES <= self._state.limits.max_collected_bytes
 
     def collected(self, frame: bytes) -> None:
         """A request that had to be read whole is here."""
-        connection = self._connection
-        exchange, head = connection.current, connection.collected_head
-        if exchange is not None and exchange.plan is TOKEN_PLAN:
+        state = self._state
+        exchange, head = state.current, state.collected_head
+        if exchange is not None and exchange.is_token:
             self._token_collected(exchange, frame)
             return
         if exchange is None or head is None:
             raise AssertionError("a frame was collected without a head")
-        connection.collected_head = None
+        state.collected_head = None
         now_s = self._house.clock()
         api = APIS[exchange.api_key]
         if api.must_know and exchange.api_version > api.max_version:
-            answer_unsupported_version(connection, exchange)
-            judge_request(connection, exchange, now_s)
-            give_up(connection, exchange)
+            answer_unsupported_version(state, exchange)
+            judge_request(state, exchange, now_s)
+            give_up(state, exchange)
             return
         refusal = self._refusals.pop(exchange, None)
         if refusal is not None:
@@ -129,20 +127,21 @@ class WholeRequests:
 
     async def settle(self) -> None:
         """Do what the pending request waits for, and hand it on. Raises `UpstreamFault`, `PeerFault`."""
-        pending, connection = self.pending, self._connection
+        pending, state = self.pending, self._state
         if pending is None:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
         if not pending.judged:
             body = memoryview(pending.frame)[head.body_at :]
+            exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body)
             refusal = self._judge(exchange, body, self._house.clock())
         if refusal is None and exchange.hold_ms:
-            connection.requesting = False  # a drain need not wait for a request that waits for its turn
-            await connection.wait_for_turn()
-            connection.requesting = True
-            end_hold(connection, exchange)
+            state.requesting = False  # a drain need not wait for a request that waits for its turn
+            await state.wait_for_turn()
+            state.requesting = True
+            end_hold(state, exchange)
         self.pending = None
         if exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
@@ -152,13 +151,12 @@ class WholeRequests:
     # --- deciding ---
 
     def _is_held_to_mutations(self, exchange: Exchange) -> bool:
-        house, quotas = self._house, self._house.hooks.quotas
-        if quotas is None or not APIS[exchange.api_key].knows(exchange.api_version):
+        house = self._house
+        if not APIS[exchange.api_key].knows(exchange.api_version):
             return False
         if not house.enforcement.applies(exchange.connection.user, exchange.client_id):
             return False
-        bucket = quotas.bucket_for(exchange, QuotaKey.CONTROLLER_MUTATION_RATE, MutationBucket)
-        return bucket is not None and bucket.limit is not None
+        return house.hooks.mutation_budget(exchange, self._now_ms()) is not None
 
     def _judge(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         if exchange.api_key in _AUTHENTICATIONS:
@@ -166,7 +164,7 @@ class WholeRequests:
         api = APIS[exchange.api_key]
         if exchange.api_key in self._house.hooks.bodies and api.knows(exchange.api_version):
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
-        return judge_request(self._connection, exchange, now_s)
+        return judge_request(self._state, exchange, now_s)
 
     def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> None:
         now_s = self._house.clock()
@@ -175,9 +173,7 @@ class WholeRequests:
             if exchange.read_batches:
                 self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
             return
-        forwarded = refuse(
-            self._connection, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :]
-        )
+        forwarded = refuse(self._state, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :])
         if forwarded is not None:
             self._forward_alone(exchange, forwarded, now_s)
 
@@ -187,30 +183,27 @@ class WholeRequests:
         what follows as SASL tokens without headers."""
         self._forward(exchange, frame, now_s)
         if exchange.mutations or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0):
-            self._connection.in_flight.nothing_behind(exchange)
+            self._state.in_flight.nothing_behind(exchange)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
         walk = ProduceWalk(exchange.api_version, len(body))
         walk.walk(body, 0, len(body))
         exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-        judge_batches(self._connection, exchange, now_s)
+        judge_batches(self._state, exchange, now_s)
 
     # --- mutations ---
 
     async def _look_up(self, exchange: Exchange, body: memoryview) -> bytes | None:
-        ask = partial(ask_broker, self._connection, exchange.correlation_id, exchange.client_id)
+        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id)
         created, now_s = self._house.created_topics, self._house.clock()
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)
-        await look_up_mutations(exchange, body, ask, created, now_s, self._tokens(exchange, now_s))
+        budget = self._house.hooks.mutation_budget(exchange, self._now_ms())
+        await look_up_mutations(exchange, body, ask, created, now_s, math.inf if budget is None else budget)
         return None
 
-    def _tokens(self, exchange: Exchange, now_s: float) -> float:
-        quotas = self._house.hooks.quotas
-        if quotas is None or exchange.api_version < STRICT_FROM[exchange.api_key]:
-            return math.inf  # of old versions nothing is refused
-        bucket = quotas.bucket_for(exchange, QuotaKey.CONTROLLER_MUTATION_RATE, MutationBucket)
-        return math.inf if bucket is None else bucket.tokens(int(now_s * 1000))
+    def _now_ms(self) -> int:
+        return int(self._house.clock() * 1000)
 
     def _finish_metadata(
         self, exchange: Exchange, pending: Pending, refusal: Refuse | None, known_reply: bytes | None
@@ -219,7 +212,7 @@ class WholeRequests:
         the flag off."""
         now_s = self._house.clock()
         if refusal is not None and refusal.topics is not None:
-            note_refusal(self._connection, exchange, refusal)
+            note_refusal(self._state, exchange, refusal)
         elif refusal is not None:
             self._finish(exchange, pending.head, pending.frame, refusal)
             return
@@ -234,75 +227,80 @@ class WholeRequests:
 
     def _answer_with(self, exchange: Exchange, body: bytes, now_s: float) -> None:
         """Answer with a reply that the broker gave to the proxy."""
-        connection, api_key, version = self._connection, exchange.api_key, exchange.api_version
+        state, api_key, version = self._state, exchange.api_key, exchange.api_version
         frame = response_frame(api_key, version, exchange.correlation_id, body)
         exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
         exchange.topic_errors = {}
-        judge_reply(connection, exchange, now_s)
+        judge_reply(state, exchange, now_s)
         try:
-            edited = edit_reply(connection, exchange, frame)
+            edited = edit_reply(state, exchange, frame, None)
         except PeerFault as fault:
             raise UpstreamFault(str(fault)) from fault
-        answer(connection, exchange, lambda: edited)
+        answer(state, exchange, lambda: edited)
 
     # --- authentication ---
 
     def _passes_unseen(self, exchange: Exchange) -> bool:
         """Whether nobody is to see the SaslAuthenticate, or nobody can."""
-        authentication = self._connection.authentication
+        authentication = self._state.authentication
         if authentication is None:
             return True
         if self.can_observe(exchange.request_bytes):
             return False
-        exchange.watch_reply = authentication.unseen(exchange.api_version)
+        _observe(exchange, authentication.unseen(exchange.api_version))
         return True
 
     def _judge_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         """A SaslHandshake or SaslAuthenticate: who the client is follows from it and its reply."""
-        connection, version = self._connection, exchange.api_version
-        authentication = connection.authentication
+        state, version = self._state, exchange.api_version
+        authentication = state.authentication
         if authentication is None:
-            authentication = Authentication(connection.info, self._house.hooks, connection.note_sasl)
-            connection.authentication = authentication
+            authentication = Authentication(state.info, self._house.hooks, state.note_sasl)
+            state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
-            refusal = judge_request(connection, exchange, now_s)
+            refusal = judge_request(state, exchange, now_s)
             if refusal is None:
-                exchange.watch_reply = authentication.authenticate(body, version)
+                _observe(exchange, authentication.authenticate(body, version))
             return refusal
-        exchange.watch_reply = authentication.handshake(handshake_mechanism(body), version)
-        refusal = judge_request(connection, exchange, now_s)
+        _observe(exchange, authentication.handshake(handshake_mechanism(body), version))
+        refusal = judge_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()
         return refusal
 
     def _token_collected(self, token: Exchange, frame: bytes) -> None:
-        connection = self._connection
-        if connection.authentication is not None:
-            token.watch_reply = connection.authentication.token(frame[LENGTH_BYTES:])
+        state = self._state
+        if state.authentication is not None:
+            token.reply = PassToken(state.authentication.token(frame[LENGTH_BYTES:]))
         self._forward(token, frame, self._house.clock())
 
 
-async def ask_for_acceptance(connection: ClientConnection, head: RequestHead) -> None:
+def _observe(exchange: Exchange, watch: Watcher | None) -> None:
+    if watch is not None:
+        exchange.reply = Observe(watch)
+
+
+async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
     """Ask the broker, before the first request that a name would be charged for, for something that it tells only those
     whom it serves: Metadata of no topics. A broker that does not serve this client closes the connection instead.
 
     Raises `UpstreamFault` when the broker cannot be reached.
     """
     version, body = ask_for_topics(())
-    await ask_broker(connection, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
-    connection.note_accepted()
+    await ask_broker(state, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
+    state.note_accepted()
 
 
 async def ask_broker(
-    connection: ClientConnection, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
+    state: ConnectionState, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
 ) -> bytes:
     """Send a request of the proxy's own, in turn with the client's and under its client id; its reply's body.
 
     Raises `UpstreamFault` when the broker cannot be reached. Ends with the connection.
     """
-    upstream = connection.upstream or await connection.dial()
+    upstream = state.upstream or await state.dial()
     replied = trio.Event()
     found: list[bytes] = []
 
@@ -310,15 +308,15 @@ async def ask_broker(
         found.append(reply)
         replied.set()
 
-    now_s = connection.house.clock()
+    now_s = state.house.clock()
     frame = request_frame(api_key, version, correlation_id, client_id, body)
-    plan = ReplyPlan(ReplyKind.COLLECT, api_key, version, None)
+    layout = reply_layout(api_key, version)
     size = len(frame) - LENGTH_BYTES
-    lookup = Exchange(connection.info, api_key, version, correlation_id, client_id, size, now_s, plan)
-    lookup.answer_to_proxy = take
+    lookup = Exchange(state.info, api_key, version, correlation_id, client_id, size, now_s, layout)
+    lookup.reply = KeepForProxy(take)
     lookup.forwarded_s = now_s
-    connection.in_flight.add(lookup)
-    connection.house.counters.lookups += 1
+    state.in_flight.add(lookup)
+    state.house.counters.lookups += 1
     await upstream.send([frame])
     await replied.wait()
     return found[0]

@@ -14,6 +14,7 @@ Source: ``ControllerMutationQuotaManager``, ``ControllerApis``.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.api_keys import ApiKey
@@ -66,6 +67,14 @@ class ControllerMutation:
     def request_interest(self) -> tuple[Interest, ...]:
         """What changes topics, by what it would change."""
         return tuple(Interest(api_key=api_key, detail=Detail.MUTATIONS) for api_key in STRICT_FROM)
+
+    @hookimpl
+    def mutation_budget(self, request: Request, now_ms: int) -> float | None:
+        """The tokens of the sender's bucket; of old versions nothing can be refused."""
+        bucket = self._quotas.bucket_for(request, KEY, MutationBucket)
+        if bucket is None or bucket.limit is None:
+            return None
+        return math.inf if request.api_version < STRICT_FROM[request.api_key] else bucket.tokens(now_ms)
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Verdict | None:

@@ -296,6 +296,18 @@ def request_abandoned(request: Request, now_ms: int) -> None:
 
 
 @hookspec(firstresult=True)
+def mutation_budget(request: Request, now_ms: int) -> float | None:
+    """Say how many controller mutations the sender of ``request`` may still make now.
+
+    Called for a request whose mutations a callback asked for (`Detail.MUTATIONS`), before the proxy asks the broker
+    what the request would change. ``None``: this sender is not limited, and the broker is not asked. A number below 0
+    is what the sender has overdrawn; ``math.inf`` means that nothing of this request can be refused. The first answer
+    that is not ``None`` wins, custom callbacks before the built-in one. Must charge nothing, since it may be called
+    more than once for a request.
+    """
+
+
+@hookspec(firstresult=True)
 def request_time_ms(request: Request) -> float | None:
     """Estimate the broker's handler time for ``request``, whose reply has come, in milliseconds of one thread.
 

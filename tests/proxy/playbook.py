@@ -36,6 +36,8 @@ from quota_callbacks.sampled_rate import Window
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
+    from proxy.connection_state import ConnectionState
+
 WAIT_S = 7200.0
 """By the fake clock: longer than any mute in these tests."""
 
@@ -184,7 +186,7 @@ class StubUpstream:
 class Book:
     """A script's stage."""
 
-    def __init__(self, house: House, connection: ClientConnection, client: Party, upstream: StubUpstream) -> None:
+    def __init__(self, house: House, connection: ConnectionState, client: Party, upstream: StubUpstream) -> None:
         self.house = house
         self.connection = connection
         self.client = client
@@ -260,7 +262,7 @@ async def open_book(
     connection = ClientConnection(house, info, ours)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.serve)
-        yield Book(house, connection, Party(theirs), upstream)
+        yield Book(house, connection.state, Party(theirs), upstream)
         nursery.cancel_scope.cancel()
 
 

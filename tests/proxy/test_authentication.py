@@ -564,7 +564,7 @@ async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) 
         assert len(charges.completed) == 4
         for kept in charges.completed:
             assert kept.body is None
-            assert kept.watch_reply is None  # type: ignore[attr-defined]
+            assert kept.reply is kept.layout.action  # type: ignore[attr-defined]
 
 
 # --- without a connection ---
