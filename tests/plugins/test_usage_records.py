@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from plugins.usage_records.encoding import Encoder
-from plugins.usage_records.options import read_options
+from plugins.usage_records.options import UsageOptions
 from plugins.usage_records.plugin import UsageRecords, instance_name
 from plugins.usage_records.rows import WAITING_SECONDS, Row
 from quota_callbacks.hookspecs import PluginContext
+from quota_callbacks.options import read_options
 from quota_callbacks.requests import Request, TopicMutation
 from quota_callbacks.usage_records import SCHEMA_VERSION, UsageRecord
 from tests.plugins.usage_rows import CREATE_TOPICS, FETCH, PRODUCE, REASON, request, seconds
@@ -181,32 +182,36 @@ def test_a_line_has_the_fields_of_a_record_and_numbers_follow() -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+def options_of(table: dict[str, object]) -> UsageOptions:
+    return read_options(UsageOptions, table, "usage_records")
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"foldr": "x"}, "usage_records.foldr: there is no such option; there are folder, topic"),
-        ({"folder": "x", "topic": "t"}, "has both folder and topic; expected one place"),
-        ({"topic": "t"}, "topic is 't' without bootstrap_servers"),
-        ({"folder": ""}, "folder is ''; expected a text that is not empty"),
-        ({"folder": "x", "max_rows": 0}, "max_rows is 0; expected a whole number of rows from 1 to 1000000"),
-        ({"folder": "x", "rotate_s": True}, "rotate_s is True; expected a whole number of seconds"),
-        ({"folder": "x", "topics": 1}, "topics is 1; expected true or false"),
-        ({"folder": "x", "client": {}}, "client is for a topic alone"),
-        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s is for files (folder) alone"),
-        ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes is 100000000; expected at least"),
+        ({"foldr": "x"}, "usage_records.foldr: unknown key; did you mean plugins.options.usage_records.folder?"),
+        ({"folder": "x", "topic": "t"}, "usage_records.folder: expected one place, a folder or a topic, not both"),
+        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers beside it'),
+        ({"folder": ""}, 'folder = "": expected a text that is not empty'),
+        ({"folder": "x", "max_rows": 0}, "max_rows = 0: expected a whole number of rows from 1 to 1000000"),
+        ({"folder": "x", "rotate_s": True}, "rotate_s = true: expected a whole number of seconds"),
+        ({"folder": "x", "topics": 1}, "topics = 1: expected true or false"),
+        ({"folder": "x", "client": {}}, "client: is for a topic alone"),
+        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: is for files (folder) alone"),
+        ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes = 100000000: expected at least"),
         ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
     ],
 )
 def test_wrong_options_are_named(table: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=r"plugins\.options\.usage_records") as caught:
-        read_options(table)
+        options_of(table)
     assert said in str(caught.value)
 
 
 def test_nothing_is_written_unless_it_is_told_where_to() -> None:
-    assert not read_options({}).enabled
-    assert read_options({"folder": "x"}).enabled
-    assert read_options({"bootstrap_servers": "b:1"}).topic == "headrace-usage"
+    assert not options_of({}).enabled
+    assert options_of({"folder": "x"}).enabled
+    assert options_of({"bootstrap_servers": "b:1"}).topic == "headrace-usage"
 
 
 # --- the plugin -------------------------------------------------------------------------------------------------------

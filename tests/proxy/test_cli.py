@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from config.sample import sample_text
+from config.editing import sample_text
 from testbed.errors import TestbedError
 from testbed.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
@@ -38,7 +38,7 @@ def test_version() -> None:
 def test_without_anything_every_missing_setting_is_named() -> None:
     result = headrace("run")
     assert result.returncode == 1
-    for flag in ("--bootstrap-servers", "--listen", "--advertised-host"):
+    for flag in ("--bootstrap-servers", "--listen"):
         assert flag in result.stderr
     assert "Traceback" not in result.stderr
 
