@@ -211,9 +211,11 @@ def _with_flag(fault: Fault, here: str) -> Fault:
 
 
 def _problem(fault: Fault, overrides: list[Override], locator: Locator) -> Problem:
-    said_by = [override for override in overrides if override.sets(fault.path)]
-    if said_by:
-        return Problem(rule=fault.rule, key=dotted(fault.path), found=found_in(fault), flag=said_by[-1].name)
+    set_by = [override for override in overrides if override.sets(fault.path)]
+    if not set_by and fault.path not in locator:  # a table that variables have made
+        set_by = [override for override in overrides if override.path[: len(fault.path)] == fault.path]
+    if set_by:
+        return Problem(rule=fault.rule, key=dotted(fault.path), found=found_in(fault), flag=set_by[-1].name)
     return locator.locate(fault)
 
 

@@ -18,11 +18,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from config.keys import Leaf, keys
 from config.problems import Problem
 from config.schema import Config
+from quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
     from quota_callbacks.options import Path
@@ -53,6 +54,12 @@ class Flag:
 
 def _is_list(leaf: Leaf) -> bool:
     return get_origin(leaf.field.annotation) is tuple
+
+
+def _is_text(leaf: Leaf) -> bool:
+    if leaf.field.annotation in (str, str | None):
+        return True
+    return any(isinstance(kind, Parsed) and kind.schema.get("type") == "string" for kind in leaf.field.metadata)
 
 
 FLAGS: Final = tuple(
@@ -134,8 +141,7 @@ def _value(leaf: Leaf, given: object) -> object:
         if not isinstance(parts, Sequence):
             return given
         return [item.strip() for part in parts for item in str(part).split(",")]
-    is_text = str in (leaf.field.annotation, *get_args(leaf.field.annotation))
-    return _as_toml(given) if isinstance(given, str) and not is_text else given
+    return _as_toml(given) if isinstance(given, str) and not _is_text(leaf) else given
 
 
 def _as_toml(text: str) -> object:

@@ -16,7 +16,7 @@ from quota_callbacks.options import NOTHING, dotted, shown
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quota_callbacks.options import Fault
+    from quota_callbacks.options import Fault, Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,19 +84,27 @@ class ConfigValueError(ConfigError):
 class Locator:
     """The lines of one file's keys, which are looked for when the first fault is located: a good file needs none."""
 
-    __slots__ = ("_positions", "_source", "_text")
+    __slots__ = ("_found", "_source", "_text")
 
     def __init__(self, text: str, source: str | None) -> None:
         self._text = text.replace("\r\n", "\n")  # as tomllib does
         self._source = source
-        self._positions: Positions | None = None
+        self._found: Positions | None = None
+
+    @property
+    def _positions(self) -> Positions:
+        if self._found is None:
+            self._found = Positions(self._text)
+        return self._found
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._positions
 
     def locate(self, fault: Fault) -> Problem:
         """Return the fault as a problem of the file."""
-        positions = self._positions = self._positions or Positions(self._text)
-        position = positions.nearest(fault.path)
+        position = self._positions.nearest(fault.path)
         rule = fault.rule
-        if fault.first is not None and (first := positions.nearest(fault.first)):
+        if fault.first is not None and (first := self._positions.nearest(fault.first)):
             rule += f"; the first is {dotted(fault.first)} at line {first.line}"
         return Problem(
             rule=rule,

@@ -290,7 +290,9 @@ def read_options(options: type[TableT], table: Mapping[str, object], plugin: str
 
 def faults_of(error: ValidationError, table: type[Table], outer: Path = ()) -> list[Fault]:
     """Return what pydantic has found in ``table``, which stands at ``outer``, in the words of this project."""
-    return [_fault(dict(each), table, outer) for each in error.errors(include_url=False)]
+    errors = error.errors(include_url=False)
+    found = [each for each in errors if each["type"] != "default_factory_not_called"]  # it follows from another
+    return [_fault(dict(each), table, outer) for each in found]
 
 
 def _fault(error: dict[str, Any], table: type[Table], outer: Path) -> Fault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ from structlog.testing import capture_logs
 from plugins.tracing import Tracing
 from plugins.tracing.options import TracingOptions, options_of
 from proxy.errors import StartupError
+from quota_callbacks.hookspecs import PluginContext
 from tests.plugins.traced import request, throttled
 
 if TYPE_CHECKING:
@@ -146,6 +148,15 @@ def test_the_variable_for_traces_goes_before_the_general_one() -> None:
 def test_a_wrong_option_stops_the_start(start_tracing: StartTracing) -> None:
     with pytest.raises(StartupError, match=r"plugin 'tracing': plugins\.options\.tracing\.sample_ratio = 7"):
         start_tracing(Tracing(), enabled=True, sample_ratio=7)
+
+
+def test_options_that_are_only_checked_start_no_thread(otlp_receiver: OtlpReceiver) -> None:
+    threads = threading.active_count()
+    plugin = Tracing()
+    plugin.configure(PluginContext(options=ON, quotas=None, dry=True))  # type: ignore[arg-type]
+    assert threading.active_count() == threads
+    with pytest.raises(ValueError, match="sample_ratio"):
+        plugin.configure(PluginContext(options={"sample_ratio": 7}, quotas=None, dry=True))  # type: ignore[arg-type]
 
 
 def test_a_wrong_variable_is_logged(
