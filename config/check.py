@@ -10,34 +10,45 @@ from typing import TYPE_CHECKING
 
 from config.loading import load
 from config.problems import ConfigError
-from config.workers import AUTO
+from config.values import AUTO
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from config.schema import Config, Listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """Whether the configuration can be used, and the lines to print."""
+    """The configuration, if it can be used, and the lines to print."""
 
-    ok: bool
     lines: tuple[str, ...]
+    config: Config | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the configuration can be used."""
+        return self.config is not None
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
 
-def check(path: str | os.PathLike[str] | None, flags: Mapping[str, object] | None = None) -> CheckReport:
-    """Load as `loading.load` does, and report instead of raising. Opens no socket and asks no broker."""
+def check(
+    path: str | os.PathLike[str] | None,
+    flags: Mapping[str, object] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+    plugins: Iterable[str] | None = None,
+) -> CheckReport:
+    """Load as `loading.load` does, and report instead of raising. Opens no socket, asks no broker, changes nothing."""
     try:
-        config = load(path, flags)
+        config = load(path, flags, environment=environment, plugins=plugins)
     except ConfigError as error:
         counted = _counted(len(error.problems), "problem", "s")
-        return CheckReport(ok=False, lines=(*map(str, error.problems), counted))
-    return CheckReport(ok=True, lines=tuple(summary(config)))
+        return CheckReport(lines=(*map(str, error.problems), counted))
+    return CheckReport(lines=tuple(summary(config)), config=config)
 
 
 def summary(config: Config) -> list[str]:

@@ -1,4 +1,4 @@
-"""What can be wrong with a configuration, and how it is told.
+"""What can be wrong with a configuration, and where.
 
 Raised by `loading`, printed by `check` and the command line. Knows nothing of keys and files beyond their names.
 Every problem is one line: where it stands, the key, the value found, and what was expected.
@@ -6,29 +6,25 @@ Every problem is one line: where it stands, the key, the value found, and what w
 
 from __future__ import annotations
 
-import datetime as dt
-import json
 import math
-import re
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING
 
-Path: TypeAlias = tuple[str | int, ...]
-"""A place in a document: names of tables and keys, and the indices of arrays, from the root."""
+from config.positions import Positions
+from quota_callbacks.options import NOTHING, dotted, shown
 
-LONGEST_VALUE: Final = 80
-"""Characters of a value that a problem shows: what fits a line beside the sentence."""
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+    from quota_callbacks.options import Fault, Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One thing that is wrong, and where.
 
-    ``line`` and ``column`` count from 1. ``flag`` is set where the command line said it, ``source`` where a file did;
-    neither where nobody said anything and a required key is missing.
+    ``line`` and ``column`` count from 1. ``flag`` is the flag or the environment variable that said it, ``source`` the
+    file that did; neither is set where nobody said anything and a required key is missing.
     """
 
     rule: str
@@ -58,7 +54,7 @@ class Problem:
 
     @property
     def order(self) -> tuple[bool, float, int]:
-        """The sort key: the command line first, then the file from top to bottom, then what stands nowhere."""
+        """The sort key: flags and variables first, then the file from top to bottom, then what stands nowhere."""
         return (self.flag is None, math.inf if self.line is None else self.line, self.column or 0)
 
 
@@ -82,39 +78,44 @@ class ConfigSyntaxError(ConfigError):
 
 
 class ConfigValueError(ConfigError):
-    """The file or the flags are well formed, but a key is unknown or missing, or a value does not fit."""
+    """The file, a flag or a variable is well formed, but a key is unknown or missing, or a value does not fit."""
 
 
-def dotted(path: Path) -> str:
-    """Spell a path as one writes it in TOML, with the indices of arrays in brackets: ``quotas[2].entity.client-id``."""
-    spelled = ""
-    for step in path:
-        if isinstance(step, int):
-            spelled += f"[{step}]"
-        else:
-            name = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
-            spelled += f".{name}" if spelled else name
-    return spelled
+class Locator:
+    """The lines of one file's keys, which are looked for when the first fault is located: a good file needs none."""
+
+    __slots__ = ("_found", "_source", "_text")
+
+    def __init__(self, text: str, source: str | None) -> None:
+        self._text = text.replace("\r\n", "\n")  # as tomllib does
+        self._source = source
+        self._found: Positions | None = None
+
+    @property
+    def _positions(self) -> Positions:
+        if self._found is None:
+            self._found = Positions(self._text)
+        return self._found
+
+    def __contains__(self, path: Path) -> bool:
+        return path in self._positions
+
+    def locate(self, fault: Fault) -> Problem:
+        """Return the fault as a problem of the file."""
+        position = self._positions.nearest(fault.path)
+        rule = fault.rule
+        if fault.first is not None and (first := self._positions.nearest(fault.first)):
+            rule += f"; the first is {dotted(fault.first)} at line {first.line}"
+        return Problem(
+            rule=rule,
+            key=dotted(fault.path) or None,
+            found=found_in(fault),
+            source=self._source,
+            line=None if position is None else position.line,
+            column=None if position is None else position.column,
+        )
 
 
-def spelled(value: object) -> str:
-    """Spell a value as TOML does, shortened to `LONGEST_VALUE` characters, on one line."""
-    text = _toml(value)
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 3] + "..."
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Mapping):
-        inside = ", ".join(f"{dotted((name,))} = {_toml(item)}" for name, item in value.items())
-        return f"{{ {inside} }}" if inside else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_toml, value))}]"
-    if isinstance(value, dt.date | dt.time):
-        return value.isoformat()
-    if isinstance(value, int) and abs(value) >= 10**LONGEST_VALUE:  # str() refuses integers of over 4,300 digits
-        return f"{value:#x}"
-    return str(value)
+def found_in(fault: Fault) -> str | None:
+    """Spell the value that a fault has found, unless it is a secret."""
+    return None if fault.found is NOTHING else shown(fault.path, fault.found)

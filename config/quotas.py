@@ -2,16 +2,19 @@
 
 Called by `schema`. What a quota may be is `quota_callbacks.entities`' to say; here is how it is written.
 """
-# Annotations are read at run time (`keys`), so they are not postponed here.
+# pydantic reads annotations at run time, so they are not postponed here.
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Final
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated, Any, Final
 
-from config.keys import Leaf, Setting, build, leaves, read_table, value_of
-from config.kinds import Boolean, Choice, Duration, Fault, JsonSchema, Kind, UnfitError, did_you_mean
-from config.units import SIZE_PATTERN, SIZE_UNITS, parse_size_bytes
+from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
+
+from config.keys import Key, Section
+from config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
 from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from quota_callbacks.options import TRUE_OR_FALSE, Fault, JsonSchema, Parsed, choice, did_you_mean, faults_of, misfits
 from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from quota_callbacks.verdicts import MAX_THROTTLE_MS
 
@@ -20,183 +23,176 @@ INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 ENTITY_TYPES: Final = ("user", "client-id")
 """The entity types that a quota here can have, as Kafka's tools spell them (KIP-546)."""
 
-
-class ByteRate(Kind[float]):
-    """Bytes a second: a whole number, or a size with its unit. Kept as an int, since a LONG does not fit a double."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: QuotaKey) -> None:
-        self._key = key
-        units = ", ".join(SIZE_UNITS)
-        self.expected = f'whole bytes a second, above 0 and at most {LONG_MAX}, or a size such as "2MiB" ({units})'
-
-    def _read(self, raw: object) -> float:
-        try:
-            rate = parse_size_bytes(raw) if isinstance(raw, str) else raw
-            checked = _checked(self._key, rate)
-        except (ValueError, OverflowError):
-            raise self.unfit(raw) from None
-        return round(checked)
-
-    def _schema(self) -> JsonSchema:
-        number: JsonSchema = {"type": "integer", "exclusiveMinimum": 0, "maximum": LONG_MAX}
-        return {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, number]}
+_NAME: Final = f'expected a name, or "{DEFAULT}" for the default entity'
+_RESERVED: Final = f'{_NAME}; no other name is in angle brackets; did you mean "{DEFAULT}"?'
 
 
-class Positive(Kind[float]):
-    """A finite number above 0."""
+def byte_rate(key: QuotaKey) -> Parsed:
+    """Return the annotation for bytes a second. They are an int, since a LONG does not fit a double."""
+    units = ", ".join(SIZE_UNITS)
+    number = {"type": "integer", "exclusiveMinimum": 0, "maximum": LONG_MAX}
+    return Parsed(
+        f'whole bytes a second, above 0 and at most {LONG_MAX}, or a size such as "2MiB" ({units})',
+        lambda raw: round(_checked(key, _size_bytes(raw) if isinstance(raw, str) else raw)),
+        {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, number]},
+    )
 
-    __slots__ = ("_key",)
 
-    def __init__(self, key: QuotaKey) -> None:
-        self._key = key
-        self.expected = "a finite number above 0"
+def positive(key: QuotaKey) -> Parsed:
+    """Return the annotation for a finite number above 0."""
+    schema = {"type": "number", "exclusiveMinimum": 0}
+    return Parsed("a finite number above 0", lambda raw: float(_checked(key, raw)), schema)
 
-    def _read(self, raw: object) -> float:
-        try:
-            return float(_checked(self._key, raw))
-        except (ValueError, OverflowError):
-            raise self.unfit(raw) from None
 
-    def _schema(self) -> JsonSchema:
-        return {"type": "number", "exclusiveMinimum": 0}
+def _size_bytes(raw: str) -> int:
+    try:
+        return parse_size_bytes(raw)
+    except ValueError:
+        raise ValueError from None  # what is expected says more
 
 
 def _checked(key: QuotaKey, raw: object) -> float:
     if not isinstance(raw, int | float) or isinstance(raw, bool):
-        raise ValueError(f"{raw!r} is not a number")  # noqa: TRY004  callers take every misfit alike
-    check_quota_value(key, raw)
+        raise ValueError  # noqa: TRY004  a misfit like any other
+    try:
+        check_quota_value(key, raw)
+    except ValueError:
+        raise ValueError from None
     return raw
 
 
-class Entity(Kind[QuotaEntity]):
-    """``{ user = "alice", client-id = "<default>" }``, at least one of the two."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.expected = 'a user, a client-id or both, such as { user = "alice", client-id = "<default>" }'
-
-    def _read(self, raw: object) -> QuotaEntity:
-        if not isinstance(raw, Mapping) or not raw:
-            raise self.unfit(raw)
-        names: dict[str, EntityName] = {}
-        faults: list[Fault] = []
-        for entity_type, name in raw.items():
-            if entity_type not in ENTITY_TYPES:
-                hint = did_you_mean(entity_type, ENTITY_TYPES) or f"known: {', '.join(ENTITY_TYPES)}"
-                faults.append(Fault(path=(entity_type,), rule=f"unknown entity type; {hint}"))
-            elif not isinstance(name, str) or not name:
-                rule = 'expected a name, or "<default>" for the default entity'
-                faults.append(Fault(path=(entity_type,), rule=rule, found=name))
-            else:
-                names[entity_type] = DEFAULT if name == str(DEFAULT) else name
-        if faults:
-            raise UnfitError(faults)
-        return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))
-
-    def _spell(self, value: QuotaEntity) -> object:
-        names = {"user": value.user, "client-id": value.client_id}
-        return {entity_type: str(name) for entity_type, name in names.items() if name is not None}
-
-    def _schema(self) -> JsonSchema:
-        name = {"type": "string", "minLength": 1}
-        return {
-            "type": "object",
-            "properties": dict.fromkeys(ENTITY_TYPES, name),
-            "additionalProperties": False,
-            "minProperties": 1,
-        }
+def _parse_entity(raw: object) -> QuotaEntity:
+    if isinstance(raw, QuotaEntity):
+        return raw
+    if not isinstance(raw, Mapping) or not raw:
+        raise ValueError
+    names: dict[str, EntityName] = {}
+    faults: list[Fault] = []
+    for entity_type, name in raw.items():
+        path = (entity_type,)
+        if entity_type not in ENTITY_TYPES:
+            hint = did_you_mean(entity_type, ENTITY_TYPES) or f"known: {', '.join(ENTITY_TYPES)}"
+            faults.append(Fault(path=path, rule=f"unknown entity type; {hint}"))
+        elif not isinstance(name, str) or not name:
+            faults.append(Fault(path=path, rule=_NAME, found=name))
+        elif name != str(DEFAULT) and name.startswith("<") and name.endswith(">"):
+            faults.append(Fault(path=path, rule=_RESERVED, found=name))
+        else:
+            names[entity_type] = DEFAULT if name == str(DEFAULT) else name
+    if faults:
+        raise misfits(faults)
+    return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConfiguredQuota:
+def _spell_entity(entity: QuotaEntity) -> dict[str, str]:
+    names = {"user": entity.user, "client-id": entity.client_id}
+    return {entity_type: str(name) for entity_type, name in names.items() if name is not None}
+
+
+ENTITY: Final = Parsed(
+    'a user, a client-id or both, such as { user = "alice", client-id = "<default>" }',
+    _parse_entity,
+    {
+        "type": "object",
+        "properties": {
+            entity_type: {
+                "type": "string",
+                "minLength": 1,
+                "anyOf": [{"const": str(DEFAULT)}, {"pattern": "^[^<]|[^>]$"}],
+            }
+            for entity_type in ENTITY_TYPES
+        },
+        "additionalProperties": False,
+        "minProperties": 1,
+    },
+    _spell_entity,
+)
+
+
+def _between_keys(schema: JsonSchema) -> None:
+    """Tell editors what holds between the keys of one table."""
+    users_only = {"properties": {"entity": {"not": {"required": ["client-id"]}}}}
+    schema["anyOf"] = [{"required": [key.value]} for key in QuotaKey]
+    schema["dependentSchemas"] = {QuotaKey.PRODUCER_IDS_RATE.value: users_only}
+
+
+class ConfiguredQuota(Section, json_schema_extra=_between_keys):
     """One ``[[quotas]]`` table: an entity and at least one limit."""
 
     entity: Annotated[
-        QuotaEntity,
-        Setting("entity", Entity(), "Who it is for: a user, a client id or a pair; <default> is all others."),
+        QuotaEntity, ENTITY, Key("Who it is for: a user, a client id or a pair; <default> is all others.")
     ]
     producer_byte_rate: Annotated[
-        float | None,
-        Setting(
-            "producer_byte_rate", ByteRate(QuotaKey.PRODUCER_BYTE_RATE), "Bytes a second that it may produce (KIP-13)."
-        ),
+        float | None, byte_rate(QuotaKey.PRODUCER_BYTE_RATE), Key("Bytes a second that it may produce (KIP-13).")
     ] = None
     consumer_byte_rate: Annotated[
-        float | None,
-        Setting(
-            "consumer_byte_rate", ByteRate(QuotaKey.CONSUMER_BYTE_RATE), "Bytes a second that it may fetch (KIP-13)."
-        ),
+        float | None, byte_rate(QuotaKey.CONSUMER_BYTE_RATE), Key("Bytes a second that it may fetch (KIP-13).")
     ] = None
     request_percentage: Annotated[
         float | None,
-        Setting(
-            "request_percentage",
-            Positive(QuotaKey.REQUEST_PERCENTAGE),
-            "Thread time in percent of one thread; above 100 is more than one thread (KIP-124).",
-        ),
+        positive(QuotaKey.REQUEST_PERCENTAGE),
+        Key("Thread time in percent of one thread; above 100 is more than one thread (KIP-124)."),
     ] = None
     controller_mutation_rate: Annotated[
         float | None,
-        Setting(
-            "controller_mutation_rate",
-            Positive(QuotaKey.CONTROLLER_MUTATION_RATE),
-            "Partitions created, added or deleted a second (KIP-599).",
-        ),
+        positive(QuotaKey.CONTROLLER_MUTATION_RATE),
+        Key("Partitions created, added or deleted a second (KIP-599)."),
     ] = None
     producer_ids_rate: Annotated[
         float | None,
-        Setting(
-            "producer_ids_rate",
-            Positive(QuotaKey.PRODUCER_IDS_RATE),
-            "New producer ids in producer.id.quota.window.size.seconds; for users only (KIP-936).",
-        ),
+        positive(QuotaKey.PRODUCER_IDS_RATE),
+        Key("New producer ids in producer.id.quota.window.size.seconds; for users only (KIP-936)."),
     ] = None
 
     enforcement: Annotated[
         EnforcementMode,
-        Setting(
-            "enforcement",
-            Choice(EnforcementMode),
+        choice(EnforcementMode),
+        Key(
             "kafka: the broker's arithmetic, each connection delayed by itself; paced: the entity's connections take "
-            "turns, so that the limit holds however many there are.",
+            "turns, so that the limit holds however many there are."
         ),
     ] = EnforcementMode.KAFKA
     observe: Annotated[
         bool,
-        Setting(
-            "observe",
-            Boolean(),
-            "Shadow mode: measured, logged, counted and traced as if it were enforced, and nobody is throttled.",
-        ),
+        TRUE_OR_FALSE,
+        Key("Shadow mode: measured, logged, counted and traced as if it were enforced, and nobody is throttled."),
     ] = False
     burst_s: Annotated[
         float | None,
-        Setting(
-            "burst",
-            Duration("0s", "30d"),
+        duration("0s", "30d"),
+        Key(
             "Paced only: how much may come at once, as a time at the limit; 1s, and for controller_mutation_rate and "
-            "producer_ids_rate their whole window, unless given.",
+            "producer_ids_rate their whole window, unless given."
         ),
     ] = None
     longest_throttle_s: Annotated[
         float | None,
-        Setting(
-            "longest_throttle",
-            Duration("1ms", f"{INT_MAX // 1000}s"),
-            "Nobody is throttled for longer at a time; what is owed stays owed.",
-        ),
+        duration("1ms", f"{INT_MAX // 1000}s"),
+        Key("Nobody is throttled for longer at a time; what is owed stays owed."),
     ] = None
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _check(cls, raw: Any, read: ModelWrapValidatorHandler["ConfiguredQuota"]) -> "ConfiguredQuota":
+        """Report what is wrong with single keys and between them at once."""
+        if not isinstance(raw, Mapping):
+            return read(raw)
+        faults = list(_faults_between_keys(raw))
+        try:
+            quota = read(raw)
+        except ValidationError as error:
+            faults = [*faults_of(error, cls), *faults]
+        if faults:
+            raise misfits(faults)
+        return quota
+
     def limits(self) -> dict[QuotaKey, float]:
-        """The limits that are set, in the units of their keys."""
+        """Return the limits that are set, in the units of their keys."""
         limits = {key: getattr(self, key.value) for key in QuotaKey}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
     def policy(self) -> QuotaPolicy:
-        """How they are enforced."""
+        """Return how they are enforced."""
         longest_s = self.longest_throttle_s
         return QuotaPolicy(
             mode=self.enforcement,
@@ -207,7 +203,7 @@ class ConfiguredQuota:
 
 
 def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
-    """All quotas by entity; an entity may have stood in several tables, with different keys."""
+    """Return all quotas by entity; an entity may have stood in several tables, with different keys."""
     merged: dict[QuotaEntity, dict[QuotaKey, Quota]] = {}
     for table in quotas:
         policy = table.policy()
@@ -216,92 +212,45 @@ def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict
     return merged
 
 
-class QuotaTables(Kind[tuple[ConfiguredQuota, ...]]):
-    """The array of ``[[quotas]]`` tables."""
-
-    __slots__ = ()
-
-    def __init__(self) -> None:
-        self.expected = "tables, each headed [[quotas]]"
-
-    def _read(self, raw: object) -> tuple[ConfiguredQuota, ...]:
-        if not isinstance(raw, list):
-            raise self.unfit(raw)
-        quotas: list[ConfiguredQuota] = []
-        faults: list[Fault] = []
-        first_set: dict[tuple[QuotaEntity, QuotaKey], int] = {}
-        for index, table in enumerate(raw):
-            try:
-                quota = _read_quota(table)
-            except UnfitError as unfit:
-                faults += (fault.under(index) for fault in unfit.faults)
-                continue
-            quotas.append(quota)
-            for key in quota.limits():
-                first = first_set.setdefault((quota.entity, key), index)
-                if first != index:
-                    rule = f"set twice for {quota.entity}"
-                    faults.append(Fault(path=(index, key.value), rule=rule, first=(first, key.value)))
-        if faults:
-            raise UnfitError(faults)
-        return tuple(quotas)
-
-    def _spell(self, value: tuple[ConfiguredQuota, ...]) -> object:
-        return [
-            {
-                leaf.key: leaf.setting.kind.to_toml(value_of(quota, leaf))
-                for leaf in _KEYS
-                if leaf.required or value_of(quota, leaf) != leaf.default
-            }
-            for quota in value
-        ]
-
-    def _schema(self) -> JsonSchema:
-        properties = {leaf.key: leaf.setting.kind.json_schema() | {"description": leaf.setting.doc} for leaf in _KEYS}
-        users_only = {"properties": {"entity": {"not": {"required": ["client-id"]}}}}
-        return {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": properties,
-                "additionalProperties": False,
-                "required": [leaf.key for leaf in _KEYS if leaf.required],
-                "anyOf": [{"required": [key.value]} for key in QuotaKey],
-                "dependentSchemas": {QuotaKey.PRODUCER_IDS_RATE.value: users_only},
-            },
-        }
-
-
-_KEYS: Final = leaves(ConfiguredQuota)
-_POLICY_KEYS: Final = ("enforcement", "observe", "burst", "longest_throttle")
-
-
-def _read_quota(table: object) -> ConfiguredQuota:
-    if not isinstance(table, Mapping):
-        raise UnfitError([Fault(rule="expected a table, headed [[quotas]]", found=table)])
-    reading = read_table(ConfiguredQuota, table)
-    faults = [*reading.faults, *_faults_between_keys(table, reading.values)]
-    faults += (
-        Fault(rule=f"no {leaf.key}; expected {leaf.setting.kind.expected}") for leaf in reading.missing(ConfiguredQuota)
-    )
-    if faults:
-        raise UnfitError(faults)
-    return build(ConfiguredQuota, reading.values)
-
-
-def _faults_between_keys(table: Mapping[str, object], values: Mapping[Leaf, object]) -> Iterator[Fault]:
-    keys = [key.value for key in QuotaKey]
-    if table.keys() <= {
-        "entity",
-        *_POLICY_KEYS,
-    }:  # an unknown key is a fault by itself, and probably a limit misspelled
-        yield Fault(rule=f"limits nothing; expected at least one of {', '.join(keys)}")
-    by_key = {leaf.key: value for leaf, value in values.items()}
-    if "burst" in by_key and by_key.get("enforcement") is not EnforcementMode.PACED:
+def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
+    # an unknown key is a fault by itself, and probably a limit misspelled
+    if table.keys() <= {"entity", "enforcement", "observe", "burst", "longest_throttle"}:
+        yield Fault(rule=f"limits nothing; expected at least one of {', '.join(QuotaKey)}")
+    if "burst" in table and table.get("enforcement") != EnforcementMode.PACED:
         rule = 'only with enforcement = "paced"; Kafka\'s way has the burst of its window'
         yield Fault(path=("burst",), found=table["burst"], rule=rule)
-    entity = by_key.get("entity")
-    key = QuotaKey.PRODUCER_IDS_RATE
-    if isinstance(entity, QuotaEntity) and entity.client_id is not None and key.value in by_key:
-        rule = f"for users only (KIP-936), not for {entity}; the entity must have no client-id"
-        yield Fault(path=(key.value,), found=table[key.value], rule=rule)
+    key = QuotaKey.PRODUCER_IDS_RATE.value
+    with suppress(ValueError):  # which the entity itself is refused with
+        entity = _parse_entity(table.get("entity"))
+        if entity.client_id is not None and key in table:
+            rule = f"for users only (KIP-936), not for {entity}; the entity must have no client-id"
+            yield Fault(path=(key,), found=table[key], rule=rule)
+
+
+def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
+    """Read each table, and refuse a limit that is set twice."""
+    if not isinstance(raw, list | tuple):
+        raise misfits([Fault(rule="expected tables, each headed [[quotas]]", found=raw)])
+    quotas: list[ConfiguredQuota] = []
+    faults: list[Fault] = []
+    first_set: dict[tuple[QuotaEntity, QuotaKey], int] = {}
+    for index, table in enumerate(raw):
+        try:
+            quota = ConfiguredQuota.model_validate(table)
+        except ValidationError as error:
+            found = faults_of(error, ConfiguredQuota, ("quotas", index))
+            faults += (replace(fault, path=fault.path[1:]) for fault in found)
+            continue
+        quotas.append(quota)
+        for key in quota.limits():
+            first = first_set.setdefault((quota.entity, key), index)
+            if first != index:
+                rule = f"set twice for {quota.entity}"
+                faults.append(Fault(path=(index, key.value), rule=rule, first=(first, key.value)))
+    if faults:
+        raise misfits(faults)
+    return tuple(quotas)
+
+
+QUOTA_TABLES: Final = WrapValidator(_read_tables)
+"""The annotation for the array of ``[[quotas]]`` tables."""

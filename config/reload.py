@@ -6,16 +6,19 @@ Called by the proxy when it reloads. Compares typed values: a file written other
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
-from config.keys import Leaf, Reload, build, leaves, value_of
-from config.problems import dotted, spelled
+from config.keys import Key, Leaf, Section, keys
 from config.schema import Config
 from quota_callbacks.entities import QuotaEntity, QuotaKey
+from quota_callbacks.options import dotted, spelled
 from quota_callbacks.policies import KAFKAS_WAY, Quota
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")
+
+SectionT = TypeVar("SectionT", bound=Section)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +26,8 @@ class SettingChange:
     """A key that has another value. ``old`` and ``new`` are typed; None is a key that is not set."""
 
     key: str
-    old: object
-    new: object
+    old: object = field(repr=False)
+    new: object = field(repr=False)
     needs_restart: bool
     text: str
     """``old -> new`` as the file spells them; plugins' options are not told, since a secret may be among them."""
@@ -74,37 +77,49 @@ class ConfigDiff:
 
 def diff(old: Config, new: Config) -> ConfigDiff:
     """Compare the running configuration with a freshly loaded one."""
-    settings: list[SettingChange] = []
-    effective: dict[Leaf, object] = {}
-    for leaf in leaves(Config):
-        before, after = value_of(old, leaf), value_of(new, leaf)
-        restart = leaf.setting.reload is Reload.RESTART
-        effective[leaf] = before if restart else after
-        if before != after and leaf.path != _QUOTAS:
-            settings += _changes(leaf, before, after)
+    settings = [
+        change
+        for leaf in keys(Config)
+        if leaf.path != _QUOTAS and leaf.value_of(old) != leaf.value_of(new)
+        for change in _changes(leaf, old, new)
+    ]
     return ConfigDiff(
         settings=tuple(settings),
         quotas=tuple(_quota_changes(old.entity_quotas(), new.entity_quotas())),
-        effective=build(Config, effective),
+        effective=_effective(old, new),
     )
 
 
-def _changes(leaf: Leaf, before: object, after: object) -> Iterator[SettingChange]:
-    restart = leaf.setting.reload is Reload.RESTART
+def _effective(old: SectionT, new: SectionT) -> SectionT:
+    """Return the new section with the old values of what needs a restart."""
+    values: dict[str, object] = {}
+    for name, about in type(new).model_fields.items():
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Section) and isinstance(after, Section):
+            values[name] = _effective(before, after)
+        elif any(isinstance(each, Key) and each.restart for each in about.metadata):
+            values[name] = before
+    return new.model_copy(update=values)
+
+
+def _changes(leaf: Leaf, old: Config, new: Config) -> Iterator[SettingChange]:
+    restart = leaf.about.restart
+    before, after = leaf.value_of(old), leaf.value_of(new)
     if leaf.path == _OPTIONS and isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted(before.keys() | after.keys()):
-            old, new = before.get(name), after.get(name)
-            if old != new:
-                text = "added" if old is None else "removed" if new is None else "changed"
+            was, will = before.get(name), after.get(name)
+            if was != will:
+                text = "added" if was is None else "removed" if will is None else "changed"
                 key = dotted((*leaf.path, name))
-                yield SettingChange(key=key, old=old, new=new, needs_restart=restart, text=text)
+                yield SettingChange(key=key, old=was, new=will, needs_restart=restart, text=text)
         return
-    text = f"{_spelled(leaf, before)} -> {_spelled(leaf, after)}"
+    text = f"{_spelled(leaf, old)} -> {_spelled(leaf, new)}"
     yield SettingChange(key=leaf.key, old=before, new=after, needs_restart=restart, text=text)
 
 
-def _spelled(leaf: Leaf, value: object) -> str:
-    return "not set" if value is None else spelled(leaf.setting.kind.to_toml(value))
+def _spelled(leaf: Leaf, config: Config) -> str:
+    value = leaf.spelled_in(config)
+    return "not set" if value is None else spelled(value)
 
 
 def _quota_changes(

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from config.addresses import PORT_MAX, HostPort, is_loopback_host
-from config.kinds import Fault
+from config.values import PORT_MAX, HostPort, is_loopback_host, reachable_host
+from quota_callbacks.options import Fault
 
 if TYPE_CHECKING:
-    from config.addresses import NodeIds
+    from config.values import NodeIds
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
 
@@ -28,6 +28,13 @@ def advertised_ports_exist(advertised_port: int | None, node_ids: NodeIds) -> It
     """So must the highest that is advertised."""
     if advertised_port is not None and (port := advertised_port + 1 + node_ids.highest) > PORT_MAX:
         yield Fault(path=("listen", "advertised_port"), found=advertised_port, rule=_too_high(node_ids, port))
+
+
+def clients_can_reach_it(address: HostPort, advertised: str | None) -> Iterator[Fault]:
+    """A wildcard address does not say what to advertise."""
+    if advertised is None and address.is_wildcard:
+        rule = f'required, since listen.address ("{address}") is a wildcard; expected {reachable_host().expected}'
+        yield Fault(path=("listen", "advertised_host"), rule=rule)
 
 
 def _too_high(node_ids: NodeIds, port: int) -> str:
@@ -75,6 +82,7 @@ def _same_interface(listener: HostPort, other: HostPort) -> bool:
 RULES: Final[tuple[tuple[tuple[str, ...], RuleCheck], ...]] = (
     (("listen.address", "listen.node_ids"), ports_exist),
     (("listen.advertised_port", "listen.node_ids"), advertised_ports_exist),
+    (("listen.address", "listen.advertised_host"), clients_can_reach_it),
     (("listen.address", "listen.node_ids", "admin.listen"), admin_stands_apart),
     (("listen.address", "listen.node_ids", "upstream.bootstrap_servers"), upstream_is_elsewhere),
 )

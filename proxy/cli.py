@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import partial
 from importlib.metadata import entry_points
@@ -14,14 +15,14 @@ import click
 import trio
 
 from config.check import check
-from config.flags import FLAGS
-from config.json_schema import json_schema
 from config.loading import load
+from config.overrides import FLAGS
 from config.problems import ConfigError
-from config.workers import count_workers
+from config.values import count_workers
 from proxy.decisions import told
 from proxy.errors import StartupError
 from proxy.logs import configure_logs
+from proxy.plugin_loading import installed_plugins
 from proxy.preflight import problems_of, warnings_of
 
 if TYPE_CHECKING:
@@ -62,7 +63,9 @@ def main() -> None:
 
 def _flags(command: Callable[..., None]) -> Callable[..., None]:
     for flag in reversed(FLAGS):
-        command = click.option(flag.name, flag.key.replace(".", "__"), metavar="VALUE", help=flag.help)(command)
+        text = f"{flag.help} May be repeated." if flag.repeated else flag.help
+        key = flag.key.replace(".", "__")
+        command = click.option(flag.name, key, metavar="VALUE", help=text, multiple=flag.repeated)(command)
     return command
 
 
@@ -72,13 +75,16 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 def run(path: Path | None, **options: Any) -> None:
     """Run the proxy.
 
-    Without a file, --bootstrap-servers, --listen and --advertised-host are enough. Broker n is then at the bootstrap
-    port + 1 + n. SIGTERM drains and stops, SIGHUP reloads the file.
+    Without a file, --bootstrap-servers and --listen are enough. Broker n is then at the bootstrap port + 1 + n. SIGTERM
+    drains and stops, SIGHUP reloads the file.
+
+    Every key of the file can be set by a variable, too: HEADRACE_LISTEN__ADDRESS is listen.address. Flags win over
+    variables, and variables over the file.
     """
-    flags = {key.replace("__", "."): value for key, value in options.items() if value is not None}
+    flags = {key.replace("__", "."): value for key, value in options.items() if value not in (None, ())}
 
     def load_again() -> Config:
-        return load(path, flags)
+        return load(path, flags, environment=os.environ, plugins=installed_plugins())
 
     try:
         config = load_again()
@@ -124,12 +130,15 @@ def _say_ready(config: Config, admin_address: Address | None) -> None:
 @main.command("check-config")
 @click.argument("path", metavar="FILE", type=CONFIG_FILE)
 def check_config(path: Path) -> None:
-    """Check a configuration file and say what it would do, or all that is wrong with it."""
-    report = check(path)
-    if not report.ok:
+    """Check a configuration file and say what it would do, or all that is wrong with it.
+
+    Variables that set keys count as for "headrace run". Nothing is started, written or connected to.
+    """
+    report = check(path, environment=os.environ, plugins=installed_plugins())
+    config = report.config
+    if config is None:
         click.echo(str(report), err=True)
         sys.exit(1)
-    config = load(path)
     problems = problems_of(config)
     for warning in warnings_of(config):
         click.echo(f"warning: {warning}", err=True)
@@ -141,7 +150,9 @@ def check_config(path: Path) -> None:
 @main.command("config-schema")
 def config_schema() -> None:
     """Print the JSON Schema of the configuration file, for editors."""
-    click.echo(json.dumps(json_schema(), indent=2))
+    from config.editing import json_schema_text
+
+    click.echo(json_schema_text(), nl=False)
 
 
 @main.command()

@@ -8,8 +8,8 @@ from proxy.house import Limits
 from quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
-    from config.addresses import HostPort
     from config.schema import Config
+    from config.values import HostPort
 
 
 def limits_of(config: Config) -> Limits:

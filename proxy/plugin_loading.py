@@ -59,6 +59,11 @@ def imported_plugins(*, disabled: Iterable[str], load: Iterable[str]) -> Iterato
         yield path, _import(path, path)
 
 
+def installed_plugins() -> tuple[str, ...]:
+    """Return the names of all plugins that are installed, without importing one."""
+    return tuple(sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))
+
+
 def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     """Register one plugin: a module, an instance, or a class that is made without arguments."""
     made_for = getattr(plugin, VERSION_ATTRIBUTE, None)

@@ -13,6 +13,7 @@ from proxy.hook_calls import HookCalls
 from proxy.plugin_loading import load_plugins, new_plugin_manager
 from quota_callbacks.client_quotas import ClientQuotas
 from quota_callbacks.entities import ANONYMOUS, QuotaKey
+from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.sampled_rate import Window
 
 if TYPE_CHECKING:
@@ -27,8 +28,10 @@ _NAMES_USERS: Final = "sasl_identity"
 
 
 def problems_of(config: Config) -> list[str]:
-    """Why the proxy would not start: a plugin that is refused, or a quota that nobody enforces. Plugins are configured
-    and closed again."""
+    """Return why the proxy would not start: a plugin that is refused, or a quota that nobody enforces.
+
+    Plugins are configured with ``dry`` set, so they start nothing, and closed again.
+    """
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
     try:
@@ -38,7 +41,7 @@ def problems_of(config: Config) -> list[str]:
             metric_tags=hooks.quota_metric_tags,
             quota_limit=hooks.quota_limit,
         )
-        hooks.configure(quotas, config.plugins.options)
+        hooks.configure(quotas, config.plugins.options, PluginContext(options={}, quotas=quotas, dry=True))
         hooks.flatten()
         check_enforced(config.entity_quotas(), hooks.enforced_quotas())
     except StartupError as error:

@@ -301,7 +301,7 @@ class Server:
 
     async def _open_usage(self, nursery: trio.Nursery) -> None:
         """Take up what was used before a restart, before anybody is served, and save it from now on."""
-        state, quotas = self._config.quota_state, self.house.hooks.quotas
+        state, quotas = self._config.quota.state, self.house.hooks.quotas
         if state.file is None or quotas is None:
             return
         from proxy.usage_file import UsageFile

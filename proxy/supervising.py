@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from config.workers import count_workers
+from config.values import count_workers
 from proxy.fork_server import ForkServer
 from proxy.plugin_loading import imported_plugins
 from proxy.running import run_loop

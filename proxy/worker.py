@@ -74,7 +74,7 @@ class Worker:
         self._used_before = first.body[length:]
         configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json", worker=place.number)
         self._channel = channel
-        self._keeps_usage = config.quota_state.file is not None
+        self._keeps_usage = config.quota.state.file is not None
         self.server = Server(config, place=place)
         self._usage = WorkerUsage(self.server)
         self._enforce(first)

@@ -36,7 +36,7 @@ class WorkersUsage:
 
     def __init__(self, file: UsageFile, config: Config) -> None:
         self._file = file
-        self._interval_s = config.quota_state.interval_s
+        self._interval_s = config.quota.state.interval_s
         self._keep_ms = longest_kept_ms(config.windows().__getitem__)
         self._keeping = trio.CancelScope()
         self._last: dict[str, str] = {}
@@ -45,10 +45,10 @@ class WorkersUsage:
     @classmethod
     async def open(cls, config: Config) -> WorkersUsage | None:
         """Open the file, if there is to be one. Raises `StartupError` when it cannot be had."""
-        if config.quota_state.file is None:
+        if config.quota.state.file is None:
             return None
-        file, rows = await UsageFile.read(config.quota_state.file)
-        log.info("usage read", file=config.quota_state.file, buckets=len(rows))
+        file, rows = await UsageFile.read(config.quota.state.file)
+        log.info("usage read", file=config.quota.state.file, buckets=len(rows))
         return cls(file, config)
 
     async def told_to_new(self) -> bytes:

@@ -1,4 +1,4 @@
-"""The cost model as the proxy is told it: the options of ``request_percentage``, and the file that one of them names.
+"""The cost model as the configuration sets it: the options of ``request_percentage``, and the file that one names.
 
 Read at start by `quota_callbacks.request_percentage`; the pipeline, which fits models, reads and writes the same files.
 A file is TOML with one table, by API key::
@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
+from pydantic import Field, ValidationError
+
+from quota_callbacks.options import Fault, Parsed, Table, faults_of, misfits, text
 from quota_callbacks.request_costs import RequestCost
 
 if TYPE_CHECKING:
@@ -25,36 +28,56 @@ _RULE: Final = 'expected API key = { base_ms = milliseconds, per_kib_ms = millis
 _FILE_RULE: Final = f"expected a TOML file with the table [{TABLE}] by API key"
 
 
-def read_costs(table: object) -> dict[int, RequestCost]:
-    """The table ``costs``: by API key, ``{ base_ms = 0.07, per_kib_ms = 0.002 }``. Raises `ValueError`."""
+def _parse_costs(table: object) -> dict[int, RequestCost]:
+    """Read a table by API key: ``{ base_ms = 0.07, per_kib_ms = 0.002 }``."""
     if not isinstance(table, dict):
-        raise ValueError(f"{TABLE} = {table!r}: expected a table by API key")  # noqa: TRY004 -- as all options' errors
-    costs = {}
+        raise ValueError  # noqa: TRY004 -- a misfit like any other
+    costs: dict[int, RequestCost] = {}
+    faults: list[Fault] = []
     for name, cost in table.items():
         try:
             costs[int(name)] = RequestCost(**{key: float(value) for key, value in cost.items()})
         except (TypeError, ValueError, AttributeError) as error:
-            raise ValueError(f"{TABLE}.{name} = {cost!r}: {_RULE} ({error})") from error
+            faults.append(Fault(path=(name,), found=cost, rule=f"{_RULE} ({error})"))
+    if faults:
+        raise misfits(faults)
     return costs
 
 
-def load_costs(path: str, said: str = OPTION) -> dict[int, RequestCost]:
-    """The costs of a file; blocks. Raises `ValueError`, which begins with ``said`` (the option that named it)."""
-    where = f"{said} = {path!r}"
+_COSTS: Final = Parsed("a table by API key", _parse_costs, {"type": "object"})
+
+
+class CostsFile(Table):
+    """What a file of costs holds."""
+
+    costs: Annotated[dict[int, RequestCost], _COSTS]
+
+
+class CostOptions(Table):
+    """The options of ``request_percentage``."""
+
+    costs: Annotated[dict[int, RequestCost], _COSTS] = Field(default_factory=dict)
+    costs_file: Annotated[str | None, text(f"the path of a TOML file with the table [{TABLE}] by API key")] = None
+
+    def by_api(self) -> dict[int, RequestCost]:
+        """Return the costs of both; those of the options win. Reads the file and blocks; raises `ValueError`."""
+        return (load_costs(self.costs_file) if self.costs_file is not None else {}) | self.costs
+
+
+def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
+    """Read the costs of a file; blocks. Raises `ValueError`, which begins with the ``option`` that named it."""
+    where = f"{option} = {path!r}"
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"{where}: {error.strerror or error}; {_FILE_RULE}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ValueError(f"{where}: not TOML: {error}; {_FILE_RULE}") from error
-    if unknown := document.keys() - {TABLE}:
-        raise ValueError(f"{where}: unknown key {min(unknown)!r}; {_FILE_RULE}, and nothing else")
-    if TABLE not in document:
-        raise ValueError(f"{where}: there is no [{TABLE}]; {_FILE_RULE}")
     try:
-        return read_costs(document[TABLE])
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+        return CostsFile.model_validate(document).costs
+    except ValidationError as error:
+        faults = "; ".join(map(str, faults_of(error, CostsFile)))
+    raise ValueError(f"{where}: {faults}; {_FILE_RULE}")
 
 
 def spell_costs(costs: Mapping[int, RequestCost], notes: Mapping[int, str], head: str = "") -> str:

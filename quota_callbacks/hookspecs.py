@@ -110,6 +110,8 @@ class PluginContext:
     loop."""
     worker: int | None = None
     """The number of this worker, from 0, where several share the work (``workers``): each has plugins of its own."""
+    dry: bool = False
+    """Whether the configuration is only checked (``headrace check-config``) and nothing will run: see `configure`."""
     run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop
     """From a thread of the plugin's: run an async function on the loop, and wait for its end. `RuntimeError` when the
     loop does not run (yet, or any more)."""
@@ -149,7 +151,11 @@ def configure(context: PluginContext) -> None:
 
     Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the
     start with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a
-    sentence.
+    sentence (`quota_callbacks.options.read_options` makes one for every option that is wrong).
+
+    Where ``context.dry`` is set, check the options and change nothing: write no file, make no folder, start no thread
+    and open no socket. Files that the options name may be read. Of the other hooks only those that describe the plugin
+    (`enforced_quotas`, `request_interest`) and `close` follow.
     """
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.buckets import RateBucket
-from quota_callbacks.cost_files import OPTION, TABLE, load_costs, read_costs
 from quota_callbacks.entities import QuotaKey
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from quota_callbacks.request_costs import DEFAULT_COSTS, estimate_ms
@@ -76,10 +75,11 @@ class RequestPercentage:
         now, then the measured ones."""
         self._quotas = context.quotas
         self._request_time_ms = context.request_time_ms
-        if unknown := context.options.keys() - {TABLE, OPTION}:
-            raise ValueError(f"unknown option {min(unknown)!r}; known: {TABLE}, {OPTION}")
-        own = read_costs(context.options.get(TABLE, {}))
-        self._costs = {**DEFAULT_COSTS, **_of_file(context.options.get(OPTION)), **own}
+        from quota_callbacks.cost_files import CostOptions  # pydantic: only where a plugin is configured
+        from quota_callbacks.options import read_options
+
+        options = read_options(CostOptions, context.options, "request_percentage")
+        self._costs = {**DEFAULT_COSTS, **options.by_api()}
 
     @hookimpl
     def enforced_quotas(self) -> frozenset[QuotaKey]:
@@ -140,14 +140,6 @@ class RequestPercentage:
         nanos = round((self._request_time_ms(request) or 0.0) * 1e6) + connection.thread_ns
         connection.thread_ns = request.charged_thread_ns = 0
         self._quotas.exempt_request_time.record(nanos * PERCENT_PER_NS, now_ms)
-
-
-def _of_file(path: object) -> Mapping[int, RequestCost]:
-    if path is None:
-        return {}
-    if not isinstance(path, str) or not path:
-        raise ValueError(f"{OPTION} = {path!r}: expected the path of a TOML file with the table [{TABLE}] by API key")
-    return load_costs(path)
 
 
 def is_exempt(request: Request) -> bool:

@@ -116,7 +116,7 @@ def _in_force(against: str | None) -> Mapping[int, RequestCost]:
     if against is None:
         return {}
     try:
-        return load_costs(against, said="--against")
+        return load_costs(against, option="--against")
     except ValueError as error:
         raise InputError(str(error)) from error
 

@@ -1,15 +1,17 @@
 """What the operator asked for: the table ``[plugins.options.metrics]``, and under it the SDK's environment variables.
 
 Called by `plugins.metrics.plugin` at start; pure, the environment is an argument. An option that is wrong stops the
-start. A variable that is wrong is passed over and told in ``warnings``, as OpenTelemetry's specification asks; but what
-would never reach a receiver is refused.
+start.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
+
+from plugins.otel_environment import OtelEnvironment, is_url
+from quota_callbacks.options import TRUE_OR_FALSE, Parsed, Table, number, read_options, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,10 +29,27 @@ LONGEST_PUSH_INTERVAL_S: Final = 3600.0
 
 METRICS_PATH: Final = "/v1/metrics"
 
-_KNOWN: Final = ("enabled", "max_series", "idle_s", "otlp_endpoint", "push_interval_s")
 _EXPORTERS: Final = ("otlp", "prometheus", "none")
-_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-_PROTOCOLS: Final = ("OTEL_EXPORTER_OTLP_METRICS_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
+
+
+def _parse_endpoint(raw: object) -> str:
+    if not isinstance(raw, str) or not is_url(raw):
+        raise ValueError
+    return raw.rstrip("/") + METRICS_PATH if urlsplit(raw).path in ("", "/") else raw
+
+
+class MetricsTable(Table):
+    """The options of ``metrics``."""
+
+    enabled: Annotated[bool, TRUE_OR_FALSE] = True
+    max_series: Annotated[int, whole(1, LARGEST_MAX_SERIES, "series")] = DEFAULT_MAX_SERIES
+    idle_s: Annotated[int, whole(1, LONGEST_IDLE_S, "seconds")] = DEFAULT_IDLE_S
+    otlp_endpoint: Annotated[
+        str | None, Parsed("a URL that begins with http:// or https://", _parse_endpoint, {"type": "string"})
+    ] = None
+    push_interval_s: Annotated[
+        float | None, number(1, LONGEST_PUSH_INTERVAL_S, f"seconds from 1 to {LONGEST_PUSH_INTERVAL_S:g}")
+    ] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,119 +72,48 @@ class MetricsOptions:
     """Variables that were passed over, a sentence each."""
 
 
-def read_options(table: Mapping[str, object], environment: Mapping[str, str]) -> MetricsOptions:
-    """The options of ``table``, or ``ValueError`` with a sentence that names the option, its value and the rule.
+def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> MetricsOptions:
+    """Return the options of ``table``, or raise ``ValueError`` that names each one that is wrong.
 
-    What ``table`` leaves out comes from ``environment``, then from the defaults.
+    What ``table`` leaves out comes from the environment's ``variables``, then from the defaults.
     """
-    for name in table:
-        if name not in _KNOWN:
-            raise ValueError(f"plugins.options.metrics.{name}: there is no such option; there are {', '.join(_KNOWN)}")
-    enabled = table.get("enabled", True)
-    if not isinstance(enabled, bool):
-        raise ValueError(f"plugins.options.metrics.enabled is {enabled!r}; expected true or false")  # noqa: TRY004
-    max_series = _whole(table, "max_series", DEFAULT_MAX_SERIES, LARGEST_MAX_SERIES, "series")
-    idle_s = _whole(table, "idle_s", DEFAULT_IDLE_S, LONGEST_IDLE_S, "seconds")
-    endpoint, interval_s = _endpoint(table), _interval_s(table)
-    if not enabled:
+    asked = read_options(MetricsTable, table, "metrics")
+    environment = OtelEnvironment(variables, "METRICS")
+    if not asked.enabled:
         return MetricsOptions(enabled=False)
-    if _get(environment, "OTEL_SDK_DISABLED").lower() == "true":
+    if environment.disabled:
         return MetricsOptions(enabled=False, off_because="OTEL_SDK_DISABLED is true")
-    warnings: list[str] = []
+    interval_s = asked.push_interval_s
     if interval_s is None:
-        interval_s = _interval_of(environment, warnings)
+        interval_s = _interval_s(environment)
     return MetricsOptions(
-        max_series=max_series,
-        idle_s=idle_s,
-        push=_push(endpoint, environment),
-        endpoint=endpoint,
+        max_series=asked.max_series,
+        idle_s=asked.idle_s,
+        push=_push(asked.otlp_endpoint, environment),
+        endpoint=asked.otlp_endpoint,
         push_interval_s=interval_s,
-        warnings=tuple(warnings),
+        warnings=tuple(environment.warnings),
     )
 
 
-def _whole(table: Mapping[str, object], name: str, default: int, most: int, what: str) -> int:
-    value = table.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ValueError(
-            f"plugins.options.metrics.{name} is {value!r}; expected a whole number of {what} from 1 to {most}"
-        )
-    return value
-
-
-def _endpoint(table: Mapping[str, object]) -> str | None:
-    value = table.get("otlp_endpoint")
-    if value is None:
-        return None
-    if not isinstance(value, str) or not _is_url(value):
-        raise ValueError(
-            f"plugins.options.metrics.otlp_endpoint is {value!r}; expected a URL that begins with http:// or https://"
-        )
-    return value.rstrip("/") + METRICS_PATH if urlsplit(value).path in ("", "/") else value
-
-
-def _interval_s(table: Mapping[str, object]) -> float | None:
-    value = table.get("push_interval_s")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= LONGEST_PUSH_INTERVAL_S:
-        raise ValueError(
-            f"plugins.options.metrics.push_interval_s is {value!r}; expected seconds from 1 to"
-            f" {LONGEST_PUSH_INTERVAL_S:g}"
-        )
-    return float(value)
-
-
-# --- the environment --------------------------------------------------------------------------------------------------
-
-
-def _push(endpoint: str | None, environment: Mapping[str, str]) -> bool:
-    """Whether to push: where somebody has said where to, or asked for ``otlp``, unless ``otlp`` is left out.
+def _push(endpoint: str | None, environment: OtelEnvironment) -> bool:
+    """Return whether to push: where an endpoint is set, or ``otlp`` is asked for, unless ``otlp`` is left out.
 
     OTEL_METRICS_EXPORTER knows ``prometheus``, too; the page is there in any case.
     """
-    named = [name.strip() for name in _get(environment, "OTEL_METRICS_EXPORTER").split(",") if name.strip()]
+    named = [name.strip() for name in environment.get("OTEL_METRICS_EXPORTER").split(",") if name.strip()]
     for name in named:
         if name not in _EXPORTERS:
             raise ValueError(f"OTEL_METRICS_EXPORTER names {name!r}; expected one of {', '.join(_EXPORTERS)}")
-    told = endpoint is not None or any(_get(environment, name) for name in _ENDPOINTS)
-    if not ("otlp" in named if named else told):
+    has_endpoint = endpoint is not None or environment.exporter_variable("ENDPOINT") is not None
+    if not ("otlp" in named if named else has_endpoint):
         return False
-    protocol = next((name for name in _PROTOCOLS if _get(environment, name)), None)
-    if protocol is not None and _get(environment, protocol) != "http/protobuf":
-        raise ValueError(
-            f"{protocol} is {_get(environment, protocol)!r}, but headrace exports over http/protobuf alone; point the"
-            " endpoint at the receiver's HTTP port (4318 by convention) and unset the variable"
-        )
-    variable = next((name for name in _ENDPOINTS if _get(environment, name)), None)
-    if endpoint is None and variable is not None and not _is_url(_get(environment, variable)):
-        raise ValueError(
-            f"{variable} is {_get(environment, variable)!r}; expected a URL that begins with http:// or https://"
-        )
+    environment.check_export(endpoint)
     return True
 
 
-def _interval_of(environment: Mapping[str, str], warnings: list[str]) -> float:
-    text = _get(environment, "OTEL_METRIC_EXPORT_INTERVAL")
-    if not text:
-        return DEFAULT_PUSH_INTERVAL_S
-    try:
-        interval_s = float(text) / 1000
-    except ValueError:
-        interval_s = 0.0
-    if not 0.001 <= interval_s <= LONGEST_PUSH_INTERVAL_S:
-        warnings.append(
-            f"OTEL_METRIC_EXPORT_INTERVAL is {text!r}; expected milliseconds from 1 to"
-            f" {LONGEST_PUSH_INTERVAL_S * 1000:.0f}; {DEFAULT_PUSH_INTERVAL_S * 1000:.0f} is taken"
-        )
-        return DEFAULT_PUSH_INTERVAL_S
-    return interval_s
-
-
-def _is_url(text: str) -> bool:
-    return text.lower().startswith(("http://", "https://"))
-
-
-def _get(environment: Mapping[str, str], name: str) -> str:
-    """An empty variable counts as unset (OpenTelemetry specification)."""
-    return environment.get(name, "").strip()
+def _interval_s(environment: OtelEnvironment) -> float:
+    most_ms = LONGEST_PUSH_INTERVAL_S * 1000
+    expected = f"milliseconds from 1 to {most_ms:.0f}"
+    default_ms = DEFAULT_PUSH_INTERVAL_S * 1000
+    return environment.number("OTEL_METRIC_EXPORT_INTERVAL", float, 1, most_ms, expected, default_ms) / 1000

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from plugins.metrics.options import MetricsOptions, read_options
+from plugins.metrics.options import MetricsOptions, options_of
 from plugins.metrics.snapshot import BucketReader
 from proxy.yielding import in_slices
 from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
@@ -43,12 +43,12 @@ class Metrics:
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Read the options; unless they say no, make the instruments and start to push."""
-        options = read_options(context.options, os.environ)
+        options = options_of(context.options, os.environ)
         for warning in options.warnings:
             log.warning(warning)
         if options.off_because is not None:
             log.info("metrics of entities stay off", reason=options.off_because)
-        if options.enabled:
+        if options.enabled and not context.dry:
             self._start(context, options)
 
     def _start(self, context: PluginContext, options: MetricsOptions) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
-from plugins.sasl_identity.options import IdentityOptions, read_options
+from plugins.sasl_identity.options import IdentityOptions
 from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from quota_callbacks.options import read_options
 
 if TYPE_CHECKING:
     from quota_callbacks.identities import AuthenticationObserver
@@ -23,7 +24,7 @@ class SaslIdentity:
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Read the options."""
-        self._options = read_options(context.options)
+        self._options = read_options(IdentityOptions, context.options, "sasl_identity")
 
     @hookimpl(trylast=True)
     def authentication_started(self, mechanism: str) -> AuthenticationObserver:

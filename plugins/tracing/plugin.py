@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from plugins.tracing.options import TracingOptions, read_options
+from plugins.tracing.options import TracingOptions, options_of
 from plugins.tracing.record_queue import RecordQueue
 from plugins.tracing.records import record_of
 from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
@@ -49,12 +49,12 @@ class Tracing:
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Read the options; where they ask for tracing, start the export thread."""
-        options = read_options(context.options, os.environ)
+        options = options_of(context.options, os.environ)
         for warning in options.warnings:
             log.warning(warning)
         if options.off_because is not None:
             log.info("tracing stays off", reason=options.off_because)
-        if options.enabled:
+        if options.enabled and not context.dry:
             self._start(options, context.worker)
 
     def _start(self, options: TracingOptions, worker: int | None) -> None:

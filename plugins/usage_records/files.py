@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -37,9 +38,11 @@ class FileSink:
     takes_marks = True
 
     def __init__(self, folder: str, instance: str, *, rotate_s: int, rotate_bytes: int, keep_bytes: int) -> None:
-        """Make the folder and take up what dead writers have left there. Raises OSError."""
+        """Make the folder and take up what dead writers have left there. Raises OSError where no file can be made."""
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=self._folder, prefix=".usage-"):
+            pass  # a folder of somebody else's is found now, and not when the first records come
         self._instance = re.sub(r"[^\w.-]", "_", instance)
         self._rotate_s, self._rotate_bytes, self._keep_bytes = rotate_s, rotate_bytes, keep_bytes
         self._descriptor: int | None = None

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from plugins.usage_records.untold import LossMark
+from quota_callbacks.options import HIDDEN, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from confluent_kafka import KafkaError, Message, Producer
+    from confluent_kafka import KafkaError, KafkaException, Message, Producer
+    from pydantic import SecretStr
 
     from plugins.usage_records.writer_thread import Held
 
@@ -34,14 +36,10 @@ class KafkaSink:
 
     removed = 0
 
-    def __init__(self, topic: str, bootstrap_servers: str, instance: str, client: Mapping[str, str]) -> None:
+    def __init__(self, topic: str, bootstrap_servers: str, instance: str, client: Mapping[str, SecretStr]) -> None:
         """Connects in the background. Raises ValueError for settings that librdkafka does not take."""
-        try:
-            from confluent_kafka import KafkaException
-        except ImportError as error:
-            raise ValueError(
-                "plugins.options.usage_records.topic needs the package confluent-kafka: install headrace[usage]"
-            ) from error
+        from confluent_kafka import KafkaException
+
         self._settings = {
             "bootstrap.servers": bootstrap_servers,
             "client.id": "headrace-usage",
@@ -49,7 +47,7 @@ class KafkaSink:
             "compression.type": "zstd",
             "linger.ms": 100,
             "log_level": 0,
-            **client,
+            **{name: value.get_secret_value() for name, value in client.items()},
             "error_cb": self._erred,
         }
         self._topic = topic
@@ -60,7 +58,7 @@ class KafkaSink:
         try:
             self._producer = self._new_producer()
         except KafkaException as error:
-            raise ValueError(f"plugins.options.usage_records.client: {error.args[0].str()}") from error
+            raise ValueError(f"plugins.options.usage_records.client: {_reason(error, client)}") from None
 
     @property
     def takes_marks(self) -> bool:
@@ -129,3 +127,12 @@ class KafkaSink:
         self._marks -= isinstance(held, LossMark)
         if error is not None:
             self._failed.append((error.str(), held))
+
+
+def _reason(error: KafkaException, client: Mapping[str, SecretStr]) -> str:
+    """Return what librdkafka says of the settings, without the secrets among them."""
+    reason = str(error.args[0].str())
+    for name, value in client.items():
+        if is_secret(name) and value:
+            reason = reason.replace(value.get_secret_value(), HIDDEN)
+    return reason

@@ -6,17 +6,19 @@ Switched off, no request reaches this plugin and no thread runs.
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from plugins.usage_records.encoding import Encoder
-from plugins.usage_records.options import UsageOptions, read_options
+from plugins.usage_records.options import UsageOptions
 from plugins.usage_records.rows import Seconds
 from plugins.usage_records.writer_thread import WriterThread
 from quota_callbacks.api_keys import ApiKey
 from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from quota_callbacks.options import read_options
 from quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
@@ -47,9 +49,11 @@ class UsageRecords:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Read the options; where they name a place, begin to write there."""
-        options = read_options(context.options)
-        if not options.enabled:
+        """Read the options; where they name a place, begin to write there, unless they are only checked."""
+        options = read_options(UsageOptions, context.options, "usage_records")
+        if options.topic is not None:
+            check_client()
+        if context.dry or not options.enabled:
             return
         instance = instance_name(options.name, context.worker, time_ns())
         sink = open_sink(options, instance)
@@ -139,6 +143,14 @@ class UsageRecords:
 def instance_name(name: str, worker: int | None, started_ns: int) -> str:
     """Of one run of one process: no other has it, or will."""
     return f"{name}-{'' if worker is None else f'{worker}-'}{started_ns // 1_000_000}"
+
+
+def check_client() -> None:
+    """Raise `ValueError` where the package that writes to Kafka is not installed."""
+    if find_spec("confluent_kafka") is None:
+        raise ValueError(
+            "plugins.options.usage_records.topic needs the package confluent-kafka: install headrace[usage]"
+        )
 
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:

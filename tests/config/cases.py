@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from config import HostPort, LogFormat, LogLevel, NodeIds, OnError
-from config.workers import AUTO
+from config.values import AUTO
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
 SIZE: Final = (
@@ -106,7 +106,6 @@ GOOD: Final = (
     Good("controller.quota.window.size.seconds", str(INT_MAX), INT_MAX),
     Good("producer.id.quota.window.num", "2", 2),
     Good("producer.id.quota.window.size.seconds", "60", 60),
-    Good("producer.id.quota.cache.cleanup.scheduler.interval.ms", "1000", 1000),
     Good("plugins.disabled", '["tracing"]', ("tracing",)),
     Good(
         "plugins.load", '["my_package.my_module:MyPlugin", "my_module"]', ("my_package.my_module:MyPlugin", "my_module")
@@ -229,7 +228,6 @@ BAD: Final = (
             *("quota.window.num", "quota.window.size.seconds"),
             *("controller.quota.window.num", "controller.quota.window.size.seconds"),
             *("producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
-            "producer.id.quota.cache.cleanup.scheduler.interval.ms",
         )
         for bad in _whole(key, 1, INT_MAX)
     ),

@@ -1,6 +1,8 @@
 """Making small configuration files for tests."""
 
-from config.keys import Leaf, leaves
+import json
+
+from config.keys import Leaf, keys
 from config.schema import Config
 
 REQUIRED = {
@@ -20,6 +22,15 @@ def with_key(key: str, toml: str) -> str:
     return f"# line 1\n{key} = {toml}\n{others}"
 
 
+def in_toml(value: object) -> str:
+    """Write a value as TOML, in one line; JSON's texts and numbers are TOML's."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(name)} = {in_toml(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(in_toml, value)) + "]"
+    return json.dumps(value)
+
+
 def leaf(key: str) -> Leaf:
     """The declared key."""
-    return next(leaf for leaf in leaves(Config) if leaf.key == key)
+    return next(leaf for leaf in keys(Config) if leaf.key == key)

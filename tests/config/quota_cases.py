@@ -13,6 +13,7 @@ BYTES: Final = (
 POSITIVE: Final = "expected a finite number above 0"
 ENTITY: Final = 'expected a user, a client-id or both, such as { user = "alice", client-id = "<default>" }'
 NAME: Final = 'expected a name, or "<default>" for the default entity'
+RESERVED: Final = f'{NAME}; no other name is in angle brackets; did you mean "<default>"?'
 KEYS: Final = ", ".join(key.value for key in QuotaKey)
 
 POLICY_KEYS: Final = "enforcement, observe, burst, longest_throttle"
@@ -25,7 +26,7 @@ GOOD_ENTITIES: Final = (
     ('{ user = "CN=a,O=b", client-id = "c" }', QuotaEntity(user="CN=a,O=b", client_id="c")),
     ('{ user = "<default>" }', QuotaEntity(user=DEFAULT)),
     ('{ client-id = "<default>", user = "<default>" }', QuotaEntity(user=DEFAULT, client_id=DEFAULT)),
-    ('{ user = "<DEFAULT>" }', QuotaEntity(user="<DEFAULT>")),
+    ('{ user = "<a", client-id = "b>" }', QuotaEntity(user="<a", client_id="b>")),
 )
 
 GOOD_LIMITS: Final = (
@@ -97,11 +98,15 @@ BAD_QUOTAS: Final = (
         ('{ user = "" }', '.user = ""', NAME),
         ('{ user = "alice", client-id = "" }', '.client-id = ""', NAME),
         ("{ user = 7 }", ".user = 7", NAME),
+        ('{ client-id = "<defaults>" }', '.client-id = "<defaults>"', RESERVED),
+        ('{ user = "<DEFAULT>" }', '.user = "<DEFAULT>"', RESERVED),
+        ('{ user = "<anyone>" }', '.user = "<anyone>"', RESERVED),
+        ('{ user = "<>" }', '.user = "<>"', RESERVED),
         ('{ ip = "10.0.0.1" }', ".ip", "unknown entity type; known: user, client-id"),
         ('{ client_id = "a" }', ".client_id", "unknown entity type; did you mean client-id?"),
         ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
     ),
-    BadQuota("request_percentage = 1", 1, f"quotas[0]: no entity; {ENTITY}"),
+    BadQuota("request_percentage = 1", 1, f"quotas[0].entity: required; {ENTITY}"),
     BadQuota(
         'entity = { user = "alice" }\nobserve = true', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"
     ),

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.addresses import (
+from config.values import (
     HostPort,
     NodeIds,
     is_loopback_host,

@@ -1,74 +1,65 @@
-"""How classes become keys, on small classes."""
+"""How sections become keys, on small sections."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
+from pydantic import Field, ValidationError
 
-from config.keys import Reading, Reload, Section, Setting, build, key_tree, leaves, read_table, section_docs, value_of
-from config.kinds import NOTHING, Boolean, Whole
-from config.schema import Config
+from config.keys import Key, Section, keys
+from config.values import duration
+from quota_callbacks.options import TRUE_OR_FALSE, faults_of, whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Inner:
+class Inner(Section):
     """Two keys."""
 
-    size_s: Annotated[int, Setting("size.seconds", Whole(1, 9), "Why.", Reload.RESTART)] = 1
-    needed: Annotated[bool, Setting("needed", Boolean(), "Why.")]
+    size_s: Annotated[int, whole(1, 9), Key("Why.", restart=True)] = 1
+    needed: Annotated[bool, TRUE_OR_FALSE, Key("Why.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outer:
+class Far(Section):
+    """A section alone in its section."""
+
+    off: Inner
+
+
+class Outer(Section):
     """The same section twice, at different depths."""
 
-    one: Annotated[Inner, Section("one", "The one.")]
-    other: Annotated[Inner, Section("far.off", "The other.")]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Clashing:
-    """A key below a key."""
-
-    one: Annotated[bool, Setting("one", Boolean(), "Why.")] = True
-    two: Annotated[bool, Setting("one.two", Boolean(), "Why.")] = True
+    one: Inner
+    far: Far
+    wait_s: Annotated[float | None, duration("1s", "9s"), Key("Why.")] = None
+    more: Annotated[list[int], Key("Why.")] = Field(default_factory=lambda: [7])
 
 
 def test_keys_have_their_place_in_the_file_and_in_the_values() -> None:
-    assert [(leaf.key, leaf.attributes, leaf.default) for leaf in leaves(Outer)] == [
-        ("one.size.seconds", ("one", "size_s"), 1),
-        ("one.needed", ("one", "needed"), NOTHING),
-        ("far.off.size.seconds", ("other", "size_s"), 1),
-        ("far.off.needed", ("other", "needed"), NOTHING),
+    assert [(leaf.key, leaf.attributes, leaf.required, leaf.default) for leaf in keys(Outer)] == [
+        ("one.size", ("one", "size_s"), False, 1),
+        ("one.needed", ("one", "needed"), True, None),
+        ("far.off.size", ("far", "off", "size_s"), False, 1),
+        ("far.off.needed", ("far", "off", "needed"), True, None),
+        ("wait", ("wait_s",), False, None),
+        ("more", ("more",), False, [7]),
     ]
-    assert leaves(Outer) is leaves(Outer), "leaves are compared by identity"
-    assert section_docs(Outer) == {("one",): "The one.", ("far", "off"): "The other."}
-    assert list(key_tree(Outer)) == ["one", "far"]
+    assert keys(Outer) is keys(Outer), "leaves are compared by identity"
+    assert [leaf.about.restart for leaf in keys(Outer)[:2]] == [True, False]
 
 
-def test_a_table_is_read_and_built() -> None:
-    reading = read_table(Outer, {"one": {"needed": True}, "far": {"off": {"size": {"seconds": 5}, "needed": False}}})
-    assert not reading.faults
-    built = build(Outer, reading.values)
-    assert built == Outer(one=Inner(needed=True), other=Inner(size_s=5, needed=False))
-    assert [value_of(built, leaf) for leaf in leaves(Outer)] == [1, True, 5, False]
+def test_a_table_is_read_and_spelled_again() -> None:
+    table = {"one": {"needed": True, "size": 1}, "far": {"off": {"size": 5, "needed": False}}, "wait": 2, "more": [1]}
+    outer = Outer.model_validate(table)
+    assert [leaf.value_of(outer) for leaf in keys(Outer)] == [1, True, 5, False, 2.0, [1]]
+    assert [leaf.spelled_in(outer) for leaf in keys(Outer)] == [1, True, 5, False, "2s", [1]]
 
 
-def test_what_is_bad_is_not_missing() -> None:
-    reading = read_table(Outer, {"one": {"needed": 3}, "far": 4})
-    assert [fault.path for fault in reading.faults] == [("one", "needed"), ("far",)]
-    assert reading.missing(Outer) == []
-    assert [leaf.key for leaf in Reading().missing(Outer)] == ["one.needed", "far.off.needed"]
-    with pytest.raises(TypeError, match="needed"):
-        build(Outer, {})
-
-
-def test_a_key_below_a_key_is_our_mistake() -> None:
-    with pytest.raises(TypeError, match=r"^one\.two stands below the key one$"):
-        key_tree(Clashing)
-
-
-def test_a_default_is_the_defaults_of_the_class() -> None:
-    for leaf in leaves(Config):
-        if leaf.default is not NOTHING and leaf.default is not None:
-            assert leaf.setting.kind.read(leaf.setting.kind.to_toml(leaf.default)) == leaf.default
+def test_all_that_is_wrong_is_found_at_once() -> None:
+    with pytest.raises(ValidationError) as caught:
+        Outer.model_validate({"one": {"needed": 3, "size_s": 2}, "far": 4, "wait": 10})
+    faults = faults_of(caught.value, Outer, ("a", 0))
+    assert [(fault.path[2:], fault.rule.partition(";")[0]) for fault in faults] == [
+        (("one", "needed"), "expected true or false"),
+        (("one", "size_s"), "unknown key"),
+        (("far",), "expected a table: [a[0].far] and keys below it"),
+        (("wait",), f"expected {keys(Outer)[4].expected}"),
+    ]
+    assert faults[1].rule == "unknown key; did you mean a[0].one.size?"

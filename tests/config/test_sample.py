@@ -10,15 +10,22 @@ from jsonschema import Draft202012Validator
 
 import config
 from config import ConfiguredQuota, json_schema, load, loads, sample_text
-from config.keys import leaves
-from config.kinds import NOTHING
+from config.keys import keys
 from config.schema import Config
+from quota_callbacks.options import NOTHING
 
 SAMPLE = sample_text()
 UNCOMMENTED = re.sub(r"(?m)^#(?! |$)", "", SAMPLE)
 """The sample with every key in force."""
 
-EXAMPLES = {"listen.advertised_port", "admin.listen", "quota.state.file", "quotas", "plugins.options"}
+EXAMPLES = {
+    "listen.advertised_host",
+    "listen.advertised_port",
+    "admin.listen",
+    "quota.state.file",
+    "quotas",
+    "plugins.options",
+}
 """Keys whose default is to be absent: what stands there is an example."""
 
 
@@ -40,7 +47,7 @@ def test_it_loads_with_all_defaults_in_force(tmp_path: Path) -> None:
     file.write_text(SAMPLE, encoding="utf-8")
     loaded = load(file)
     assert loaded == Config(upstream=loaded.upstream, listen=loaded.listen)
-    assert loaded.upstream == type(loaded.upstream)(bootstrap_servers=loaded.upstream.bootstrap_servers)
+    assert loaded.upstream == type(loaded.upstream)(bootstrap_servers=["127.0.0.1:9092"])
 
 
 def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
@@ -63,27 +70,26 @@ def test_editors_take_it(text: str) -> None:
     assert errors == []
 
 
-@pytest.mark.parametrize("leaf", leaves(Config), ids=lambda leaf: leaf.key)
+@pytest.mark.parametrize("leaf", keys(Config), ids=lambda leaf: leaf.key)
 def test_every_key_stands_there_with_its_default(leaf: Any) -> None:
     raw = written(leaf.path)
     assert raw is not NOTHING, f"{leaf.key} is missing"
-    value = leaf.setting.kind.read(raw)
     if not leaf.required and leaf.key not in EXAMPLES:
-        assert value == leaf.default
-        assert raw == leaf.setting.kind.to_toml(leaf.default), "spelled otherwise than in the JSON Schema"
+        assert leaf.value_of(loads(UNCOMMENTED)) == leaf.default
+        assert raw == leaf.spelled_in(loads(SAMPLE)), "spelled otherwise than in the JSON Schema"
 
 
 def test_only_required_keys_are_in_force() -> None:
     table = tomllib.loads(SAMPLE)
     in_force = {
-        f"{section}.{key}" for section, keys in table.items() for key in keys if not isinstance(keys[key], dict)
+        f"{section}.{key}" for section, inner in table.items() for key in inner if not isinstance(inner[key], dict)
     }
-    assert in_force == {leaf.key for leaf in leaves(Config) if leaf.required}
+    assert in_force == {leaf.key for leaf in keys(Config) if leaf.required}
 
 
 def test_every_quota_key_stands_there() -> None:
-    keys = {key for table in tomllib.loads(UNCOMMENTED)["quotas"] for key in table}
-    assert keys == {leaf.key for leaf in leaves(ConfiguredQuota)}
+    written = {key for table in tomllib.loads(UNCOMMENTED)["quotas"] for key in table}
+    assert written == {leaf.key for leaf in keys(ConfiguredQuota)}
 
 
 def comments() -> dict[str, str]:
@@ -99,14 +105,14 @@ def comments() -> dict[str, str]:
     return above
 
 
-@pytest.mark.parametrize("leaf", [leaf for leaf in leaves(Config) if leaf.key not in ("quotas", "plugins.options")])
+@pytest.mark.parametrize("leaf", [leaf for leaf in keys(Config) if leaf.key not in ("quotas", "plugins.options")])
 def test_every_key_has_a_line_that_says_why_and_names_its_flag(leaf: Any) -> None:
     said = comments()[leaf.key]
     assert said.endswith("."), f"no word about {leaf.key}"
-    if leaf.setting.flag is not None:
-        assert said.endswith(f"Also {leaf.setting.flag}.")
+    if leaf.about.flag is not None:
+        assert said.endswith(f"Also {leaf.about.flag}.")
     assert ("Required." in said) == leaf.required
-    assert ("Also --" in said) == (leaf.setting.flag is not None)
+    assert ("Also --" in said) == (leaf.about.flag is not None)
 
 
 def test_no_line_is_too_long_for_a_terminal_of_120() -> None:

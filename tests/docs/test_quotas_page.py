@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from config import ConfiguredQuota, loads
-from config.keys import leaves
+from config.keys import keys
 from quota_callbacks.controller_mutation import STRICT_FROM
 from quota_callbacks.entities import QuotaKey
 
@@ -20,7 +20,7 @@ def test_its_configuration_is_taken() -> None:
 
 
 def test_every_key_stands_there() -> None:
-    for leaf in leaves(ConfiguredQuota):
+    for leaf in keys(ConfiguredQuota):
         if not leaf.required:
             assert re.search(rf"^\| `{leaf.key}[ `=]", PAGE, re.MULTILINE), leaf.key
 

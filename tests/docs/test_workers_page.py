@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.loading import loads
-from config.workers import MOST_WORKERS
+from config.values import MOST_WORKERS
 from plugins.metrics.names import MEASURES
 from proxy import supervisor, worker_answers
 from proxy.connection_counts import GROUPS, ROWS_A_GROUP

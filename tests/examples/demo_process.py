@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).parents[2]
-MARK = "HEADRACE_DEMO_TEST"
+MARK = "HEADRACE_TESTBED_DEMO_TEST"
 # The arguments of brokers and proxy that lie in their directories.
 CONFIGURATIONS = (".properties", ".toml")
 # The first run on a machine downloads Kafka.

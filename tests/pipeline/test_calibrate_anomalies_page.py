@@ -10,7 +10,7 @@ import click
 import pytest
 
 from config import loads
-from config.sample import sample_text
+from config.editing import sample_text
 from pipeline import schemas
 from pipeline.anomalies import Kind
 from pipeline.cli import pipeline

@@ -75,11 +75,14 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
             ":4: teams.a.discount_percent = 101",
         ),
         ('currency = "EUR"\nper_producer_id = 1\n[teams.a]\ncurrency = "USD"', "teams.a.currency: unknown key"),
-        ('currency = "EUR"\nper_producer_id = 1\n[teams]\na = 5', "teams.a = 5: expected a table, headed [teams.a]"),
+        (
+            'currency = "EUR"\nper_producer_id = 1\n[teams]\na = 5',
+            "teams.a = 5: expected a table: [teams.a] and keys below it",
+        ),
         ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is no team'),
         ('currency = "EUR"\nper_producer_id = 1\nteams = 5', "teams = 5: expected tables, each headed [teams.NAME]"),
-        ("currency =", "not TOML: Invalid value"),
-        ("#" * (MAX_FILE_BYTES + 1), "longer than 1,048,576 bytes; this is no price sheet"),
+        ("currency =", "prices.toml:1:11: not valid TOML: invalid value, at the end of the file: currency ="),
+        ("#" * (MAX_FILE_BYTES + 1), "longer than 1048576 bytes; this is no price sheet"),
     ],
 )
 def test_what_is_wrong_is_told_with_key_value_and_rule(tmp_path: Path, text: str, told: str) -> None:

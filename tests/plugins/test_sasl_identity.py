@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from plugins.sasl_identity import SaslIdentity
 from plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name
-from plugins.sasl_identity.options import IdentityOptions, read_options
+from plugins.sasl_identity.options import IdentityOptions
 from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from quota_callbacks.options import read_options
 from tests.plugins.sasl_messages import bearer, jwt, unsecured
 
 if TYPE_CHECKING:
@@ -194,21 +195,25 @@ def test_nobody_is_named_before_an_answer(mechanism: str) -> None:
 
 
 def test_options() -> None:
-    assert read_options({}) == IdentityOptions(fallback_user=None, oauth_principal_claim="sub")
+    assert read_options(IdentityOptions, {}, "sasl_identity") == IdentityOptions(
+        fallback_user=None, oauth_principal_claim="sub"
+    )
     table = {"fallback_user": "kerberos", "oauth_principal_claim": "azp"}
-    assert read_options(table) == IdentityOptions(fallback_user="kerberos", oauth_principal_claim="azp")
+    assert read_options(IdentityOptions, table, "sasl_identity") == IdentityOptions(
+        fallback_user="kerberos", oauth_principal_claim="azp"
+    )
 
 
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"fallback": "x"}, "fallback: there is no such option; there are fallback_user, oauth_principal_claim"),
-        ({"fallback_user": ""}, "fallback_user is ''; expected the name of a user, 1 to 1024 characters"),
-        ({"fallback_user": 5}, "fallback_user is 5; expected"),
+        ({"fallback": "x"}, r"fallback: unknown key; did you mean plugins\.options\.sasl_identity\.fallback_user\?"),
+        ({"fallback_user": ""}, 'fallback_user = "": expected the name of a user, 1 to 1024 characters'),
+        ({"fallback_user": 5}, "fallback_user = 5: expected"),
         ({"fallback_user": LONG}, "expected the name of a user, 1 to 1024 characters"),
-        ({"oauth_principal_claim": ["sub"]}, r"oauth_principal_claim is \['sub'\]; expected the name of a claim"),
+        ({"oauth_principal_claim": ["sub"]}, r'oauth_principal_claim = \["sub"\]: expected the name of a claim'),
     ],
 )
 def test_options_that_make_no_sense(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^plugins\.options\.sasl_identity\.{message}|{message}$"):
-        read_options(table)
+        read_options(IdentityOptions, table, "sasl_identity")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
 from plugins.tracing import Tracing
-from plugins.tracing.options import TracingOptions, read_options
+from plugins.tracing.options import TracingOptions, options_of
 from proxy.errors import StartupError
+from quota_callbacks.hookspecs import PluginContext
 from tests.plugins.traced import request, throttled
 
 if TYPE_CHECKING:
@@ -23,8 +25,8 @@ ON = {"enabled": True}
 
 
 def test_defaults() -> None:
-    assert read_options({}, {}) == TracingOptions()
-    assert read_options(ON, {}) == TracingOptions(
+    assert options_of({}, {}) == TracingOptions()
+    assert options_of(ON, {}) == TracingOptions(
         enabled=True, sample_ratio=0.01, queue_size=2048, batch_spans=512, delay_ms=5000
     )
 
@@ -32,22 +34,22 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("table", "sentence"),
     [
-        ({"ratio": 1}, "plugins.options.tracing.ratio: there is no such option; there are enabled, sample_ratio"),
-        ({"enabled": "yes"}, "plugins.options.tracing.enabled is 'yes'; expected true or false"),
-        ({"sample_ratio": 1.5}, "plugins.options.tracing.sample_ratio is 1.5; expected a number from 0"),
-        ({"sample_ratio": -0.1}, "plugins.options.tracing.sample_ratio is -0.1; expected a number from 0"),
-        ({"sample_ratio": True}, "plugins.options.tracing.sample_ratio is True; expected a number from 0"),
-        ({"sample_ratio": float("nan")}, "plugins.options.tracing.sample_ratio is nan; expected a number from 0"),
-        ({"sample_ratio": "1%"}, "plugins.options.tracing.sample_ratio is '1%'; expected a number from 0"),
-        ({"queue_size": 0}, "plugins.options.tracing.queue_size is 0; expected a whole number of requests from 1"),
-        ({"queue_size": 2.5}, "plugins.options.tracing.queue_size is 2.5; expected a whole number"),
-        ({"queue_size": 10**9}, "plugins.options.tracing.queue_size is 1000000000; expected a whole number"),
+        ({"ratio": 1}, "plugins.options.tracing.ratio: unknown key; known here: enabled, sample_ratio, queue_size"),
+        ({"enabled": "yes"}, 'plugins.options.tracing.enabled = "yes": expected true or false'),
+        ({"sample_ratio": 1.5}, "plugins.options.tracing.sample_ratio = 1.5: expected a number from 0"),
+        ({"sample_ratio": -0.1}, "plugins.options.tracing.sample_ratio = -0.1: expected a number from 0"),
+        ({"sample_ratio": True}, "plugins.options.tracing.sample_ratio = true: expected a number from 0"),
+        ({"sample_ratio": float("nan")}, "plugins.options.tracing.sample_ratio = nan: expected a number from 0"),
+        ({"sample_ratio": "1%"}, 'plugins.options.tracing.sample_ratio = "1%": expected a number from 0'),
+        ({"queue_size": 0}, "plugins.options.tracing.queue_size = 0: expected a whole number of requests from 1"),
+        ({"queue_size": 2.5}, "plugins.options.tracing.queue_size = 2.5: expected a whole number"),
+        ({"queue_size": 10**9}, "plugins.options.tracing.queue_size = 1000000000: expected a whole number"),
     ],
 )
 @pytest.mark.parametrize("rest", [{}, ON], ids=["off", "on"])
 def test_a_wrong_option_is_told(table: dict[str, object], rest: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^plugins") as caught:
-        read_options(rest | table, {})
+        options_of(rest | table, {})
     assert str(caught.value).startswith(sentence)
 
 
@@ -64,8 +66,8 @@ def test_a_wrong_option_is_told(table: dict[str, object], rest: dict[str, object
     ],
 )
 def test_the_ratio_of_the_environment(environment: dict[str, str], ratio: float) -> None:
-    assert read_options(ON, environment).sample_ratio == ratio
-    assert read_options(ON | {"sample_ratio": 0.75}, environment).sample_ratio == 0.75
+    assert options_of(ON, environment).sample_ratio == ratio
+    assert options_of(ON | {"sample_ratio": 0.75}, environment).sample_ratio == 0.75
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,7 @@ def test_the_ratio_of_the_environment(environment: dict[str, str], ratio: float)
     ],
 )
 def test_a_wrong_variable_is_passed_over_and_told(name: str, value: str, taken: dict[str, object]) -> None:
-    options = read_options(ON, {name: value})
+    options = options_of(ON, {name: value})
     (warning,) = options.warnings
     assert warning.startswith(f"{name} is {value!r}; expected ")
     assert {field: getattr(options, field) for field in taken} == taken
@@ -92,9 +94,9 @@ def test_the_batch_processors_variables() -> None:
         "OTEL_BSP_MAX_EXPORT_BATCH_SIZE": "10",
         "OTEL_BSP_SCHEDULE_DELAY": "250",
     }
-    options = read_options(ON, environment)
+    options = options_of(ON, environment)
     assert (options.queue_size, options.batch_spans, options.delay_ms) == (100, 10, 250)
-    assert read_options(ON | {"queue_size": 7}, environment).queue_size == 7
+    assert options_of(ON | {"queue_size": 7}, environment).queue_size == 7
 
 
 @pytest.mark.parametrize(
@@ -102,7 +104,7 @@ def test_the_batch_processors_variables() -> None:
     [("OTEL_SDK_DISABLED", "True"), ("OTEL_TRACES_EXPORTER", "none")],
 )
 def test_variables_that_keep_tracing_off(name: str, value: str) -> None:
-    options = read_options(ON, {name: value})
+    options = options_of(ON, {name: value})
     assert not options.enabled
     assert options.off_because is not None
     assert options.off_because.startswith(name)
@@ -125,9 +127,9 @@ def test_variables_that_keep_tracing_off(name: str, value: str) -> None:
 )
 def test_what_would_never_arrive_is_refused(environment: dict[str, str], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^OTEL") as caught:
-        read_options(ON, environment)
+        options_of(ON, environment)
     assert str(caught.value).startswith(sentence)
-    assert read_options({}, environment) == TracingOptions(), "it does not matter while tracing is off"
+    assert options_of({}, environment) == TracingOptions(), "it does not matter while tracing is off"
 
 
 def test_the_variable_for_traces_goes_before_the_general_one() -> None:
@@ -137,15 +139,24 @@ def test_the_variable_for_traces_goes_before_the_general_one() -> None:
         "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "https://collector/v1/traces",
         "OTEL_EXPORTER_OTLP_ENDPOINT": "collector",
     }
-    assert read_options(ON, environment).enabled
+    assert options_of(ON, environment).enabled
 
 
 # --- as they take effect ----------------------------------------------------------------------------------------------
 
 
 def test_a_wrong_option_stops_the_start(start_tracing: StartTracing) -> None:
-    with pytest.raises(StartupError, match=r"plugin 'tracing': plugins\.options\.tracing\.sample_ratio is 7"):
+    with pytest.raises(StartupError, match=r"plugin 'tracing': plugins\.options\.tracing\.sample_ratio = 7"):
         start_tracing(Tracing(), enabled=True, sample_ratio=7)
+
+
+def test_options_that_are_only_checked_start_no_thread(otlp_receiver: OtlpReceiver) -> None:
+    threads = threading.active_count()
+    plugin = Tracing()
+    plugin.configure(PluginContext(options=ON, quotas=None, dry=True))  # type: ignore[arg-type]
+    assert threading.active_count() == threads
+    with pytest.raises(ValueError, match="sample_ratio"):
+        plugin.configure(PluginContext(options={"sample_ratio": 7}, quotas=None, dry=True))  # type: ignore[arg-type]
 
 
 def test_a_wrong_variable_is_logged(

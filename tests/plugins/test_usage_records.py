@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from plugins.usage_records.encoding import Encoder
-from plugins.usage_records.options import read_options
-from plugins.usage_records.plugin import UsageRecords, instance_name
+from plugins.usage_records.options import UsageOptions
+from plugins.usage_records.plugin import UsageRecords, instance_name, open_sink
 from plugins.usage_records.rows import WAITING_SECONDS, Row
 from quota_callbacks.hookspecs import PluginContext
+from quota_callbacks.options import read_options
 from quota_callbacks.requests import Request, TopicMutation
 from quota_callbacks.usage_records import SCHEMA_VERSION, UsageRecord
 from tests.plugins.usage_rows import CREATE_TOPICS, FETCH, PRODUCE, REASON, request, seconds
@@ -181,32 +183,80 @@ def test_a_line_has_the_fields_of_a_record_and_numbers_follow() -> None:
 # --- options ----------------------------------------------------------------------------------------------------------
 
 
+def options_of(table: dict[str, object]) -> UsageOptions:
+    return read_options(UsageOptions, table, "usage_records")
+
+
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"foldr": "x"}, "usage_records.foldr: there is no such option; there are folder, topic"),
-        ({"folder": "x", "topic": "t"}, "has both folder and topic; expected one place"),
-        ({"topic": "t"}, "topic is 't' without bootstrap_servers"),
-        ({"folder": ""}, "folder is ''; expected a text that is not empty"),
-        ({"folder": "x", "max_rows": 0}, "max_rows is 0; expected a whole number of rows from 1 to 1000000"),
-        ({"folder": "x", "rotate_s": True}, "rotate_s is True; expected a whole number of seconds"),
-        ({"folder": "x", "topics": 1}, "topics is 1; expected true or false"),
-        ({"folder": "x", "client": {}}, "client is for a topic alone"),
-        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s is for files (folder) alone"),
-        ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes is 100000000; expected at least"),
+        ({"foldr": "x"}, "usage_records.foldr: unknown key; did you mean plugins.options.usage_records.folder?"),
+        ({"folder": "x", "topic": "t"}, "usage_records.folder: expected one place, a folder or a topic, not both"),
+        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers beside it'),
+        ({"folder": ""}, 'folder = "": expected a text that is not empty'),
+        ({"folder": "x", "max_rows": 0}, "max_rows = 0: expected a whole number of rows from 1 to 1000000"),
+        ({"folder": "x", "rotate_s": True}, "rotate_s = true: expected a whole number of seconds"),
+        ({"folder": "x", "topics": 1}, "topics = 1: expected true or false"),
+        ({"folder": "x", "client": {}}, "client: is for a topic alone"),
+        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: is for files (folder) alone"),
+        ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes = 100000000: expected at least"),
         ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
     ],
 )
 def test_wrong_options_are_named(table: dict[str, object], said: str) -> None:
     with pytest.raises(ValueError, match=r"plugins\.options\.usage_records") as caught:
-        read_options(table)
+        options_of(table)
     assert said in str(caught.value)
 
 
+def test_everything_that_is_wrong_is_named_at_once() -> None:
+    with pytest.raises(ValueError, match="max_rows") as caught:
+        options_of({"folder": "", "max_rows": 0, "foldr": "x"})
+    assert len(str(caught.value).splitlines()) == 3
+
+
+def test_a_secret_of_the_client_may_come_from_a_file_and_is_never_shown(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    file.write_text("hunter2\n", encoding="utf-8")
+    client = {"sasl.username": "me", "sasl.password_file": str(file), "enable.ssl.certificate.verification": False}
+    options = options_of({"bootstrap_servers": "b:1", "client": client})
+    assert {name: value.get_secret_value() for name, value in options.client.items()} == {
+        "sasl.username": "me",
+        "sasl.password": "hunter2",
+        "enable.ssl.certificate.verification": "false",
+    }
+    assert "hunter2" not in f"{options} {options!r}"
+
+
+@pytest.mark.parametrize(
+    ("client", "said"),
+    [
+        ({"sasl.password_file": "/nowhere/x"}, 'client."sasl.password_file" = "/nowhere/x": cannot be read: no such'),
+        ({"sasl.password_file": 5}, "= 5: expected the path of a file that holds the secret"),
+        ({"sasl.password_file": "/dev/zero"}, "longer than 65536 bytes; this is no secret"),
+        ({"sasl.password_file": "/dev/null", "sasl.password": "hunter2"}, 'one of the two, this or "sasl.password"'),
+        ({"sasl.password": ["hunter2"]}, "usage_records.client: expected a table of librdkafka's settings"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_named_and_not_shown(client: dict[str, object], said: str) -> None:
+    with pytest.raises(ValueError, match="client") as caught:
+        options_of({"bootstrap_servers": "b:1", "client": client})
+    assert said in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+def test_librdkafka_refuses_a_setting_without_its_secret() -> None:
+    client = {"ssl.key.pem": "hunter2", "security.protocol": "ssl"}
+    options = options_of({"bootstrap_servers": "b:1", "client": client})
+    with pytest.raises(ValueError, match=r"^plugins\.options\.usage_records\.client: ") as caught:
+        open_sink(options, "x")
+    assert "hunter2" not in str(caught.value)
+
+
 def test_nothing_is_written_unless_it_is_told_where_to() -> None:
-    assert not read_options({}).enabled
-    assert read_options({"folder": "x"}).enabled
-    assert read_options({"bootstrap_servers": "b:1"}).topic == "headrace-usage"
+    assert not options_of({}).enabled
+    assert options_of({"folder": "x"}).enabled
+    assert options_of({"bootstrap_servers": "b:1"}).topic == "headrace-usage"
 
 
 # --- the plugin -------------------------------------------------------------------------------------------------------
@@ -232,6 +282,22 @@ def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     context = PluginContext(options={"folder": str(tmp_path / "file" / "below")}, quotas=None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"folder is '.*below': Not a directory; expected a folder"):
         UsageRecords().configure(context)
+
+
+def test_a_folder_that_is_there_and_cannot_be_written_is_named() -> None:
+    context = PluginContext(options={"folder": "/proc"}, quotas=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"folder is '/proc': .*; expected a folder that can be written to"):
+        UsageRecords().configure(context)
+
+
+def test_options_that_are_only_checked_start_nothing(tmp_path: Path) -> None:
+    threads = threading.active_count()
+    for options in ({"folder": str(tmp_path / "usage")}, {"bootstrap_servers": "127.0.0.1:1"}):
+        plugin = UsageRecords()
+        plugin.configure(PluginContext(options=options, quotas=None, dry=True))  # type: ignore[arg-type]
+        assert threading.active_count() == threads
+        plugin.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_instance_has_a_name_of_its_own() -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from config.sample import sample_text
+from config.editing import sample_text
 from testbed.errors import TestbedError
 from testbed.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 HEADRACE = Path(sys.executable).parent / "headrace"
 UNREACHABLE = "127.0.0.1:1"
 REQUIRED = ("--bootstrap-servers", UNREACHABLE, "--advertised-host", "localhost")
 
 
-def headrace(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([HEADRACE, *arguments], capture_output=True, text=True, timeout=60, check=False)
+def headrace(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    variables = os.environ | (environment or {})
+    return subprocess.run(
+        [HEADRACE, *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("check-config", "-h"), ("enforcement", "-h")])
@@ -38,7 +46,7 @@ def test_version() -> None:
 def test_without_anything_every_missing_setting_is_named() -> None:
     result = headrace("run")
     assert result.returncode == 1
-    for flag in ("--bootstrap-servers", "--listen", "--advertised-host"):
+    for flag in ("--bootstrap-servers", "--listen"):
         assert flag in result.stderr
     assert "Traceback" not in result.stderr
 
@@ -147,6 +155,66 @@ def test_check_config_finds_what_would_keep_it_from_starting(tmp_path: Path, con
     assert result.returncode == 1
     assert message in result.stderr
     assert result.stdout == ""
+
+
+COMPLETE = "[upstream]\nbootstrap_servers = ['127.0.0.1:9092']\n[listen]\naddress = '127.0.0.1:9192'\n"
+
+
+def test_check_config_changes_nothing(tmp_path: Path) -> None:
+    file, folder = tmp_path / "headrace.toml", tmp_path / "usage"
+    options = f"[plugins.options.usage_records]\nfolder = '{folder}'\n[plugins.options.tracing]\nenabled = true\n"
+    file.write_text(f"{COMPLETE}{options}[plugins.options.metrics]\notlp_endpoint = 'http://127.0.0.1:1'\n")
+    result = headrace("check-config", file)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("ok: listening at 127.0.0.1:9192, advertised as 127.0.0.1:9192\n")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_check_config_names_the_line_of_options_that_no_plugin_has(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(f"{COMPLETE}[plugins.options.tracin]\nenabled = true\n")
+    result = headrace("check-config", file)
+    assert result.returncode == 1
+    assert f"{file}:5: plugins.options.tracin: there is no such plugin; did you mean tracing?" in result.stderr
+
+
+def test_check_config_heeds_variables(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(COMPLETE)
+    result = headrace("check-config", file, environment={"HEADRACE_LISTEN__NODE_IDS": "0-2"})
+    assert "ok: brokers 0-2 at ports 9193-9195" in result.stdout
+    result = headrace("check-config", file, environment={"HEADRACE_LISTN__NODE_IDS": "0-2"})
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "HEADRACE_LISTN__NODE_IDS: unknown variable; did you mean HEADRACE_LISTEN__NODE_IDS?" in result.stderr
+
+
+def test_a_repeated_flag_adds_to_the_first() -> None:
+    again = ("--bootstrap-servers", "127.0.0.1:2,127.0.0.1:3")
+    with ProxyProcess(UNREACHABLE, arguments=again) as proxy:
+        assert "upstream 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3," in proxy.output
+
+
+def test_variables_alone_start_a_proxy() -> None:
+    with reserve_ports(3) as block:
+        port = block.first
+    variables = {
+        "HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": UNREACHABLE,
+        "HEADRACE_LISTEN__ADDRESS": f"127.0.0.1:{port}",
+        "HEADRACE_LISTEN__NODE_IDS": "0-1",
+    }
+    command = [HEADRACE, "run"]
+    with subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.terminate()
+    assert line.startswith(f"headrace ready: bootstrap 127.0.0.1:{port} (advertised 127.0.0.1:{port}), brokers 0-1 ")
+
+
+def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
+    with pytest.raises(
+        TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a folder that can be written"
+    ):
+        ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")
 
 
 def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None:

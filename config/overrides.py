@@ -1,0 +1,153 @@
+"""What is set beside the file: flags of the command line, and environment variables.
+
+Called by the command line, which makes its options from `FLAGS`, and by `loading`, which lays flags over variables and
+variables over the file. A variable is ``HEADRACE_`` and the key in capitals, with two underscores for each dot:
+
+    HEADRACE_LISTEN__ADDRESS=0.0.0.0:9192
+    HEADRACE_QUOTA__WINDOW__NUM=21
+    HEADRACE_PLUGINS__OPTIONS__TRACING__ENABLED=true
+
+Text is taken as it stands, lists are split at commas, and all else is read as in the file; a table or an array may be
+written as in the file, too. A variable that is empty counts as not set.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, get_origin
+
+from config.keys import Leaf, keys
+from config.problems import Problem
+from config.schema import Config
+from quota_callbacks.options import Parsed
+
+if TYPE_CHECKING:
+    from quota_callbacks.options import Path
+
+PREFIX: Final = "HEADRACE_"
+OPTIONS: Final = ("plugins", "options")
+
+_OTHERS: Final = re.compile(r"HEADRACE_(COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
+"""Variables that are read elsewhere: by the build, the pipeline and the test bed."""
+_KUBERNETES: Final = re.compile(
+    r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+)
+"""What Kubernetes puts into every container of a namespace with a service called headrace ("service links")."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flag:
+    """A flag: what `loading.load` wants its value under, and the line for ``--help``."""
+
+    name: str
+    key: str
+    help: str
+    required: bool
+    """Whether the key must be set elsewhere if the flag is not given."""
+    repeated: bool
+    """Whether it may be given several times, each time with further values."""
+
+
+def _is_list(leaf: Leaf) -> bool:
+    return get_origin(leaf.field.annotation) is tuple
+
+
+def _is_text(leaf: Leaf) -> bool:
+    if leaf.field.annotation in (str, str | None):
+        return True
+    return any(isinstance(kind, Parsed) and kind.schema.get("type") == "string" for kind in leaf.field.metadata)
+
+
+FLAGS: Final = tuple(
+    Flag(name=leaf.about.flag, key=leaf.key, help=leaf.about.doc, required=leaf.required, repeated=_is_list(leaf))
+    for leaf in keys(Config)
+    if leaf.about.flag is not None
+)
+"""All flags, in the order of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Override:
+    """A value that a flag or a variable sets in place of the file's."""
+
+    path: tuple[str, ...]
+    value: object
+    name: str
+    """Of the flag or variable."""
+
+    def sets(self, path: Path) -> bool:
+        """Return whether what stands at ``path`` comes from here."""
+        return path[: len(self.path)] == self.path
+
+    def put_into(self, document: dict[str, Any]) -> None:
+        """Set the value in a document as `tomllib` gives it. Where the file has no table for it, nothing is set: that
+        the file has none is an error of its own."""
+        *around, name = self.path
+        for step in around:
+            inner = document.setdefault(step, {})
+            if not isinstance(inner, dict):
+                return
+            document = inner
+        document[name] = self.value
+
+
+def flag_overrides(flags: Mapping[str, object]) -> tuple[list[Override], list[Problem]]:
+    """Return what flags set, by dotted key, and those whose key is not known. A flag that is None was not given."""
+    known = {leaf.key: leaf for leaf in keys(Config)}
+    given = {key: value for key, value in flags.items() if value is not None}
+    overrides = [
+        Override(path=leaf.path, value=_value(leaf, value), name=leaf.about.flag or key)
+        for key, value in given.items()
+        if (leaf := known.get(key))
+    ]
+    return overrides, [Problem(flag=key, rule="unknown key") for key in given if key not in known]
+
+
+def environment_overrides(environment: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
+    """Return what variables set, and those that are none of ours although they begin as ours do."""
+    known = {variable_of(leaf.path): leaf for leaf in keys(Config)}
+    options = f"{variable_of(OPTIONS)}__"
+    overrides: list[Override] = []
+    problems: list[Problem] = []
+    for name, text in environment.items():
+        if not name.startswith(PREFIX) or not text.strip():
+            continue
+        leaf = known.get(name)
+        if leaf is not None:
+            overrides.append(Override(path=leaf.path, value=_value(leaf, text), name=name))
+        elif name.startswith(options) and all(steps := name.removeprefix(options).lower().split("__")) and steps[1:]:
+            overrides.append(Override(path=(*OPTIONS, *steps), value=_as_toml(text), name=name))
+        elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(name)):
+            (closest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
+            problems.append(Problem(flag=name, rule=f"unknown variable; did you mean {closest}?"))
+    return sorted(overrides, key=lambda each: len(each.path)), problems
+
+
+def variable_of(path: tuple[str, ...]) -> str:
+    """Return the name of the variable that sets the key at ``path``."""
+    return PREFIX + "__".join(path).upper()
+
+
+def _value(leaf: Leaf, given: object) -> object:
+    """Return what would stand in the file: neither flags nor variables have types of their own."""
+    if _is_list(leaf):
+        if isinstance(given, str) and given.lstrip().startswith("["):
+            return _as_toml(given)
+        parts = (given,) if isinstance(given, str) else given
+        if not isinstance(parts, Sequence):
+            return given
+        return [item.strip() for part in parts for item in str(part).split(",")]
+    return _as_toml(given) if isinstance(given, str) and not _is_text(leaf) else given
+
+
+def _as_toml(text: str) -> object:
+    """Read a value as TOML, or take it as text where it is none, such as ``1MiB`` without quotes."""
+    try:
+        document = tomllib.loads(f"value = {text}")
+    except (ValueError, RecursionError):
+        return text
+    return document["value"] if document.keys() == {"value"} else text

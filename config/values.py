@@ -1,0 +1,377 @@
+"""Addresses, broker ids, durations and sizes: how they are written in the file, and back.
+
+Values for the listeners, the upstream connections and the topology, and annotations that give a key such a value.
+Nothing here resolves a name or opens a socket. Arithmetic with units is exact (fractions), so writing a value and
+reading it again gives the same value.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import os
+import re
+from contextlib import suppress
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from quota_callbacks.options import Parsed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+PORT_MAX: Final = 65535
+
+WILDCARD_HOSTS: Final = ("", "*", "0.0.0.0", "::")  # noqa: S104  names what is refused; nothing binds here
+"""Hosts that mean every interface: one can listen there, but no client can connect to it."""
+
+_LONGEST_HOST: Final = 253  # RFC 1035, without the root's dot
+_LABEL: Final = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # RFC 1123, and the underscores of container networks
+HOST_PATTERN: Final = rf"{_LABEL}(\.{_LABEL})*\.?"
+HOST_PORT_PATTERN: Final = rf"({HOST_PATTERN}|\[[0-9A-Fa-f:.]+(%[^\]]+)?\]):[0-9]{{1,5}}"
+NODE_IDS_PATTERN: Final = r" *[0-9]{1,10} *(- *[0-9]{1,10} *)?(, *[0-9]{1,10} *(- *[0-9]{1,10} *)?)*"
+
+_HOST: Final = re.compile(HOST_PATTERN)
+_NODE_RANGE: Final = re.compile(r" *([0-9]{1,10}) *(?:- *([0-9]{1,10}) *)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostPort:
+    """A host name or IP address, without brackets, and a port."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether the host means every interface."""
+        return is_wildcard_host(self.host)
+
+
+def parse_host_port(text: str) -> HostPort:
+    """Read ``host:port``, an IPv6 address in brackets. Raises `ValueError`, with what to do about it."""
+    _refuse_scheme(text)
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port):
+        raise ValueError("the port is missing or not a number")
+    if int(port) > PORT_MAX:
+        raise ValueError(f"a port is at most {PORT_MAX}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError("an IPv6 address stands in brackets, as in [::1]:9092")
+    return HostPort(host=parse_host(host), port=int(port))
+
+
+def parse_host(text: str) -> str:
+    """Read a host name or an IP address, an IPv6 address with or without brackets; the answer has none.
+
+    Raises `ValueError`, with what to do about it.
+    """
+    _refuse_scheme(text)
+    bracketed = text.startswith("[") and text.endswith("]")
+    host = text[1:-1] if bracketed else text
+    if bracketed or ":" in host:
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError("not an IPv6 address") from None
+        return host
+    if not host:
+        raise ValueError("the host is missing")
+    if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
+        raise ValueError("not a host name")
+    if host.rstrip(".").rpartition(".")[2].isdigit():  # a top-level domain is never a number
+        try:
+            ipaddress.IPv4Address(host)
+        except ValueError:
+            raise ValueError("not an IPv4 address") from None
+    return host
+
+
+def _refuse_scheme(text: str) -> None:
+    if "://" in text:  # as Kafka's own listeners have it
+        raise ValueError(f"without {text.partition('://')[0]}://")
+
+
+def is_wildcard_host(host: str) -> bool:
+    """Whether ``host`` means every interface, however it is written (``[::]``, ``0:0:0:0:0:0:0:0``)."""
+    bare = host.strip().removeprefix("[").removesuffix("]")
+    if bare in WILDCARD_HOSTS:
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_unspecified
+    except ValueError:
+        return False
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether ``host`` is this machine by its own loopback address or name."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").lower() == "localhost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeIds:
+    """The broker ids that have a port: ranges with both ends included, in order, none overlapping."""
+
+    ranges: tuple[tuple[int, int], ...]
+
+    def __str__(self) -> str:
+        return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in self.ranges)
+
+    def __contains__(self, node_id: int) -> bool:
+        return any(first <= node_id <= last for first, last in self.ranges)
+
+    def __iter__(self) -> Iterator[int]:
+        for first, last in self.ranges:
+            yield from range(first, last + 1)
+
+    def __len__(self) -> int:
+        return sum(last - first + 1 for first, last in self.ranges)
+
+    @property
+    def highest(self) -> int:
+        """The last id, which has the highest port."""
+        return self.ranges[-1][1]
+
+
+def parse_node_ids(text: str) -> NodeIds:
+    """Read ``"0-2,1001-1010"``. Raises `ValueError`, with what to do about it."""
+    ranges: list[tuple[int, int]] = []
+    for part in text.split(","):
+        match = _NODE_RANGE.fullmatch(part)
+        if match is None:
+            raise ValueError(f'"{part.strip()}" is neither an id nor a range')
+        first = int(match[1])
+        last = int(match[2] or first)
+        if last < first:
+            raise ValueError(f"the range {first}-{last} runs backwards")
+        ranges.append((first, last))
+    ranges.sort()
+    for (_, last), (first, _) in pairwise(ranges):
+        if first <= last:
+            raise ValueError(f"id {first} stands there twice; ranges must not overlap")
+    return NodeIds(ranges=tuple(ranges))
+
+
+DURATION_UNITS: Final = {
+    "ms": Fraction(1, 1000),
+    "s": Fraction(1),
+    "m": Fraction(60),
+    "h": Fraction(3600),
+    "d": Fraction(86400),
+}
+"""Seconds in each unit."""
+
+SIZE_UNITS: Final = {
+    "B": 1,
+    "kB": 10**3,
+    "KiB": 2**10,
+    "MB": 10**6,
+    "MiB": 2**20,
+    "GB": 10**9,
+    "GiB": 2**30,
+}
+"""Bytes in each unit."""
+
+# 19 digits hold every 64-bit number, and 30 decimals every double from a nanosecond up; more would only be slow.
+_NUMBER: Final = r"[0-9]{1,19}(\.[0-9]{1,30})?"
+DURATION_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(DURATION_UNITS)})"
+SIZE_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(SIZE_UNITS)})"
+
+_DURATION: Final = re.compile(DURATION_PATTERN)
+_SIZE: Final = re.compile(SIZE_PATTERN)
+
+
+def parse_duration_s(raw: object) -> float:
+    """Read ``"1.5m"`` or a number of seconds; the answer is in seconds.
+
+    Raises `ValueError` for anything else. Zero and more; the bounds of a setting are the caller's.
+    """
+    if isinstance(raw, str):
+        if match := _DURATION.fullmatch(raw):
+            unit = match[2]
+            return float(Fraction(raw.removesuffix(unit).rstrip()) * DURATION_UNITS[unit])
+    elif isinstance(raw, int | float) and not isinstance(raw, bool) and math.isfinite(raw) and raw >= 0:
+        return float(raw)
+    raise ValueError(f"{raw!r} is not a duration")
+
+
+def parse_size_bytes(raw: object) -> int:
+    """Read ``"64MiB"`` or a whole number of bytes; the answer is in bytes.
+
+    Raises `ValueError` for anything else, a fraction of a byte among it.
+    """
+    if isinstance(raw, str):
+        if match := _SIZE.fullmatch(raw):
+            unit = match[2]
+            size = Fraction(raw.removesuffix(unit).rstrip()) * SIZE_UNITS[unit]
+            if size.denominator == 1:
+                return size.numerator
+    elif isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+        return raw
+    raise ValueError(f"{raw!r} is not a size")
+
+
+def format_duration(duration_s: float) -> str:
+    """Write a finite number of seconds, 0 or more, in the largest unit that divides it: ``"10m"``, ``"1500ms"``."""
+    exact = Fraction(repr(float(duration_s)))
+    for unit, seconds in reversed(DURATION_UNITS.items()):
+        if exact and exact % seconds == 0:
+            return f"{exact / seconds}{unit}"
+    return f"{Decimal(repr(duration_s)):f}s" if exact else "0s"
+
+
+def format_size(size_bytes: int) -> str:
+    """Write a number of bytes in the largest unit that divides it, powers of two first: ``"100MiB"``, ``"500kB"``."""
+    for unit in ("GiB", "MiB", "KiB", "GB", "MB", "kB"):
+        if size_bytes and size_bytes % SIZE_UNITS[unit] == 0:
+            return f"{size_bytes // SIZE_UNITS[unit]}{unit}"
+    return f"{size_bytes}B"
+
+
+# --- what keys are annotated with -------------------------------------------------------------------------------------
+
+AUTO: Final = 0
+"""As a number of workers: one for each core that the process may use (`count_workers`)."""
+
+MOST_WORKERS: Final = 64
+"""What one worker has used is looked up by all others, so many small ones gain nothing beyond the cores there are."""
+
+
+def count_workers(configured: int) -> int:
+    """Return how many processes are to serve clients."""
+    if configured != AUTO:
+        return configured
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def worker_count() -> Parsed:
+    """Return the annotation for a number of processes, or ``"auto"``."""
+
+    def parse(raw: object) -> int:
+        if raw == "auto":
+            return AUTO
+        if not isinstance(raw, int) or isinstance(raw, bool) or not 1 <= raw <= MOST_WORKERS:
+            raise ValueError
+        return raw
+
+    return Parsed(
+        f'a whole number from 1 to {MOST_WORKERS}, or "auto" for one for each core',
+        parse,
+        {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MOST_WORKERS}, {"const": "auto"}]},
+        lambda value: "auto" if value == AUTO else value,
+    )
+
+
+def host_port(*, wildcard: bool, any_port: bool = False) -> Parsed:
+    """Return the annotation for a ``host:port`` to listen on or to connect to.
+
+    ``wildcard``: the host may mean every interface. ``any_port``: port 0 stands for one that is free.
+    """
+    lowest = 0 if any_port else 1
+    host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a sentence
+
+    def parse(raw: object) -> HostPort:
+        found = parse_host_port(_text(raw))
+        if found.port < lowest:
+            raise ValueError
+        if found.is_wildcard and not wildcard:
+            raise ValueError("a wildcard address cannot be connected to")
+        return found
+
+    return Parsed(
+        f'host:port, such as "{host}:9192", "127.0.0.1:9192" or "[::1]:9192", port {lowest}-65535',
+        parse,
+        {"type": "string", "pattern": f"^{HOST_PORT_PATTERN}$"},
+        str,
+    )
+
+
+def reachable_host() -> Parsed:
+    """Return the annotation for a host that clients are told; an IPv6 address comes out without brackets."""
+
+    def parse(raw: object) -> str:
+        host = _text(raw)
+        if is_wildcard_host(host):
+            raise ValueError("a wildcard is for listening; clients cannot connect to it")
+        if re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", host):
+            raise ValueError("without the port, which follows from listen.address or listen.advertised_port")
+        return parse_host(host)
+
+    pattern = rf"^({HOST_PATTERN}|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\]]+)?\]?)$"
+    return Parsed(
+        'a host name or IP address that clients can reach, such as "kafka.example.com"',
+        parse,
+        {"type": "string", "pattern": pattern, "not": {"enum": ["0.0.0.0", "::", "[::]"]}},  # noqa: S104
+    )
+
+
+def id_ranges() -> Parsed:
+    """Return the annotation for broker ids as ranges."""
+    return Parsed(
+        'broker ids as ranges and commas, such as "0-2,1001-1010"',
+        lambda raw: parse_node_ids(_text(raw)),
+        {"type": "string", "pattern": f"^{NODE_IDS_PATTERN}$"},
+        str,
+    )
+
+
+def duration(lowest: str, highest: str) -> Parsed:
+    """Return the annotation for a duration in seconds between two bounds, both included."""
+    lowest_s, highest_s = parse_duration_s(lowest), parse_duration_s(highest)
+
+    def parse(raw: object) -> float:
+        with _without_reason():
+            duration_s = parse_duration_s(raw)
+            if lowest_s <= duration_s <= highest_s:
+                return duration_s
+        raise ValueError
+
+    units = ", ".join(DURATION_UNITS)
+    seconds = {"type": "number", "minimum": lowest_s, "maximum": highest_s}
+    return Parsed(
+        f'a duration such as "10s" ({units}) or a number of seconds, from {lowest} to {highest}',
+        parse,
+        {"oneOf": [{"type": "string", "pattern": f"^{DURATION_PATTERN}$"}, seconds]},
+        format_duration,
+    )
+
+
+def size(lowest: str, highest: str) -> Parsed:
+    """Return the annotation for a size in bytes between two bounds, both included."""
+    lowest_bytes, highest_bytes = parse_size_bytes(lowest), parse_size_bytes(highest)
+
+    def parse(raw: object) -> int:
+        with _without_reason():
+            size_bytes = parse_size_bytes(raw)
+            if lowest_bytes <= size_bytes <= highest_bytes:
+                return size_bytes
+        raise ValueError
+
+    units = ", ".join(SIZE_UNITS)
+    number = {"type": "integer", "minimum": lowest_bytes, "maximum": highest_bytes}
+    return Parsed(
+        f'a size such as "64MiB" ({units}) or a number of bytes, from {lowest} to {highest}',
+        parse,
+        {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, number]},
+        format_size,
+    )
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError  # noqa: TRY004  a misfit like any other
+    return raw
+
+
+def _without_reason() -> suppress:
+    """Leave the reason to what the key expects, which says more."""
+    return suppress(ValueError, OverflowError)

@@ -1,0 +1,444 @@
+"""Options as typed tables: what a table of the configuration may hold, and what is wrong with one, all at once.
+
+Called by plugins that have options, by `config`, whose own keys are declared in the same way, and by the pipeline for
+its price sheets. Built on pydantic: a table is a model, its fields are the keys, and annotations such as `whole` and
+`text` give each value its constraints and the words of its error.
+
+    class MyOptions(Table):
+        burst: Annotated[int, whole(1, 100)] = 10
+
+    options = read_options(MyOptions, context.options, "my_plugin")
+
+Not imported on the request path: pydantic costs memory and time, so values that outlive reading are plain types.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import difflib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, StrEnum
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+if TYPE_CHECKING:
+    from pydantic import GetJsonSchemaHandler
+    from pydantic.fields import FieldInfo
+
+JsonSchema: TypeAlias = dict[str, Any]
+Path: TypeAlias = tuple[str | int, ...]
+"""A place in a document: names of tables and keys, and the indices of arrays, from the root."""
+
+TableT = TypeVar("TableT", bound="Table")
+
+LONGEST_VALUE: Final = 80
+"""Characters of a value that an error shows: what fits a line beside the sentence."""
+LONGEST_SECRET_BYTES: Final = 64 * 1024
+"""A longer file is refused: it holds a private key with its chain, and /dev/zero has no end."""
+HIDDEN: Final = "***"
+"""Stands for a value that is not shown."""
+
+_CLOSE: Final = 0.7
+"""How alike a known key must be to be suggested: enough for a slip of the pen, too much for another quota's name."""
+_SECRET: Final = re.compile(
+    r"passw|passphrase|secret|token|credential|private|\.pem\b|oauthbearer\.config", re.IGNORECASE
+)
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+
+
+class Nothing(Enum):
+    """Stands for a value that is not there, since every other object may be one."""
+
+    NOTHING = "nothing"
+
+
+NOTHING: Final = Nothing.NOTHING
+
+
+class Table(BaseModel):
+    """A table with known keys; one that is not known is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """Something wrong inside a value. ``path`` leads there from the value; ``first`` to what it clashes with."""
+
+    rule: str
+    path: Path = ()
+    found: object = NOTHING
+    first: Path | None = None
+
+    def __str__(self) -> str:
+        """The sentence, with the key and the value found; a secret is not shown."""
+        found = None if self.found is NOTHING else shown(self.path, self.found)
+        subject = dotted(self.path) if found is None else f"{dotted(self.path)} = {found}"
+        return f"{subject}: {self.rule}" if subject else self.rule
+
+
+def misfits(faults: Iterable[Fault]) -> ValidationError:
+    """Make the error that a validator raises for faults in a value, each at its path."""
+    return ValidationError.from_exception_data(
+        "misfits",
+        [
+            InitErrorDetails(
+                type=PydanticCustomError("misfit", "{rule}", {"rule": each.rule, "fault": each}),
+                loc=each.path,
+                input=each.found,
+            )
+            for each in faults
+        ],
+    )
+
+
+# --- kinds of values --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """What a value must be, said as a noun: an annotation that gives every misfit of the value these words."""
+
+    expected: str
+    constraint: object = None
+    """A constraint of pydantic's that the value must meet, too."""
+    choices: tuple[str, ...] = ()
+    """The values that are suggested for one that is close."""
+    schema: JsonSchema | None = None
+    """What JSON Schema says of the value beside its type."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Put the words around pydantic's own validation."""
+        inner = handler(source if self.constraint is None else Annotated[source, self.constraint])
+        return core_schema.no_info_wrap_validator_function(self._read, inner)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Describe the value to an editor."""
+        return handler(schema) | (self.schema or {})
+
+    def _read(self, raw: Any, inner: core_schema.ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return inner(raw)
+        except ValidationError as error:
+            (own, *_) = error.errors(include_url=False)
+            if own["loc"] or own["type"] == "misfit":
+                raise
+        raise misfits([Fault(rule=_expected(self.expected, did_you_mean(raw, self.choices, quote='"')), found=raw)])
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """A value that a function reads: an annotation for types that pydantic does not know."""
+
+    expected: str
+    parse: Callable[[Any], Any]
+    """Raises `ValueError` with what is wrong, or with nothing where ``expected`` says enough."""
+    schema: JsonSchema
+    spell: Callable[[Any], object] = lambda value: value
+    """Turns a value back into what stands in the file."""
+
+    def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate by ``parse`` alone, and spell by ``spell``."""
+        spell = core_schema.plain_serializer_function_ser_schema(self.spell, when_used="json-unless-none")
+        return core_schema.no_info_plain_validator_function(self._read, serialization=spell)
+
+    def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchema:
+        """Describe the value to an editor."""
+        return dict(self.schema)
+
+    def _read(self, raw: Any) -> Any:
+        try:
+            return self.parse(raw)
+        except ValidationError:
+            raise
+        except (ValueError, OverflowError) as error:
+            why = str(error) if isinstance(error, ValueError) else ""
+        raise misfits([Fault(rule=_expected(self.expected, why), found=raw)])
+
+
+def _expected(expected: str, why: str) -> str:
+    return f"expected {expected}; {why}" if why else f"expected {expected}"
+
+
+TRUE_OR_FALSE: Final = Expect("true or false", Strict())
+
+
+def whole(lowest: int, highest: int, of: str = "") -> Expect:
+    """Return the annotation for a whole number between two bounds, both included; ``of`` is what it counts."""
+    number = f"a whole number of {of}" if of else "a whole number"
+    return Expect(f"{number} from {lowest} to {highest}", Field(strict=True, ge=lowest, le=highest))
+
+
+def number(lowest: float, highest: float, expected: str) -> Parsed:
+    """Return the annotation for a number between two bounds, both included."""
+
+    def parse(raw: object) -> float:
+        if isinstance(raw, bool) or not isinstance(raw, int | float) or not lowest <= raw <= highest:
+            raise ValueError
+        return float(raw)
+
+    return Parsed(expected, parse, {"type": "number", "minimum": lowest, "maximum": highest})
+
+
+def text(expected: str, pattern: str | None = None, longest: int | None = None) -> Expect:
+    """Return the annotation for a text that is not empty, all of which ``pattern`` matches."""
+    anchored = None if pattern is None else f"^({pattern})$"
+    return Expect(expected, Field(min_length=1, max_length=longest, pattern=anchored))
+
+
+def choice(choices: type[StrEnum]) -> Expect:
+    """Return the annotation for one of the values of an enum."""
+    values = tuple(each.value for each in choices)
+    *most, last = (f'"{value}"' for value in values)
+    return Expect(f"{', '.join(most)} or {last}", choices=values)
+
+
+def list_of(expected: str, *, shortest: int = 0) -> Expect:
+    """Return the annotation for a list (a tuple, once it is read) that has no element twice."""
+    return Expect(expected, _Distinct(shortest), schema={"uniqueItems": True, "minItems": shortest})
+
+
+@dataclass(frozen=True, slots=True)
+class _Distinct:
+    """A list that is long enough and has no element twice."""
+
+    shortest: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self._read, handler(source))
+
+    def _read(self, raw: Any, inner: core_schema.ValidatorFunctionWrapHandler) -> Any:
+        if not isinstance(raw, list | tuple) or len(raw) < self.shortest:
+            raise ValueError
+        values = inner(raw)
+        places: dict[object, int] = {}
+        faults = [
+            Fault(rule="stands in this list twice", path=(index,), found=raw[index], first=(first,))
+            for index, value in enumerate(values)
+            if (first := places.setdefault(value, index)) != index
+        ]
+        if faults:
+            raise misfits(faults)
+        return values
+
+
+def secrets_of(expected: str) -> Parsed:
+    """Return the annotation for a table of settings by name, kept as secrets that no error or ``repr`` shows.
+
+    A name with ``_file`` behind it stands for the setting without, and its value for a file: its content, without the
+    line end, is the setting.
+    """
+
+    def parse(raw: object) -> dict[str, SecretStr]:
+        if not isinstance(raw, Mapping) or not all(isinstance(each, str | int | float) for each in raw.values()):
+            raise misfits([Fault(rule=f"expected {expected}")])
+        settings: dict[str, SecretStr] = {}
+        faults: list[Fault] = []
+        for name, value in raw.items():
+            setting = name.removesuffix("_file")
+            if setting != name and setting in raw:
+                faults.append(Fault(path=(name,), rule=f"expected one of the two, this or {dotted((setting,))}"))
+            try:
+                settings[setting] = SecretStr(_setting(value) if setting == name else read_secret(value))
+            except ValueError as error:
+                faults.append(Fault(path=(name,), found=value, rule=str(error)))
+        if faults:
+            raise misfits(faults)
+        return settings
+
+    return Parsed(expected, parse, {"type": "object"})
+
+
+def _setting(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def read_secret(path: object) -> str:
+    """Read a secret from a file, without the line end; blocks. Raises `ValueError` with the reason."""
+    if not isinstance(path, str) or not path:
+        raise ValueError("expected the path of a file that holds the secret")
+    try:
+        with FilePath(path).open("rb") as file:
+            data = file.read(LONGEST_SECRET_BYTES + 1)
+        secret = data.decode()
+    except OSError as error:
+        raise ValueError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:
+        raise ValueError("cannot be read: not UTF-8") from None  # the cause would show its bytes
+    if len(data) > LONGEST_SECRET_BYTES:
+        raise ValueError(f"cannot be read: longer than {LONGEST_SECRET_BYTES} bytes; this is no secret")
+    return secret.removesuffix("\n").removesuffix("\r")
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def read_options(options: type[TableT], table: Mapping[str, object], plugin: str) -> TableT:
+    """Read a plugin's table, or raise `ValueError` with every fault, one a line: the option, its value and the rule."""
+    try:
+        return options.model_validate(dict(table))
+    except ValidationError as error:
+        faults = faults_of(error, options, ("plugins", "options", plugin))
+    raise ValueError("\n".join(map(str, faults)))
+
+
+def faults_of(error: ValidationError, table: type[Table], outer: Path = ()) -> list[Fault]:
+    """Return what pydantic has found in ``table``, which stands at ``outer``, in the words of this project."""
+    errors = error.errors(include_url=False)
+    found = [each for each in errors if each["type"] != "default_factory_not_called"]  # it follows from another
+    return [_fault(dict(each), table, outer) for each in found]
+
+
+def _fault(error: dict[str, Any], table: type[Table], outer: Path) -> Fault:
+    place: Path = error["loc"]
+    path = (*outer, *place)
+    match error["type"]:
+        case "misfit":
+            fault: Fault = error["ctx"]["fault"]
+            first = None if fault.first is None else (*path[: len(path) - len(fault.path)], *fault.first)
+            return Fault(path=path, rule=fault.rule, found=fault.found, first=first)
+        case "extra_forbidden":
+            return Fault(path=path, rule=_unknown(table, place, outer))
+        case "missing":
+            field = fields_by_key(_table_at(table, place[:-1]))[str(place[-1])]
+            return Fault(path=path, rule=f"required; expected {expected_of(field)}")
+        case "model_type" | "dict_type" | "mapping_type":
+            rule = f"expected a table: [{dotted(path)}] and keys below it"
+            if path and isinstance(path[-1], int):
+                rule = f"expected a table, headed [[{dotted(path[:-1])}]]"
+            elif isinstance(error["input"], list) and (hint := did_you_mean(place[-1], _leaf_names(table, place[:-1]))):
+                rule += f"; {hint}"
+            return Fault(path=path, rule=rule, found=error["input"])
+        case _:
+            message: str = error["msg"]
+            return Fault(path=path, rule=message[:1].lower() + message[1:], found=error["input"])
+
+
+def expected_of(field: FieldInfo) -> str:
+    """Return what the value of a field must be, as a noun."""
+    return next(each.expected for each in field.metadata if isinstance(each, Expect | Parsed))
+
+
+def _unknown(table: type[Table], place: Path, outer: Path) -> str:
+    """Say that a key is unknown, with the closest key in its table or, failing that, anywhere."""
+    *around, name = place
+    siblings = fields_by_key(_table_at(table, tuple(around)))
+    if close := difflib.get_close_matches(str(name).lower(), siblings, n=1, cutoff=_CLOSE):
+        return f"unknown key; did you mean {dotted((*outer, *around, close[0]))}?"
+    elsewhere = {str(path[-1]): path for path, _, _ in reversed(list(leaves(table)))}
+    if close := difflib.get_close_matches(str(name).lower(), elsewhere, n=1, cutoff=_CLOSE):
+        return f"unknown key; did you mean {dotted((*outer, *elsewhere[close[0]]))}?"
+    return f"unknown key; known here: {', '.join(siblings)}"
+
+
+def did_you_mean(written: object, known: Iterable[str], *, quote: str = "") -> str:
+    """Return the closest known word as a question, or nothing if none is close."""
+    close = difflib.get_close_matches(written.lower(), list(known), n=1) if isinstance(written, str) else ()
+    return f"did you mean {quote}{close[0]}{quote}?" if close else ""
+
+
+# --- the keys of a table ----------------------------------------------------------------------------------------------
+
+
+def fields_by_key(table: type[Table]) -> dict[str, FieldInfo]:
+    """Return a table's fields by their keys in the file."""
+    return {field.alias or name: field for name, field in table.model_fields.items()}
+
+
+def table_of(field: FieldInfo) -> type[Table] | None:
+    """Return the table that a field is; ``None`` for a key with a value."""
+    kind = field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, Table) else None
+
+
+def leaves(table: type[Table]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], FieldInfo]]:
+    """Yield every key with a value, in the order of the file: its path, its attributes, and its field."""
+    for name, field in table.model_fields.items():
+        key = field.alias or name
+        inner = table_of(field)
+        if inner is None:
+            yield (key,), (name,), field
+            continue
+        for path, attributes, leaf in leaves(inner):
+            yield (key, *path), (name, *attributes), leaf
+
+
+def _element(container: Any) -> Any:
+    """Return the type of the elements of an array or a mapping, without what annotates it."""
+    arguments = get_args(container)
+    element = arguments[1] if issubclass(get_origin(container) or tuple, Mapping) else arguments[0]
+    return get_args(element)[0] if get_origin(element) is Annotated else element
+
+
+def _table_at(table: type[Table], place: Path) -> type[Table]:
+    """Return the table at a place; indices of arrays and names of free tables are passed over."""
+    around: Any = table
+    for step in place:
+        is_table = isinstance(around, type) and issubclass(around, Table)
+        around = fields_by_key(around)[str(step)].annotation if is_table else _element(around)
+    found: type[Table] = around
+    return found
+
+
+def _leaf_names(table: type[Table], place: Path) -> list[str]:
+    return [key for key, field in fields_by_key(_table_at(table, place)).items() if table_of(field) is None]
+
+
+# --- spelling ---------------------------------------------------------------------------------------------------------
+
+
+def dotted(path: Path) -> str:
+    """Spell a path as one writes it in TOML, with the indices of arrays in brackets: ``quotas[2].entity.client-id``."""
+    spelled = ""
+    for step in path:
+        if isinstance(step, int):
+            spelled += f"[{step}]"
+        else:
+            name = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
+            spelled += f".{name}" if spelled else name
+    return spelled
+
+
+def is_secret(name: object) -> bool:
+    """Return whether a name is that of a password, a key or the like; the path of a file that holds one is none."""
+    return isinstance(name, str) and not name.endswith("_file") and _SECRET.search(name) is not None
+
+
+def shown(path: Path, value: object) -> str:
+    """Spell the value found at ``path`` for an error, unless it is a secret."""
+    return HIDDEN if any(map(is_secret, path)) else spelled(value)
+
+
+def spelled(value: object) -> str:
+    """Spell a value as TOML does, shortened to `LONGEST_VALUE` characters, on one line, without secrets in tables."""
+    toml = _toml(value)
+    return toml if len(toml) <= LONGEST_VALUE else toml[: LONGEST_VALUE - 3] + "..."
+
+
+def _toml(value: object) -> str:
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case SecretStr():
+            return HIDDEN
+        case str():
+            return json.dumps(value, ensure_ascii=False)
+        case Mapping():
+            inside = ", ".join(
+                f"{dotted((name,))} = {HIDDEN if is_secret(name) else _toml(item)}" for name, item in value.items()
+            )
+            return f"{{ {inside} }}" if inside else "{}"
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case dt.date() | dt.time():
+            return value.isoformat()
+        case int() if abs(value) >= 10**LONGEST_VALUE:  # str() refuses integers of over 4,300 digits
+            return f"{value:#x}"
+        case _:
+            return str(value)

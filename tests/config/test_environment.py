@@ -1,0 +1,137 @@
+"""Environment variables: every key by one rule, over the file and under the flags, and what is none of ours."""
+
+import tomllib
+
+import pytest
+
+from config import ConfigValueError, HostPort, loads
+from config.keys import keys
+from config.overrides import variable_of
+from config.schema import Config
+from tests.config.cases import GOOD, Good
+from tests.config.documents import MINIMAL, leaf, with_key
+
+
+def refused(variables: dict[str, str], text: str = MINIMAL, **arguments: object) -> list[str]:
+    with pytest.raises(ConfigValueError) as caught:
+        loads(text, "headrace.toml", environment=variables, **arguments)  # type: ignore[arg-type]
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
+def test_every_key_can_come_from_the_environment(case: Good) -> None:
+    value = tomllib.loads(f"value = {case.toml}")["value"]
+    text = value if isinstance(value, str) else case.toml
+    config = loads(MINIMAL, environment={variable_of(leaf(case.key).path): text})
+    assert config == loads(with_key(case.key, case.toml))
+
+
+def test_the_rule_of_names() -> None:
+    names = {leaf.key: variable_of(leaf.path) for leaf in keys(Config)}
+    assert names["listen.address"] == "HEADRACE_LISTEN__ADDRESS"
+    assert names["quota.window.size.seconds"] == "HEADRACE_QUOTA__WINDOW__SIZE__SECONDS"
+    assert names["workers"] == "HEADRACE_WORKERS"
+    assert len(set(names.values())) == len(names)
+
+
+def test_flags_win_over_variables_and_those_over_the_file_and_that_over_the_default() -> None:
+    text = MINIMAL + "[log]\nlevel = 'error'\nformat = 'json'\n[shutdown]\ndrain_timeout = '5s'\n"
+    variables = {"HEADRACE_LOG__LEVEL": "debug", "HEADRACE_SHUTDOWN__DRAIN_TIMEOUT": "7"}
+    config = loads(text, flags={"log.level": "warning"}, environment=variables)
+    assert (config.log.level, config.log.format) == ("warning", "json")
+    assert config.shutdown.drain_timeout_s == 7.0
+    assert config.limits.idle_timeout_s == 600.0
+
+
+def test_a_file_is_not_needed() -> None:
+    variables = {
+        "HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": "a:1, b:2",
+        "HEADRACE_LISTEN__ADDRESS": "127.0.0.1:9",
+        "HEADRACE_QUOTAS": '[{ entity = { user = "<default>" }, producer_byte_rate = "1MiB" }]',
+        "HEADRACE_ENFORCEMENT__EXEMPT_USERS": '["CN=a,O=b"]',
+        "PATH": "/bin",
+    }
+    config = loads("", environment=variables)
+    assert config.upstream.bootstrap_servers == (HostPort(host="a", port=1), HostPort(host="b", port=2))
+    assert config.quotas[0].producer_byte_rate == 2**20
+    assert config.enforcement.exempt_users == ("CN=a,O=b",)
+
+
+def test_options_of_plugins_are_laid_over_those_of_the_file() -> None:
+    text = MINIMAL + "[plugins.options.tracing]\nenabled = true\nsample_ratio = 0.5\n"
+    variables = {
+        "HEADRACE_PLUGINS__OPTIONS__TRACING__SAMPLE_RATIO": "0.25",
+        "HEADRACE_PLUGINS__OPTIONS__USAGE_RECORDS__FOLDER": "/var/lib/usage",
+        "HEADRACE_PLUGINS__OPTIONS__USAGE_RECORDS__CLIENT": '{ "sasl.password_file" = "/run/secrets/kafka" }',
+    }
+    assert loads(text, environment=variables).plugins.options == {
+        "tracing": {"enabled": True, "sample_ratio": 0.25},
+        "usage_records": {"folder": "/var/lib/usage", "client": {"sasl.password_file": "/run/secrets/kafka"}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("HEADRACE_LISTN__ADDRESS", "HEADRACE_LISTEN__ADDRESS"),
+        ("HEADRACE_LISTEN_ADDRESS", "HEADRACE_LISTEN__ADDRESS"),
+        ("HEADRACE_WORKER", "HEADRACE_WORKERS"),
+        ("HEADRACE_LISTEN__ADVERTISD_PORT", "HEADRACE_LISTEN__ADVERTISED_PORT"),
+        ("HEADRACE_PLUGINS__OPTIONS__TRACING", "HEADRACE_PLUGINS__OPTIONS"),
+        ("HEADRACE_PLUGINS__OPTIONS____ENABLED", "HEADRACE_PLUGINS__OPTIONS"),
+    ],
+)
+def test_a_variable_that_is_none_is_an_error_without_its_value(name: str, closest: str) -> None:
+    assert refused({name: "hunter2"}) == [f"{name}: unknown variable; did you mean {closest}?"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("HEADRACE_SERVICE_HOST", "HEADRACE_SERVICE_PORT", "HEADRACE_SERVICE_PORT_BOOTSTRAP", "HEADRACE_PORT"),
+        *(
+            "HEADRACE_PORT_9192_TCP",
+            "HEADRACE_PORT_9192_TCP_ADDR",
+            "HEADRACE_ADMIN_SERVICE_HOST",
+            "HEADRACE_ADMIN_PORT",
+        ),
+        *("HEADRACE_PURE", "HEADRACE_COMPILED", "HEADRACE_PIPELINE_CACHE", "HEADRACE_TESTBED_CACHE"),
+        *("HEADRACEX", "headrace_workers", "OTEL_SDK_DISABLED"),
+    ],
+)
+def test_variables_of_kubernetes_and_of_other_programs_are_left_alone(name: str) -> None:
+    assert loads(MINIMAL, environment={name: "tcp://10.0.0.1:9192"}) == loads(MINIMAL)
+
+
+def test_an_empty_variable_counts_as_not_set() -> None:
+    assert loads(MINIMAL, environment={"HEADRACE_LOG__LEVEL": " ", "HEADRACE_NO_SUCH": ""}) == loads(MINIMAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("HEADRACE_LOG__LEVEL", "loud", 'HEADRACE_LOG__LEVEL "loud": expected "debug", "info", "warning" or "error"'),
+        ("HEADRACE_ENFORCEMENT__ENABLED", "no", 'HEADRACE_ENFORCEMENT__ENABLED "no": expected true or false'),
+        ("HEADRACE_LISTEN__BACKLOG", "0", "HEADRACE_LISTEN__BACKLOG 0: expected a whole number from 1 to 65535"),
+        ("HEADRACE_LISTEN__BACKLOG", "5\ny = 3", 'HEADRACE_LISTEN__BACKLOG "5\\ny = 3": expected a whole number from'),
+        ("HEADRACE_PLUGINS__LOAD", "a-b", 'HEADRACE_PLUGINS__LOAD "a-b": expected an import path'),
+        (
+            "HEADRACE_PLUGINS__OPTIONS__TRACIN__ENABLED",
+            "true",
+            "HEADRACE_PLUGINS__OPTIONS__TRACIN__ENABLED: there is no such plugin; did you mean tracing?",
+        ),
+    ],
+)
+def test_problems_name_the_variable(name: str, text: str, said: str) -> None:
+    (problem,) = refused({name: text}, plugins=("tracing",))
+    assert problem.startswith(said)
+
+
+def test_a_bad_value_in_the_file_is_reported_even_if_a_variable_wins() -> None:
+    (said,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
+    assert said.startswith('headrace.toml:5: log.level = "loud": ')
+
+
+def test_a_variable_does_not_hide_that_its_section_is_no_table() -> None:
+    (said,) = refused({"HEADRACE_LOG__LEVEL": "info"}, MINIMAL + "log = 5\n")
+    assert said == "headrace.toml:4: log = 5: expected a table: [log] and keys below it"
