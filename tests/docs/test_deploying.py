@@ -36,6 +36,8 @@ from testbed.tools import Tool, run_tool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.shared_cluster import FirstBroker
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
@@ -366,7 +368,7 @@ def test_the_environment_has_variables_of_opentelemetry() -> None:
 
 
 @pytest.fixture(scope="module")
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers) as running:
         yield running
 

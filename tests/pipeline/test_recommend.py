@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from click.testing import Result
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 PRODUCER, CONSUMER, PERCENTAGE, MUTATIONS, IDS = QuotaKey
 NO_LEAST = dict.fromkeys(QuotaKey, 0.001) | {PRODUCER: 1, CONSUMER: 1}
@@ -349,7 +350,7 @@ def test_the_commands_are_those_of_kafka_configs() -> None:
     assert len(commands) == 4
 
 
-def test_a_broker_takes_the_commands(kafka: KafkaCluster) -> None:
+def test_a_broker_takes_the_commands(kafka: FirstBroker) -> None:
     odd = {('o\'hara "x" $HOME\n', "--help"): {CONSUMER: (9.9e15, "so"), MUTATIONS: (2.1, "so")}}
     (command,) = as_kafka_configs(odd, kafka.bootstrap_servers)
     _, *arguments = shlex.split(command)
