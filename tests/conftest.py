@@ -61,8 +61,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> random.Random:
     """Random numbers that are others in each run. A failure prints the option that repeats them."""
-    seed = request.config.getoption("randomly_seed")
-    print(f"random samples: repeat them with -p randomly_seed={seed}")  # noqa: T201 - shown at a failure
+    seed = request.config.getoption("randomly_seed", 0)
+    print(f"random samples: repeat them with --randomly-seed={seed}")  # noqa: T201 - shown at a failure
     return random.Random(f"{seed} {request.node.name}")  # noqa: S311
 
 
