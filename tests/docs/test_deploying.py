@@ -422,6 +422,7 @@ def put_stubs(folder: Path) -> Path:
     return calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("text", [each for each in blocks("sh") if "kafka-" not in each])
 def test_every_command_runs(text: str, proxy: ProxyProcess, tmp_path: Path) -> None:
     calls = put_stubs(tmp_path)
@@ -486,6 +487,7 @@ def two_clients(address: tuple[str, int]) -> list[bool]:
     return [served for _, served in clients]
 
 
+@pytest.mark.exhaustive
 def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster) -> None:
     server = guarded.bootstrap_servers
     said = ""
