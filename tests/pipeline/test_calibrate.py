@@ -443,4 +443,4 @@ def test_an_output_that_cannot_be_written_is_told(plants: Path) -> None:
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
     status, said = run(*given, "--output", str(output))
     assert status == 1
-    assert "folder.toml: no such file or directory" in said
+    assert f"--output {output}: there is no folder {output.parent}" in said

@@ -416,6 +416,7 @@ def test_what_cannot_be_done_is_told(
 
 def test_a_bill_that_cannot_be_written_is_told(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
-    result = run(lake.root, "--prices", str(tmp_path / "prices.toml"), "--output", str(tmp_path / "no" / "bill.csv"))
+    (tmp_path / "bill.csv.draft").mkdir()
+    result = run(lake.root, "--prices", str(tmp_path / "prices.toml"), "--output", str(tmp_path / "bill.csv"))
     assert result.exit_code == 1
-    assert f"cannot write {tmp_path}/no/bill.csv: no such file or directory" in result.output
+    assert f"cannot write {tmp_path}/bill.csv: is a directory" in result.output
