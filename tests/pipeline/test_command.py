@@ -156,6 +156,7 @@ def test_jars_that_cannot_be_had_are_told_with_what_to_do(tmp_path: Path, monkey
 # --- spark-submit ---
 
 
+@pytest.mark.exhaustive
 def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, [record(NOON, sequence=0)]), "date", "hour")
     archive = tmp_path / "headrace-pipeline.zip"
