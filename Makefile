@@ -6,14 +6,20 @@ STAMP := .venv/.installed
 COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/test_librdkafka.py \
 	tests/clients/test_request_quota.py tests/clients/test_producer_id_quota.py tests/faults/test_limits.py
 
-.PHONY: help demo test lint types imports unit compiled soak bench clean
+# Two processes, and in each of them one cluster: tests that share fixtures stay together (tests/conftest.py).
+PARALLEL := -n 2 --dist loadgroup
+QUICK := -m "not soak and not exhaustive" --durations=25
+# Without a colour or a progress bar per process, since several run at the same time.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
+
+.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
-	@echo "make test    lint, types, import contracts and all tests; those of the proxy compiled, too, with a C compiler"
-	@echo "make lint | types | imports | unit    one of them alone"
-	@echo "make compiled    compile what is on the path of every request, and test that"
-	@echo "make soak    the long forms: soak, floods, fuzzing, kill storms"
+	@echo "make test    lint, types, import contracts and the quick form of all tests, in ten minutes"
+	@echo "make test-all    make test, the exhaustive and the long forms, and the compiled modules: hours"
+	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
+	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md says what each is for)"
 	@echo "make bench   the same work through each way in turn, 50 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
 
 $(STAMP): pyproject.toml constraints.txt
@@ -38,27 +44,46 @@ types: $(STAMP)
 imports: $(STAMP)
 	$(BIN)/lint-imports
 
-# The pipeline in a process of its own: py4j leaves its sockets to the garbage collector, which other tests would be
-# blamed for.
-unit: $(STAMP)
+checks: lint types imports
+
+test: $(STAMP)
+	@$(SIDE_BY_SIDE) checks pipeline-tests
+	@$(MAKE) --no-print-directory unit-tests
+
 ifdef TESTS
-	$(BIN)/pytest -m "not soak" $(TESTS)
+unit: $(STAMP)
+	$(BIN)/pytest $(QUICK) $(TESTS)
 else
-	$(BIN)/pytest -m "not soak" --ignore tests/pipeline
-	$(BIN)/pytest -m "not soak" tests/pipeline
+unit: unit-tests pipeline-tests
 endif
 
+unit-tests: $(STAMP)
+	$(BIN)/pytest $(QUICK) $(PARALLEL) --ignore tests/pipeline
+
+# In a process of its own: py4j leaves its sockets to the garbage collector, which other tests would be blamed for.
+pipeline-tests: $(STAMP)
+	$(BIN)/pytest $(QUICK) tests/pipeline
+
+test-all: test exhaustive soak
+	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
+	else echo "compiled modules: not built, not tested: there is no C compiler (cc); wheels are pure Python then"; fi
+
+# Whole matrices, and many examples for each property.
+exhaustive: $(STAMP)
+	$(BIN)/pytest -m "(exhaustive or hypothesis) and not soak" --hypothesis-profile=long --timeout 1200 --durations=25 \
+		$(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
+ifndef TESTS
+	$(BIN)/pytest -m "exhaustive and not soak" --timeout 1200 --durations=25 tests/pipeline
+endif
+
+# One after the other: they measure memory and rates.
+soak: $(STAMP)
+	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
+
+# One item after the other where no tests are named: the instructions of a request are counted, too.
 compiled: $(STAMP)
 	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
-		&& $(BIN)/pytest -m "not soak" $(or $(TESTS),$(COMPILED_TESTS))
-
-# Where there is no C compiler, wheels are pure Python, which `unit` has tested.
-test: lint types imports unit
-	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
-	else echo "compiled modules: not built, not tested: there is no C compiler (cc)"; fi
-
-soak: $(STAMP)
-	$(BIN)/pytest -m soak --timeout 3600 $(TESTS)
+		&& $(BIN)/pytest -m "not soak and not exhaustive" --durations=25 $(or $(TESTS),$(COMPILED_TESTS))
 
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench $(BENCH)

@@ -152,6 +152,20 @@ def tell_usage(found: Row) -> None:
         told(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
 
 
+def check_output(option: str, path: str | None) -> None:
+    """Check that `write_file` has a folder to write to, before a job starts Spark and works for minutes.
+
+    A path in another store (``s3a://…``) is not checked. Raises `OutputError`.
+    """
+    if path is None or "://" in path:
+        return
+    folder = Path(path).absolute().parent
+    if not folder.is_dir():
+        raise OutputError(f"{option} {path}: there is no folder {folder}; make it, or give another file")
+    if Path(path).is_dir():
+        raise OutputError(f"{option} {path} is a folder; give a file")
+
+
 def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
     """A text file, here or in any store (``s3a://…``), in one step: whoever sees it sees all of it.
 
@@ -176,6 +190,6 @@ def _fail(message: str) -> Any:
 
 
 __all__ = [
-    "CLUSTER", "LAKE", "day_options", "number_option", "pipeline", "settings_of", "spark_options", "tell_usage", "told",
-    "write_file",
+    "CLUSTER", "LAKE", "check_output", "day_options", "number_option", "pipeline", "settings_of", "spark_options",
+    "tell_usage", "told", "write_file",
 ]  # fmt: skip

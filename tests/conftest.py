@@ -1,4 +1,7 @@
-"""Real brokers for whoever asks: started with the first test that wants them, and shared by all.
+"""Real brokers for whoever asks, Hypothesis profiles, and which tests run in which tier and in which process.
+
+The brokers are started with the first test that wants them and shared by all. `docs/contributing.md` describes the
+tiers.
 
 ``HEADRACE_COMPILED=DIR`` tests what was installed there (``pip install --target DIR .``) instead of the tree: the same
 tests for the compiled modules (``make compiled``).
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import random
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,25 +23,64 @@ if installed := os.environ.get("HEADRACE_COMPILED"):
     os.environ |= {"PYTHONPATH": f"{installed}:{Path(__file__).parent.parent}", "PYTHONSAFEPATH": "1"}
 
 import pytest
+from hypothesis import settings
 
 from testbed.cluster import KafkaCluster
+from tests.shared_cluster import FirstBroker, shared_cluster
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+TESTS = Path(__file__).parent
+EXHAUSTIVE_FOLDERS = ("testbed",)
+EXHAUSTIVE_FIXTURES = {"kafka39", "front39", "quick39"}
+"""Tests that use one of them, by name or as a parameter, run in ``make test-all`` only."""
+ONE_PROCESS = {"clients", "pipeline"}
+"""Folders whose tests share so much that they stay in one process."""
 
-@pytest.fixture(scope="session")
-def kafka() -> Iterator[KafkaCluster]:
-    """One broker of Kafka 4.3.1. Shared: use topics, groups and users of your own, and leave it running."""
-    with KafkaCluster() as cluster:
-        yield cluster
+# `make test` takes the first, `make test-all` the second (``--hypothesis-profile=long``).
+settings.register_profile("quick", max_examples=25, deadline=None)
+settings.register_profile("long", max_examples=500, deadline=None)
+settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what is exhaustive by its place, and keep in one process what shares a module's or a cluster's fixtures."""
+    for item in items:
+        folder = item.path.relative_to(TESTS).parts[0]
+        fixtures = set(getattr(item, "fixturenames", ()))
+        parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        used = fixtures | {value for value in parameters if isinstance(value, str)}
+        if folder in EXHAUSTIVE_FOLDERS or used & EXHAUSTIVE_FIXTURES:
+            item.add_marker("exhaustive")
+        group = folder if folder in ONE_PROCESS else "kafka" if "kafka3" in fixtures else str(item.path)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
+@pytest.fixture
+def rng(request: pytest.FixtureRequest) -> random.Random:
+    """Random numbers that are others in each run. A failure prints the option that repeats them."""
+    seed = request.config.getoption("randomly_seed", 0)
+    print(f"random samples: repeat them with --randomly-seed={seed}")  # noqa: T201 - shown at a failure
+    return random.Random(f"{seed} {request.node.name}")  # noqa: S311
 
 
 @pytest.fixture(scope="session")
 def kafka3() -> Iterator[KafkaCluster]:
-    """Three brokers of Kafka 4.3.1. Shared, see `kafka`; tests that kill or move brokers start their own cluster."""
-    with KafkaCluster(brokers=3) as cluster:
+    """Three brokers of Kafka 4.3.1, see `tests.shared_cluster`.
+
+    Shared: use topics, groups and users of your own, and leave it running; tests that kill or move brokers start their
+    own cluster.
+    """
+    with shared_cluster() as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def kafka(kafka3: KafkaCluster) -> FirstBroker:
+    """Broker 0 of `kafka3`, for tests that talk to one broker."""
+    return FirstBroker(kafka3)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from pipeline import schemas
 from pipeline.calibrate import Method, calibrate, samples, span_of, taken_of
-from pipeline.cli import CLUSTER, LAKE, number_option, spark_options, told, write_file
+from pipeline.cli import CLUSTER, LAKE, check_output, number_option, spark_options, told, write_file
 from pipeline.errors import InputError
 from pipeline.jmx_truth import HOW, read_jmx
 from pipeline.lake import Lake
@@ -91,6 +91,7 @@ def command(
     """
     if not truths:
         raise click.UsageError(NO_TRUTH)
+    check_output("--output", output)
     how = Method(**method)
     kept = _in_force(against)
     session = start_session("calibrate", spark)

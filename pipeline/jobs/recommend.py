@@ -11,6 +11,7 @@ from pipeline import schemas
 from pipeline.cli import (
     CLUSTER,
     LAKE,
+    check_output,
     day_options,
     number_option,
     settings_of,
@@ -129,6 +130,8 @@ def command(
         default=not no_default,
         **factors,
     )
+    check_output("--toml", toml)
+    check_output("--commands", commands)
     tables = Lake(start_session("recommend", spark), lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
     tell_usage(what)

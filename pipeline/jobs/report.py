@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pipeline import schemas
-from pipeline.cli import LAKE, day_options, spark_options, told, write_file
-from pipeline.errors import InputError, OutputError
+from pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
+from pipeline.errors import InputError
 from pipeline.lake import Lake, exists
 from pipeline.report import TITLE, Days, report
 from pipeline.session import start_session
@@ -45,9 +44,7 @@ def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, 
     put into the lake; and how complete the records are. A table that is not there is a sentence that says which job
     makes it. Days and times are UTC. A file that is there is replaced.
     """
-    folder = Path(output).absolute().parent
-    if "://" not in output and not folder.is_dir():  # said before minutes of work, not after them
-        raise OutputError(f"--output {output}: there is no folder {folder}; make it, or give another file")
+    check_output("--output", output)
     session = start_session("report", spark)
     if not exists(session, lake):
         raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest makes it")

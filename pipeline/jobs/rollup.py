@@ -12,7 +12,7 @@ import click
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
-from pipeline.cli import LAKE, day_options, spark_options, told, write_file
+from pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
 from pipeline.lake import Lake, of_days, read_text
 from pipeline.prices import read_prices
 from pipeline.rollup import Period, bill, by_day, by_hour, read_teams
@@ -62,6 +62,7 @@ def command(
     """
     if output is not None and prices is None:
         raise click.UsageError("--output is where the bill goes, and without --prices there is none")
+    check_output("--output", output)
     sheet = None if prices is None else read_prices(prices)
     tables = Lake(start_session("rollup", spark), lake)
     _roll_up(tables, first, last, teams)

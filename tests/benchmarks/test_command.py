@@ -13,6 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_quick_run_measures_each_way(tmp_path: Path) -> None:
     asked = ["--quick", "--work", "latency,idle,connect", "--way", "direct,headrace-quotas", "--output", str(tmp_path)]

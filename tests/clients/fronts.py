@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from testbed.cluster import KafkaCluster
     from testbed.proxy_process import ProxyProcess
+    from tests.shared_cluster import FirstBroker
 
 T = TypeVar("T")
 
@@ -51,7 +52,7 @@ class Coordinates(enum.IntEnum):
 class Front:
     """What clients see: one proxy, and behind it one cluster of one version."""
 
-    cluster: KafkaCluster
+    cluster: KafkaCluster | FirstBroker
     proxy: ProxyProcess
 
     @property

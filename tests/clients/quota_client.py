@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from proxy.wire.walker import Message
     from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
 ROUNDING_MS: Final = 2
 """The proxy takes its clock in whole milliseconds, once when it charges and once when it answers."""
@@ -119,7 +120,7 @@ class QuotaClient(WireConnection):
 
 
 @contextlib.contextmanager
-def quota_front(cluster: KafkaCluster, config: str, listener: str = MAIN_LISTENER) -> Iterator[Front]:
+def quota_front(cluster: KafkaCluster | FirstBroker, config: str, listener: str = MAIN_LISTENER) -> Iterator[Front]:
     """A proxy with quotas in front of a cluster, by the listener of that name. At the end, it must have logged no error
     and no plugin's failure."""
     with ProxyProcess(cluster.addresses(listener), config=config) as proxy:
@@ -149,9 +150,10 @@ def is_muted_for(owed_ms: float, charged: Answer, later: Answer) -> bool:
 class Behind:
     """The broker itself, without a proxy: what there is, and what shall be there unseen by any quota."""
 
-    def __init__(self, cluster: KafkaCluster) -> None:
+    def __init__(self, cluster: KafkaCluster | FirstBroker) -> None:
         broker = cluster.brokers[0]
         self._address = (broker.host, broker.port)
+        self._node_id = broker.node_id
 
     def ask(self, api_key: ApiKey, version: int, message: Message) -> Message:
         """One request over a connection of its own."""
@@ -169,7 +171,15 @@ class Behind:
 
     def makes(self, *topics: tuple[str, int]) -> None:
         """Create topics and wait until the broker knows and leads all of their partitions."""
-        rows = [{"name": name, "num_partitions": count, "replication_factor": 1} for name, count in topics]
+        rows = [
+            {
+                "name": name,
+                "num_partitions": -1,
+                "replication_factor": -1,
+                "assignments": [{"partition_index": each, "broker_ids": [self._node_id]} for each in range(count)],
+            }
+            for name, count in topics
+        ]
         reply = self.ask(ApiKey.CREATE_TOPICS, _CREATE_TOPICS, {"topics": rows, "timeout_ms": 30_000})
         assert [row["error_code"] for row in reply["topics"]] == [0] * len(rows)
         for name, count in topics:

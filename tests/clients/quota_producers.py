@@ -1,36 +1,21 @@
-"""What the tests of ``producer_ids_rate`` share: a cluster with many users, and Produce requests of any producer id."""
+"""What the tests of ``producer_ids_rate`` share: log-ins, and Produce requests of any producer id."""
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 
 from quota_callbacks.api_keys import ApiKey
-from testbed.cluster import KafkaCluster
-from testbed.properties import Listener, plain_jaas
 from tests.clients.quota_client import QuotaClient
+from tests.shared_cluster import PRODUCERS_SECRET
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from tests.clients.fronts import Front
     from tests.clients.quota_client import Answer
 
-LISTENER: Final = "CLIENTS"
-PASSWORD: Final = "correct-horse"
 _PRODUCE: Final = 9
-
-
-@contextlib.contextmanager
-def cluster_of_users(*users: str) -> Iterator[KafkaCluster]:
-    """One broker of Kafka 4.3.1, with a listener where these users log in."""
-    jaas = {"PLAIN": plain_jaas(dict.fromkeys(users, PASSWORD))}
-    listener = Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl=jaas)
-    with KafkaCluster(listeners=[listener]) as running:
-        yield running
 
 
 def librdkafka_login(user: str) -> dict[str, Any]:
@@ -39,7 +24,7 @@ def librdkafka_login(user: str) -> dict[str, Any]:
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
         "sasl.username": user,
-        "sasl.password": PASSWORD,
+        "sasl.password": PRODUCERS_SECRET,
     }
 
 
@@ -49,7 +34,7 @@ def java_login(user: str) -> dict[str, Any]:
     return {
         "security_protocol": "SASL_PLAINTEXT",
         "sasl_mechanism": "PLAIN",
-        "sasl_jaas_config": f'{module} required username="{user}" password="{PASSWORD}";',
+        "sasl_jaas_config": f'{module} required username="{user}" password="{PRODUCERS_SECRET}";',
     }
 
 
@@ -61,7 +46,7 @@ class RawProducer(QuotaClient):
         self._topic = topic
         if user is not None:
             self.ask(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": "PLAIN"})
-            token = f"\0{user}\0{PASSWORD}".encode()
+            token = f"\0{user}\0{PRODUCERS_SECRET}".encode()
             assert self.ask(ApiKey.SASL_AUTHENTICATE, 2, {"auth_bytes": token})["error_code"] == 0
 
     def produces(self, *producer_ids: int, sequence: int = 0) -> Answer:

@@ -14,17 +14,16 @@ from tests.clients.java_clients import JavaClients
 from tests.clients.quota_client import Answer, Behind, is_muted_for, may_be_told, quota_front
 from tests.clients.quota_java import longest_throttle_ms
 from tests.clients.quota_producers import (
-    LISTENER,
     RawProducer,
-    cluster_of_users,
     java_login,
     librdkafka_login,
 )
+from tests.shared_cluster import LISTENER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
 NEWEST: Final = "4.4.0"
 IDS: Final = 2
@@ -46,36 +45,29 @@ entity = {{ user = "unheard" }}
 producer_ids_rate = 1
 longest_throttle = "{SHORTENED_MS}ms"
 """
-USERS: Final = ("java", "librdkafka", "both", "raw", "many", "shortened", "unheard", "bystander")
 
 _ids = itertools.count(1_000_000)
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    with cluster_of_users(*USERS) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def secured(cluster: KafkaCluster) -> Iterator[Front]:
+def secured(kafka: FirstBroker) -> Iterator[Front]:
     """Each user has a bucket of its own."""
-    with quota_front(cluster, QUOTAS, LISTENER) as front:
+    with quota_front(kafka, QUOTAS, LISTENER) as front:
         yield front
 
 
 @pytest.fixture(scope="module")
-def open_to_all(cluster: KafkaCluster) -> Iterator[Front]:
+def open_to_all(kafka: FirstBroker) -> Iterator[Front]:
     """Nobody logs in."""
-    with quota_front(cluster, QUOTAS) as front:
+    with quota_front(kafka, QUOTAS) as front:
         yield front
 
 
 @pytest.fixture(scope="module")
-def topic(cluster: KafkaCluster) -> str:
+def topic(kafka: FirstBroker) -> str:
     """It has a partition for each id that one request brings."""
     name = unique("producer-ids")
-    Behind(cluster).makes((name, 4))
+    Behind(kafka).makes((name, 4))
     return name
 
 

@@ -25,8 +25,8 @@ from tests.clients.quota_java import longest_throttle_ms
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
     from tests.clients.quota_client import Answer
+    from tests.shared_cluster import FirstBroker
 
 NEWEST: Final = "4.4.0"
 LONGEST_MS: Final = 200
@@ -74,13 +74,13 @@ request_percentage = 10000
 
 
 @pytest.fixture(scope="module")
-def limited(kafka: KafkaCluster) -> Iterator[Front]:
+def limited(kafka: FirstBroker) -> Iterator[Front]:
     with quota_front(kafka, SHORTENED) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def topic(kafka: KafkaCluster) -> str:
+def topic(kafka: FirstBroker) -> str:
     name = unique("request-quota")
     Behind(kafka).makes((name, 1))
     return name

@@ -36,6 +36,8 @@ from testbed.tools import Tool, run_tool
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tests.shared_cluster import FirstBroker
+
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
 PAGE = (ROOT / "docs" / "deploying.md").read_text(encoding="utf-8")
@@ -366,7 +368,7 @@ def test_the_environment_has_variables_of_opentelemetry() -> None:
 
 
 @pytest.fixture(scope="module")
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers) as running:
         yield running
 
@@ -420,6 +422,7 @@ def put_stubs(folder: Path) -> Path:
     return calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("text", [each for each in blocks("sh") if "kafka-" not in each])
 def test_every_command_runs(text: str, proxy: ProxyProcess, tmp_path: Path) -> None:
     calls = put_stubs(tmp_path)
@@ -484,6 +487,7 @@ def two_clients(address: tuple[str, int]) -> list[bool]:
     return [served for _, served in clients]
 
 
+@pytest.mark.exhaustive
 def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster) -> None:
     server = guarded.bootstrap_servers
     said = ""

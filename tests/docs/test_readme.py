@@ -15,7 +15,7 @@ from testbed.proxy_process import ProxyProcess
 from testbed.tools import Tool, run_tool
 
 if TYPE_CHECKING:
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -40,7 +40,7 @@ def test_there_is_a_test_for_each_block() -> None:
     assert (len(blocks("python")), len(blocks("toml"))) == (1, 1)
 
 
-def test_a_first_use_in_front_of_a_cluster(kafka: KafkaCluster) -> None:
+def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
     """``run`` without a file, the Python client, and the switch."""
     asked = command("run")
     assert asked[1:6:2] == ["--bootstrap-servers", "--listen", "--advertised-host"]

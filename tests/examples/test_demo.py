@@ -16,6 +16,7 @@ LIMITED = re.compile(
 )
 
 
+@pytest.mark.exhaustive
 def test_a_run_without_a_terminal() -> None:
     with DemoProcess("--seconds", "24") as demo:
         demo.wait_for(" of 24 s")
@@ -44,6 +45,7 @@ def test_a_run_without_a_terminal() -> None:
         )
 
 
+@pytest.mark.exhaustive
 def test_the_live_table_on_a_terminal_and_a_typed_interrupt() -> None:
     with DemoProcess("--seconds", "60", terminal=True) as demo:
         demo.wait_for(" of 60 s")
@@ -76,6 +78,7 @@ def test_keep_prints_the_addresses_and_ends_on_an_interrupt() -> None:
         assert demo.left == []
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_while_the_brokers_start() -> None:
     with DemoProcess("--seconds", "24") as demo:
         demo.wait_for("starting 3 brokers")

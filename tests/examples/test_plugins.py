@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from examples import quota_per_topic, team_quotas
 from examples.quota_per_topic import QuotaPerTopic
@@ -23,11 +23,13 @@ from tests.faults.conftest import leads
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.proxy.playbook import open_book, read_reply, reply, request
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 PRODUCE = ApiKey.PRODUCE
 TEAMS = {"teams": {"blue": {"members": ["alice", "bob"], "producer_byte_rate": 1000}}}
@@ -120,11 +122,11 @@ def test_what_the_docstring_shows_is_taken(module: Any) -> None:
         ),
     ],
 )
-def test_the_real_proxy_enforces_them(kafka: KafkaCluster, name: str, options: str, entity: str) -> None:
+def test_the_real_proxy_enforces_them(kafka: FirstBroker, name: str, options: str, entity: str) -> None:
     config = f'[plugins]\nload = ["{name}"]\n[plugins.options."{name}"]\n{options}\n'
     client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     if "orders" not in client.list_topics().topics:
-        client.create_topics([NewTopic("orders", 1, 1)])["orders"].result(30)
+        client.create_topics([new_topic("orders")])["orders"].result(30)
         wait_until(lambda: leads(client, "orders"), "the broker leads the topic")
     body = messages.produce_body("orders", messages.batch(bytes(30_000)))
     with ProxyProcess(kafka.bootstrap_servers, config=config) as proxy, RawClient(proxy.port) as raw:

@@ -7,24 +7,25 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from tests.faults.waiting import wait_until
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
 TIMEOUT_S = 30.0
 
 
 @pytest.fixture
-def topic(kafka: KafkaCluster) -> Iterator[str]:
+def topic(kafka: FirstBroker) -> Iterator[str]:
     """A topic of one partition at the shared broker, deleted afterwards."""
     name = f"faults-{uuid.uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    client.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+    client.create_topics([new_topic(name)])[name].result(TIMEOUT_S)
     wait_until(lambda: leads(client, name), "the broker leads the topic that it has just made")
     yield name
     client.delete_topics([name])[name].result(TIMEOUT_S)

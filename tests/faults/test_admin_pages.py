@@ -22,13 +22,14 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 MUTED = '[[quotas]]\nentity = { client-id = "muted" }\nproducer_byte_rate = 100\n'
 
 
 @pytest.fixture
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers, config=MUTED, arguments=JSON_LOG) as process:
         process.wait_for_log("brokers changed")
         yield process

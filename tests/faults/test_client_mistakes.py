@@ -20,7 +20,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 MAX_FRAME_BYTES = 1 << 20
 INT32_MAX = 2**31 - 1
@@ -38,7 +39,7 @@ producer_byte_rate = 100
 
 
 @pytest.fixture(scope="module")
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, arguments=JSON_LOG) as process:
         yield process
         assert_no_traceback(process)
@@ -273,7 +274,7 @@ def test_an_orderly_end_is_not_logged(proxy: ProxyProcess, bystander: Bystander)
     assert lines_of(proxy, silent.name) == []
 
 
-def test_what_was_sent_before_an_orderly_end_is_handed_on(proxy: ProxyProcess, kafka: KafkaCluster, topic: str) -> None:
+def test_what_was_sent_before_an_orderly_end_is_handed_on(proxy: ProxyProcess, kafka: FirstBroker, topic: str) -> None:
     """A producer with acks=0 gets no replies, so it may leave as soon as it has sent."""
     count = 200
     records = messages.produce_body(topic, messages.batch(bytes(20_000)), acks=0)
@@ -324,7 +325,7 @@ def test_a_connection_that_says_nothing_costs_no_upstream_connection(proxy: Prox
 
 
 @pytest.fixture
-def text_proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def text_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """With the log for people, which is the default."""
     with ProxyProcess(kafka.bootstrap_servers) as process:
         yield process

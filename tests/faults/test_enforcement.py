@@ -18,7 +18,8 @@ from tests.faults.raw_client import RawClient
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 BATCH = messages.batch(bytes(100_000))
 LONG_MS = 60_000
@@ -30,7 +31,7 @@ QUOTA = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 
 
 
 @pytest.fixture
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers, config=QUOTA, arguments=JSON_LOG) as process:
         yield process
         assert_no_traceback(process)
@@ -82,14 +83,14 @@ def test_the_switch_says_where_it_found_nobody(unused_port: Callable[[], int]) -
 
 
 @contextlib.contextmanager
-def exempting(kafka: KafkaCluster, setting: str) -> Iterator[ProxyProcess]:
+def exempting(kafka: FirstBroker, setting: str) -> Iterator[ProxyProcess]:
     config = f"[enforcement]\n{setting}\n\n{QUOTA}"
     with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG) as process:
         yield process
         assert_no_traceback(process)
 
 
-def test_an_exempt_client_id_is_not_held(kafka: KafkaCluster, topic: str) -> None:
+def test_an_exempt_client_id_is_not_held(kafka: FirstBroker, topic: str) -> None:
     with (
         exempting(kafka, 'exempt_client_ids = ["night-shift"]') as proxy,
         RawClient(proxy.port, client_id="night-shift") as exempt,
@@ -99,7 +100,7 @@ def test_an_exempt_client_id_is_not_held(kafka: KafkaCluster, topic: str) -> Non
         assert [produce(exempt, topic) for _ in range(3)] == [0, 0, 0]
 
 
-def test_an_exempt_user_is_not_held(kafka: KafkaCluster, topic: str) -> None:
+def test_an_exempt_user_is_not_held(kafka: FirstBroker, topic: str) -> None:
     with (
         exempting(kafka, 'exempt_users = ["ANONYMOUS"]') as proxy,
         RawClient(proxy.port) as client,
@@ -107,7 +108,7 @@ def test_an_exempt_user_is_not_held(kafka: KafkaCluster, topic: str) -> None:
         assert [produce(client, topic) for _ in range(3)] == [0, 0, 0]
 
 
-def test_it_can_be_off_from_the_start(kafka: KafkaCluster, topic: str) -> None:
+def test_it_can_be_off_from_the_start(kafka: FirstBroker, topic: str) -> None:
     with exempting(kafka, "enabled = false") as proxy, RawClient(proxy.port) as client:
         assert produce(client, topic) == 0
         assert headrace("enforcement", "on", "--admin", proxy.admin).returncode == 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tests.faults.fake_broker import Asked, Conversation
 
-SHORT_S = 6.0
+SHORT_S = 3.0
 ROUND_S = 20.0
 ROUNDS = 9
 """Each has a proxy of its own: connections to one are told apart by their ports, of which there are 28,000."""

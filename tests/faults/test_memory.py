@@ -26,7 +26,8 @@ from tests.faults.waiting import wait_until, wait_until_steady
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 MIB = 2**20
 PROMISED_BYTES = 64 * MIB
@@ -84,7 +85,7 @@ def watched_proxy(bootstrap_servers: str, config: str = "") -> Iterator[tuple[Pr
         assert_no_traceback(proxy)
 
 
-def fill(kafka: KafkaCluster, topic: str, size: int) -> None:
+def fill(kafka: FirstBroker, topic: str, size: int) -> None:
     batch = messages.batch(bytes(950_000))
     body = messages.produce_body(topic, batch, acks=1)
     with RawClient(int(kafka.bootstrap_servers.rsplit(":", 1)[1])) as client:
@@ -120,7 +121,7 @@ def id_of(client: RawClient, topic: str) -> object:
     return found["topic_id"]
 
 
-def assert_flat_while_consumers_stop_reading(kafka: KafkaCluster, topic: str, topic_bytes: int) -> None:
+def assert_flat_while_consumers_stop_reading(kafka: FirstBroker, topic: str, topic_bytes: int) -> None:
     fill(kafka, topic, topic_bytes)
     count = WAITING_BYTES // LARGEST_FETCH_BYTES + 1
     with watched_proxy(kafka.bootstrap_servers) as (proxy, watch), contextlib.ExitStack() as stack:
@@ -143,12 +144,12 @@ def assert_flat_while_consumers_stop_reading(kafka: KafkaCluster, topic: str, to
         watch.assert_within_promise()
 
 
-def test_consumers_that_stop_reading_do_not_grow_the_proxy(kafka: KafkaCluster, topic: str) -> None:
+def test_consumers_that_stop_reading_do_not_grow_the_proxy(kafka: FirstBroker, topic: str) -> None:
     assert_flat_while_consumers_stop_reading(kafka, topic, 256 * MIB)
 
 
 @pytest.mark.soak
-def test_consumers_that_stop_reading_a_topic_of_2_gib_do_not_grow_the_proxy(kafka: KafkaCluster, topic: str) -> None:
+def test_consumers_that_stop_reading_a_topic_of_2_gib_do_not_grow_the_proxy(kafka: FirstBroker, topic: str) -> None:
     assert_flat_while_consumers_stop_reading(kafka, topic, 2048 * MIB)
 
 

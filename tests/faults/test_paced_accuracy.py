@@ -25,7 +25,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 LIMIT: Final = 2 * 2**20
 REQUEST_BYTES: Final = 64 * 2**10
@@ -59,7 +60,7 @@ def paced(limit: float, *client_ids: str, burst_s: float = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def shared_proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def shared_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """Without quotas: each test reloads those of its own client ids."""
     with ProxyProcess(kafka.bootstrap_servers, arguments=JSON_LOG) as process:
         process.wait_for_log("brokers changed")

@@ -186,6 +186,7 @@ and a proxy on two cores: on a busy machine single runs were up to 0.14 apart. M
 """
 
 
+@pytest.mark.exhaustive
 def test_the_proxy_lets_through_what_a_broker_does() -> None:
     assert_alike(measured(SHORT_RUN, list(CLIENTS)), SHORT_TOLERANCE)
 

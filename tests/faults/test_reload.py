@@ -17,7 +17,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 BATCH = messages.batch(bytes(50_000))
 CHANGED = "configuration changed"
@@ -28,7 +29,7 @@ def quota(rate: str) -> str:
 
 
 @pytest.fixture
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with ProxyProcess(kafka.bootstrap_servers, arguments=JSON_LOG) as process:
         process.wait_for_log("brokers changed")
         yield process

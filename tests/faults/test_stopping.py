@@ -23,7 +23,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 EXIT_TIMEOUT_S = 15.0
 LONGER_THAN_ANY_TEST = '[shutdown]\ndrain_timeout = "10m"\n'
@@ -86,7 +87,7 @@ def test_what_is_in_flight_is_answered_and_nothing_else_begins(broker: HoldingBr
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 
 
-def test_a_long_poll_is_answered(kafka: KafkaCluster, topic: str) -> None:
+def test_a_long_poll_is_answered(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy, RawClient(proxy.port) as client:
         client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body(topic, max_wait_ms=3000))
         wait_until(lambda: series(proxy, "headrace_requests_in_flight") == 1, "the fetch is in flight")
@@ -99,7 +100,7 @@ def test_a_long_poll_is_answered(kafka: KafkaCluster, topic: str) -> None:
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 
 
-def test_a_request_that_is_half_sent_is_finished(kafka: KafkaCluster, topic: str) -> None:
+def test_a_request_that_is_half_sent_is_finished(kafka: FirstBroker, topic: str) -> None:
     body = messages.produce_body(topic, messages.batch(bytes(300_000)))
     data = messages.request(messages.PRODUCE, messages.PRODUCE_VERSION, 1, body)
     with proxy_of(kafka.bootstrap_servers) as proxy, RawClient(proxy.port) as client:
@@ -113,7 +114,7 @@ def test_a_request_that_is_half_sent_is_finished(kafka: KafkaCluster, topic: str
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 
 
-def test_a_reply_that_is_larger_than_all_buffers_is_handed_over_whole(kafka: KafkaCluster, topic: str) -> None:
+def test_a_reply_that_is_larger_than_all_buffers_is_handed_over_whole(kafka: FirstBroker, topic: str) -> None:
     batch = messages.batch(bytes(900_000))
     with RawClient(int(kafka.bootstrap_servers.rsplit(":", 1)[1])) as producer:
         for _ in range(40):
@@ -131,7 +132,7 @@ def test_a_reply_that_is_larger_than_all_buffers_is_handed_over_whole(kafka: Kaf
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 
 
-def test_a_muted_client_does_not_hold_up_the_stop(kafka: KafkaCluster, topic: str) -> None:
+def test_a_muted_client_does_not_hold_up_the_stop(kafka: FirstBroker, topic: str) -> None:
     body = messages.produce_body(topic, messages.batch(bytes(100_000)))
     with (
         proxy_of(kafka.bootstrap_servers, LONGER_THAN_ANY_TEST + MUTED) as proxy,
@@ -156,7 +157,7 @@ def test_drain_timeout_is_the_longest_it_takes(broker: HoldingBroker, drain_time
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 
 
-def test_a_client_that_does_not_take_its_reply_is_cut_after_drain_timeout(kafka: KafkaCluster, topic: str) -> None:
+def test_a_client_that_does_not_take_its_reply_is_cut_after_drain_timeout(kafka: FirstBroker, topic: str) -> None:
     batch = messages.batch(bytes(900_000))
     with RawClient(int(kafka.bootstrap_servers.rsplit(":", 1)[1])) as producer:
         for _ in range(40):

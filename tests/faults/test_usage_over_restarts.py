@@ -17,7 +17,8 @@ from tests.faults.waiting import wait_until
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 OVERDRAWN = 1_000_000
 LIMIT = 1000
@@ -46,9 +47,7 @@ def saved(file: Path) -> bool:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
-def test_the_debt_is_there_after_a_restart(
-    kafka: KafkaCluster, topic: str, tmp_path: Path, end: signal.Signals
-) -> None:
+def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
     file = tmp_path / "usage.sqlite"
     with ProxyProcess(kafka.bootstrap_servers, config=config(file), arguments=JSON_LOG) as proxy:
         before_ms = produce(proxy, topic, OVERDRAWN)
@@ -65,7 +64,7 @@ def test_the_debt_is_there_after_a_restart(
         assert_no_traceback(proxy)
 
 
-def test_without_a_file_a_restart_forgets(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+def test_without_a_file_a_restart_forgets(kafka: FirstBroker, topic: str, tmp_path: Path) -> None:
     text = config(tmp_path / "unused").replace("file =", "#file =")
     for _ in range(2):
         with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
@@ -73,7 +72,7 @@ def test_without_a_file_a_restart_forgets(kafka: KafkaCluster, topic: str, tmp_p
             assert produce(proxy, topic, OVERDRAWN) > 100_000
 
 
-def test_a_file_that_another_proxy_has_stops_the_start(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_file_that_another_proxy_has_stops_the_start(kafka: FirstBroker, tmp_path: Path) -> None:
     file = tmp_path / "usage.sqlite"
     said = r"quota\.state\.file: cannot use .*another process has it"
     with ProxyProcess(kafka.bootstrap_servers, config=config(file)), pytest.raises(TestbedError, match=said):

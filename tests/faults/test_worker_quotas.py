@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 CROWD: Final = 30
 """Connections; the chance that one of two workers has none is 2 in 2**30."""
@@ -48,7 +49,7 @@ def quota(client_id: str, limit: int, more: str = "") -> str:
 
 
 @contextlib.contextmanager
-def proxy_of(kafka: KafkaCluster, config: str, workers: int = 2) -> Iterator[ProxyProcess]:
+def proxy_of(kafka: FirstBroker, config: str, workers: int = 2) -> Iterator[ProxyProcess]:
     config = f"workers = {workers}\n{config}"
     with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG) as proxy:
         yield proxy
@@ -76,7 +77,7 @@ def both_have_some(proxy: ProxyProcess) -> bool:
     return all(series(proxy, f'headrace_worker_connections{{worker="{number}"}}') > 0 for number in (0, 1))
 
 
-def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: KafkaCluster, topic: str) -> None:
+def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: FirstBroker, topic: str) -> None:
     throttled = []
     for workers in (1, 2):
         with proxy_of(kafka, WINDOW + quota("greedy", LIMIT), workers) as proxy, crowd(proxy) as clients:
@@ -92,7 +93,7 @@ def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: KafkaCluste
     assert False in throttled[1]
 
 
-def test_paced_connections_of_two_workers_get_the_limit_together(kafka: KafkaCluster, topic: str) -> None:
+def test_paced_connections_of_two_workers_get_the_limit_together(kafka: FirstBroker, topic: str) -> None:
     def group(name: str, count: int) -> Group:
         work = Produce(topic, PACED_REQUEST_BYTES, name)
         return Group(client_id=name, port=proxy.broker_port(0), connections=count, work=work)
@@ -112,7 +113,7 @@ def test_paced_connections_of_two_workers_get_the_limit_together(kafka: KafkaClu
         assert_no_traceback(proxy)
 
 
-def test_what_a_worker_has_charged_outlives_it(kafka: KafkaCluster, topic: str) -> None:
+def test_what_a_worker_has_charged_outlives_it(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka, WINDOW + quota("greedy", LIMIT)) as proxy:
         with crowd(proxy) as clients:
             before_ms = produce(clients[0], topic, OVERDRAWN)
@@ -130,9 +131,7 @@ def replaced(proxy: ProxyProcess) -> int:
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
-def test_the_debt_is_there_after_a_restart(
-    kafka: KafkaCluster, topic: str, tmp_path: Path, end: signal.Signals
-) -> None:
+def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
     file = tmp_path / "usage.sqlite"
     config = f'[quota.state]\nfile = "{file}"\ninterval = "1s"\n{WINDOW}{quota("greedy", LIMIT)}'
     with proxy_of(kafka, config) as proxy:

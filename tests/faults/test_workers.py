@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 CROWD = 40
 """Connections; the chance that the system gives all to one of two workers is 2 in 2**40."""
@@ -66,7 +67,7 @@ def in_flight() -> Iterator[tuple[HoldingBroker, ProxyProcess, list[RawClient]]]
 
 
 @pytest.fixture
-def proxy(kafka: KafkaCluster) -> Iterator[ProxyProcess]:
+def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     with proxy_of(kafka.bootstrap_servers) as process:
         yield process
 
@@ -159,7 +160,7 @@ def test_an_invalid_file_is_refused_once_and_by_all(proxy: ProxyProcess) -> None
     assert len(proxy.worker_pids) == 2
 
 
-def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: KafkaCluster, topic: str) -> None:
+def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers, SLOW) as proxy:
         with crowd(proxy.port) as clients:
             assert min(produce(client, topic) for client in clients) > LONG_MS
@@ -184,7 +185,7 @@ def switch(proxy: ProxyProcess, state: str) -> None:
     assert done.stdout == f"enforcement is {state}\n", done.stderr
 
 
-def test_why_tells_what_all_workers_decided_newest_first(kafka: KafkaCluster, topic: str) -> None:
+def test_why_tells_what_all_workers_decided_newest_first(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers, SLOW) as proxy, crowd(proxy.port) as clients:
         for client in clients:
             produce(client, topic)
@@ -201,7 +202,7 @@ def test_why_tells_what_all_workers_decided_newest_first(kafka: KafkaCluster, to
         assert clients[-1].name in said[-1]
 
 
-def test_the_limit_of_connections_holds_for_all_together(kafka: KafkaCluster) -> None:
+def test_the_limit_of_connections_holds_for_all_together(kafka: FirstBroker) -> None:
     limits = "[limits]\nmax_connections = 20\nmax_connections_per_ip = 8\n"
     with proxy_of(kafka.bootstrap_servers, limits) as proxy, contextlib.ExitStack() as stack:
         kept = []
@@ -240,7 +241,7 @@ def test_a_worker_that_is_killed_takes_its_own_connections_and_no_others(proxy: 
             assert min(of_workers(proxy, "connections")) > 0
 
 
-def test_clients_go_on_when_workers_are_killed_under_load(kafka: KafkaCluster, topic: str) -> None:
+def test_clients_go_on_when_workers_are_killed_under_load(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy:
         servers = proxy.bootstrap_servers
         with SteadyProducer(servers, topic, 1) as producer, SteadyGroup(servers, topic) as consumer:
@@ -291,7 +292,7 @@ def test_a_worker_that_hangs_is_told_of_and_does_what_it_was_told_when_it_can(pr
 
 
 @pytest.mark.soak
-def test_a_worker_that_hangs_is_killed_behind_the_drain(kafka: KafkaCluster) -> None:
+def test_a_worker_that_hangs_is_killed_behind_the_drain(kafka: FirstBroker) -> None:
     with proxy_of(kafka.bootstrap_servers, '[shutdown]\ndrain_timeout = "0s"\n') as proxy:
         hanging = proxy.worker_pids[0]
         os.kill(hanging, signal.SIGSTOP)
@@ -316,7 +317,7 @@ def configure(context):
 """
 
 
-def test_a_worker_that_cannot_start_again_is_tried_again_and_says_why(kafka: KafkaCluster, tmp_path: Path) -> None:
+def test_a_worker_that_cannot_start_again_is_tried_again_and_says_why(kafka: FirstBroker, tmp_path: Path) -> None:
     (tmp_path / "breakable.py").write_text(BREAKABLE)
     broken = tmp_path / "broken"
     config = f'{TWO}[plugins]\nload = ["breakable"]\n[plugins.options.breakable]\nfile = "{broken}"\n'
@@ -342,7 +343,7 @@ def test_a_worker_that_cannot_start_again_is_tried_again_and_says_why(kafka: Kaf
 # --- the end of the supervisor ---
 
 
-def test_workers_end_with_a_supervisor_that_is_killed(kafka: KafkaCluster) -> None:
+def test_workers_end_with_a_supervisor_that_is_killed(kafka: FirstBroker) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy, crowd(proxy.port) as clients:
         family = psutil.Process(proxy.pid).children(recursive=True)
         assert len(family) == 3
@@ -361,7 +362,7 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: KafkaCluster) -> None:
+def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: FirstBroker) -> None:
     with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
         assert proxy.wait(20) == 1
@@ -383,7 +384,7 @@ def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
         assert not any(map(runs, workers))
 
 
-def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: KafkaCluster) -> None:
+def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: FirstBroker) -> None:
     """How often they were switched to is what idling costs, and the same on every machine."""
     with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
         family = psutil.Process(proxy.pid).children(recursive=True)

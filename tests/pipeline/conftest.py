@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -16,10 +16,21 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+FEW_ROWS: Final = {
+    "spark.driver.memory": "2g",
+    "spark.sql.shuffle.partitions": "2",
+    # Tests have thousands of small plans: what pays for millions of rows costs them more than it saves.
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.constraintPropagation.enabled": "false",
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    conf = {"spark.sql.shuffle.partitions": "2", "spark.driver.memory": "2g"}
-    session = start_session("tests", SparkOptions(master="local[2]", conf=conf), kafka=True)
+    session = start_session("tests", SparkOptions(master="local[2]", conf=FEW_ROWS), kafka=True)
     yield session
     session.stop()
 

@@ -321,6 +321,7 @@ def test_a_window_that_is_not_over_is_not_judged(spark: SparkSession, until_hour
     assert len(found(spark, [*steady(), *burst(9)], until_hour=until_hour)) == count
 
 
+@pytest.mark.exhaustive
 def test_other_days_are_not_judged(spark: SparkSession) -> None:
     assert found(spark, [*steady(), *burst(9)], day=DAY - timedelta(days=1)) == []
 

@@ -158,7 +158,14 @@ def test_an_interval_counts_if_brokers_and_proxies_count_alike(spark: SparkSessi
     assert [found[start][5] for start in range(5)] == [True, True, False, True, False]
 
 
-@pytest.mark.parametrize(("share", "held"), [(0.2, {4, 9}), (0.5, {1, 3, 5, 7, 9}), (0.3, {3, 6, 9})])
+@pytest.mark.parametrize(
+    ("share", "held"),
+    [
+        (0.3, {3, 6, 9}),
+        pytest.param(0.2, {4, 9}, marks=pytest.mark.exhaustive),
+        pytest.param(0.5, {1, 3, 5, 7, 9}, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_the_same_intervals_are_held_out_each_time(spark: SparkSession, share: float, held: set[int]) -> None:
     used = usage(spark, [record(NOON + second) for second in range(10)])
     told = truth_of(spark, *((s, s, s) for s in range(11)))
@@ -214,6 +221,7 @@ def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession
     assert row.taken
 
 
+@pytest.mark.exhaustive
 def test_an_interval_of_many_requests_weighs_more(spark: SparkSession) -> None:
     """By 1/n: of 1 ms and 3 ms a request in intervals of 10 and 90 requests, all of one size, the mean counts: 2.8."""
     row = line(made(spark, [(n, 0, ms) for n, ms in ((10, 10), (90, 270)) for _ in range(12)]))
@@ -232,6 +240,7 @@ def test_a_base_below_nothing_is_left_out(spark: SparkSession) -> None:
     assert row.per_kib_ms == pytest.approx(1, rel=0.02)
 
 
+@pytest.mark.exhaustive
 def test_a_base_that_steps_do_not_tell_stays_as_it_is(spark: SparkSession) -> None:
     """In whole milliseconds the small requests took none: the free line's base is 0. Kept are 0.1 ms; 2 - 0.1/40 a KiB
     remain for requests of 40 KiB."""
@@ -413,6 +422,7 @@ def test_no_usage_while_the_truth_was_sampled_is_told(plants: Path, spark: Spark
     assert (status, said.splitlines()[-1]) == (1, f"headrace pipeline: {NO_USAGE}")
 
 
+@pytest.mark.exhaustive
 def test_usage_of_several_clusters_is_told(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
     records = [record(NOON + 1, cluster=cluster) for cluster in ("a", "b", None)]
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, records), "date", "hour")
@@ -443,4 +453,4 @@ def test_an_output_that_cannot_be_written_is_told(plants: Path) -> None:
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
     status, said = run(*given, "--output", str(output))
     assert status == 1
-    assert "folder.toml: no such file or directory" in said
+    assert f"--output {output}: there is no folder {output.parent}" in said

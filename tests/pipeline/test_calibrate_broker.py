@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from testbed.tools import RunningTool
 
+pytestmark = pytest.mark.exhaustive
+"""A minute of measuring; `test_calibrate` has the same steps with numbers that are made up."""
+
 TOPIC: Final = "calibrated"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 SIZES: Final = (1_000, 16_000, 64_000, 250_000, 500_000, 900_000)

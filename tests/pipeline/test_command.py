@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -54,6 +55,45 @@ def test_every_job_has_a_help_text(job: str) -> None:
 def test_wrong_usage_is_told(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(pipeline, arguments)
     assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("anomalies --window 7", "--window 7: expected minutes that divide a day of 1440"),
+        ("anomalies --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
+        ("calibrate", "expected --truth"),
+        ("calibrate --truth t --against no.toml", "--against = 'no.toml': No such file"),
+        ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: there is no folder"),
+        ("ingest", "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
+        ("ingest --bootstrap-servers b --kafka novalue", "--kafka novalue: expected NAME=VALUE"),
+        ("instances --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
+        ("recommend --config no.toml", "no.toml"),
+        ("recommend --least nokey=1", "--least nokey=1"),
+        ("recommend --toml no/quotas.toml", "--toml no/quotas.toml: there is no folder"),
+        ("recommend --commands .", "--commands . is a folder"),
+        ("report --output no/report.html", "--output no/report.html: there is no folder"),
+        ("rollup --output bill.csv", "--output is where the bill goes, and without --prices there is none"),
+        ("rollup --prices no.toml", "no.toml"),
+        ("rollup --prices prices.toml --output no/bill.csv", "--output no/bill.csv: there is no folder"),
+        ("what-if --quotas no.toml", "no.toml"),
+        ("what-if", "expected --lake and --quotas, or --trace and --output"),
+    ],
+)
+def test_arguments_are_checked_before_spark_is_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: str, said: str
+) -> None:
+    def start_session(*_: object, **__: object) -> None:
+        raise AssertionError("Spark was started")
+
+    job, *options = arguments.split()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\ngib_in = 1\n', encoding="utf-8")
+    module = importlib.import_module(f"pipeline.jobs.{job.replace('-', '_')}")
+    monkeypatch.setattr(module, "start_session", start_session)
+    result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
+    assert result.exit_code in (1, 2), result.exception
     assert said in " ".join(result.output.split())
 
 
@@ -116,6 +156,7 @@ def test_jars_that_cannot_be_had_are_told_with_what_to_do(tmp_path: Path, monkey
 # --- spark-submit ---
 
 
+@pytest.mark.exhaustive
 def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, [record(NOON, sequence=0)]), "date", "hour")
     archive = tmp_path / "headrace-pipeline.zip"

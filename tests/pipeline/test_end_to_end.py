@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as sf
 
 from pipeline import schemas
@@ -30,12 +30,15 @@ from tests.faults import messages
 from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.shared_cluster import FirstBroker
 
 PRODUCE, FETCH = 0, 1
 FETCH_VERSION = 11
@@ -75,15 +78,15 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[KafkaCluster]:
-    """Of this module's own, since its broker is killed; with a port for JMX."""
-    with KafkaCluster(jmx=True) as made:
+    """For the test that kills its broker."""
+    with KafkaCluster() as made:
         yield made
 
 
-def make_topic(cluster: KafkaCluster, name: str = "") -> str:
+def make_topic(cluster: KafkaCluster | FirstBroker, name: str = "") -> str:
     name = name or f"usage-{uuid.uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    client.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+    client.create_topics([new_topic(name)])[name].result(TIMEOUT_S)
     wait_until(lambda: leads(client, name), "the broker leads the topic that it has just made")
     return name
 
@@ -103,7 +106,7 @@ def totals(lake: Lake, client_id: str = CLIENT) -> dict[int, tuple[int, int, int
     }
 
 
-def broker_counts(cluster: KafkaCluster, request: str) -> tuple[int, int]:
+def broker_counts(cluster: FirstBroker, request: str) -> tuple[int, int]:
     """Requests of this kind that the broker has had since it started, and their bytes, by its own metrics."""
     address = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{cluster.brokers[0].ports['JMX']}/jmxrmi"
     name = f"kafka.network:type=RequestMetrics,name=RequestBytes,request={request}"
@@ -116,21 +119,19 @@ def broker_counts(cluster: KafkaCluster, request: str) -> tuple[int, int]:
 
 
 def test_totals_are_the_clients_and_the_brokers_over_restarts(
-    cluster: KafkaCluster, spark: SparkSession, tmp_path: Path
+    kafka: FirstBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic, counted, folder = make_topic(cluster), Counted(), tmp_path / "usage"
+    topic, counted, folder = make_topic(kafka), Counted(), tmp_path / "usage"
     lake = Lake(spark, str(tmp_path / "lake"))
-    before = {name: broker_counts(cluster, name) for name in ("Produce", "Fetch")}
+    before = {name: broker_counts(kafka, name) for name in ("Produce", "FetchConsumer")}
     for _ in range(2):
-        with ProxyProcess(cluster.bootstrap_servers, config=to_files(folder)) as proxy:
+        with ProxyProcess(kafka.bootstrap_servers, config=to_files(folder)) as proxy:
             counted.work(proxy.broker_port(0), topic)
             assert proxy.stop() == 0
         Ingest(lake, None, lambda _: None).run(FileSource(folder=str(folder)))
     assert totals(lake) == counted.totals()
-    for name, api_key in (("Produce", PRODUCE), ("Fetch", FETCH)):
-        requests, size = (
-            after - first for after, first in zip(broker_counts(cluster, name), before[name], strict=True)
-        )
+    for name, api_key in (("Produce", PRODUCE), ("FetchConsumer", FETCH)):
+        requests, size = (after - first for after, first in zip(broker_counts(kafka, name), before[name], strict=True))
         header = 8 + 2 + len(CLIENT)  # ``RequestMetrics`` counts bodies
         assert (requests, size + header * requests) == counted.totals()[api_key][:2]
     told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
@@ -138,18 +139,18 @@ def test_totals_are_the_clients_and_the_brokers_over_restarts(
 
 
 def test_a_killed_proxy_loses_its_last_second_at_most_and_it_shows(
-    cluster: KafkaCluster, spark: SparkSession, tmp_path: Path
+    kafka: FirstBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic, folder = make_topic(cluster), tmp_path / "usage"
+    topic, folder = make_topic(kafka), tmp_path / "usage"
     lake = Lake(spark, str(tmp_path / "lake"))
     kept, last = Counted(), Counted()
-    with ProxyProcess(cluster.bootstrap_servers, config=to_files(folder)) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=to_files(folder)) as proxy:
         kept.work(proxy.broker_port(0), topic)
         wait_until(lambda: requests_in(folder) == sum(kept.requests.values()), "the first second is written")
         last.work(proxy.broker_port(0), topic, rounds=1)
         proxy.signal(signal.SIGKILL)
         proxy.wait(TIMEOUT_S)
-    with ProxyProcess(cluster.bootstrap_servers, config=to_files(folder)) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=to_files(folder)) as proxy:
         kept.work(proxy.broker_port(0), topic, rounds=1)
         assert proxy.stop() == 0
     assert not list(folder.glob(".*.part"))
@@ -168,6 +169,7 @@ def requests_in(folder: Path) -> int:
     return sum(each["requests"] for each in map(json.loads, lines) if each.get("client_id") == CLIENT)
 
 
+@pytest.mark.exhaustive
 def test_to_a_topic_and_through_the_death_of_the_broker(
     cluster: KafkaCluster, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -207,11 +209,11 @@ producer_byte_rate = 100000
 
 
 def test_what_if_throttles_whom_the_proxy_has_throttled(
-    cluster: KafkaCluster, spark: SparkSession, tmp_path: Path
+    kafka: FirstBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
-    topic, folder = make_topic(cluster), tmp_path / "usage"
+    topic, folder = make_topic(kafka), tmp_path / "usage"
     lake = Lake(spark, str(tmp_path / "lake"))
-    with ProxyProcess(cluster.bootstrap_servers, config=to_files(folder, QUOTAS)) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, config=to_files(folder, QUOTAS)) as proxy:
         port = proxy.broker_port(0)
         with (
             RawClient(port, client_id="greedy", timeout_s=60.0) as greedy,

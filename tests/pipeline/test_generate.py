@@ -16,6 +16,8 @@ from pipeline.instances import instances
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.exhaustive
+
 SHAPE = Shape(records=40_000, users=1000, days=2)
 
 

@@ -97,13 +97,13 @@ def has_taken(lake: Lake, number: int) -> bool:
         ("hdfs://nosuch.invalid/lake", r"cannot reach hdfs://.*UnknownHostException: nosuch.invalid$"),
     ],
 )
-@pytest.mark.parametrize("job", ["ingest", "instances"])
+@pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
 def test_a_store_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path, job: str, lake: str, said: str) -> None:
     source = ["--from-files", str(tmp_path)] if job == "ingest" else []
     assert re.search(said, refused(job, "--lake", lake, *source))
 
 
-@pytest.mark.parametrize("job", ["ingest", "instances"])
+@pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
 def test_a_table_that_is_no_parquet_is_told(lake: Lake, tmp_path: Path, job: str) -> None:
     hour = Path(lake.path("usage"), datetime.fromtimestamp(NOW - 60, UTC).strftime("date=%Y-%m-%d/hour=%-H"))
     hour.mkdir(parents=True)

@@ -8,51 +8,44 @@ from typing import TYPE_CHECKING
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException
 
 from pipeline.errors import InputError
 from pipeline.sources import KafkaSource, as_ours
-from testbed.cluster import KafkaCluster
 from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.waiting import wait_until
 from tests.pipeline.ingesting import ingest, put_aside, sequences
 from tests.pipeline.records import record
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from pipeline.lake import Lake
+    from tests.shared_cluster import FirstBroker
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    with KafkaCluster() as made:
-        yield made
-
-
-def write(cluster: KafkaCluster, topic: str, *values: str | None) -> None:
-    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+def write(kafka: FirstBroker, topic: str, *values: str | None) -> None:
+    producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     for value in values:
         producer.produce(topic, value, key="k")
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_what_retention_has_removed_is_told_and_passed_over_on_demand(cluster: KafkaCluster, lake: Lake) -> None:
+def test_what_retention_has_removed_is_told_and_passed_over_on_demand(kafka: FirstBroker, lake: Lake) -> None:
     topic = f"usage-{uuid.uuid4().hex[:8]}"
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(TIMEOUT_S)
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([new_topic(topic)])[topic].result(TIMEOUT_S)
     wait_until(lambda: leads(admin, topic), "the broker leads the topic that it has just made")
 
     def source(*, accept_data_loss: bool = False) -> KafkaSource:
-        servers = cluster.bootstrap_servers
+        servers = kafka.bootstrap_servers
         return KafkaSource(topic=topic, bootstrap_servers=servers, client={}, accept_data_loss=accept_data_loss)
 
-    write(cluster, topic, *(json.dumps(record(sequence=number)) for number in range(3)), None)
+    write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3)), None)
     first = ingest(lake).run(source())
     assert (first.lines, first.records) == (4, 3)
     assert put_aside(lake) == ["no value (a tombstone)"]
-    write(cluster, topic, *(json.dumps(record(sequence=number)) for number in range(3, 7)))
+    write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3, 7)))
     admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result(TIMEOUT_S)
     with pytest.raises(
         InputError, match=rf"--topic {topic}: records were removed from it .*--accept-data-loss goes on"
@@ -65,8 +58,8 @@ def test_what_retention_has_removed_is_told_and_passed_over_on_demand(cluster: K
     assert sequences(lake) == [0, 1, 2, 5, 6]
 
 
-def test_a_topic_that_is_not_there_is_named(cluster: KafkaCluster, lake: Lake) -> None:
-    servers = cluster.bootstrap_servers
+def test_a_topic_that_is_not_there_is_named(kafka: FirstBroker, lake: Lake) -> None:
+    servers = kafka.bootstrap_servers
     source = KafkaSource(topic="no-such-topic", bootstrap_servers=servers, client={})
     with pytest.raises(InputError, match=rf"--topic no-such-topic: {servers} has no such topic"):
         ingest(lake).run(source)

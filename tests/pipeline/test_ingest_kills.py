@@ -41,6 +41,7 @@ Ingest(Lake(spark, sys.argv[2]), 86400, print).run(FileSource(folder=sys.argv[1]
 """
 
 
+@pytest.mark.exhaustive
 def test_killed_in_the_middle_of_a_write_it_loses_and_doubles_nothing(tmp_path: Path, spark: SparkSession) -> None:
     """The process dies when one of several tasks has written its part, which Spark leaves in a folder of its own."""
     records = [record(NOON - 3600 * (number % HOURS), sequence=number) for number in range(60)]
@@ -72,7 +73,9 @@ def test_what_a_killed_write_has_left_is_not_taken_for_ones_own(lake: Lake, spar
     assert sequences(lake) == [1, 2]
 
 
-@pytest.mark.parametrize("writes", [1, 2, 3])
+@pytest.mark.parametrize(
+    "writes", [2, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(3, marks=pytest.mark.exhaustive)]
+)
 def test_killed_between_two_tables_it_loses_and_doubles_nothing(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:

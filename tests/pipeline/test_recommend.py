@@ -34,7 +34,8 @@ if TYPE_CHECKING:
     from click.testing import Result
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 PRODUCER, CONSUMER, PERCENTAGE, MUTATIONS, IDS = QuotaKey
 NO_LEAST = dict.fromkeys(QuotaKey, 0.001) | {PRODUCER: 1, CONSUMER: 1}
@@ -303,6 +304,7 @@ def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark
     assert {name for name, (count, _) in answer(used, found, 0.45).items() if count} == keys
 
 
+@pytest.mark.exhaustive
 def test_what_if_throttles_no_more_than_the_part_that_is_allowed(spark: SparkSession) -> None:
     used = usage(spark, mixed(11)).cache()
     found = recommend(used, Rules(least=NO_LEAST, headroom=1, allow_throttled=0.2, default=False)).cache()
@@ -349,7 +351,8 @@ def test_the_commands_are_those_of_kafka_configs() -> None:
     assert len(commands) == 4
 
 
-def test_a_broker_takes_the_commands(kafka: KafkaCluster) -> None:
+@pytest.mark.exhaustive
+def test_a_broker_takes_the_commands(kafka: FirstBroker) -> None:
     odd = {('o\'hara "x" $HOME\n', "--help"): {CONSUMER: (9.9e15, "so"), MUTATIONS: (2.1, "so")}}
     (command,) = as_kafka_configs(odd, kafka.bootstrap_servers)
     _, *arguments = shlex.split(command)
@@ -452,6 +455,7 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
     assert "elsewhere" not in result.output
 
 
+@pytest.mark.exhaustive
 def test_quotas_are_of_one_cluster(lake: Lake) -> None:
     result = run(lake.root)
     assert result.exit_code == 1
@@ -471,6 +475,7 @@ def test_no_usage_is_no_error_and_leaves_what_is_there(
     assert not (tmp_path / "quotas.toml").exists()
 
 
+@pytest.mark.exhaustive
 def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
     result = run(tmp_path)

@@ -82,7 +82,7 @@ def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
     return entries
 
 
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
 def test_event_for_event_the_same_as_replay(spark: SparkSession, seed: int) -> None:
     trace = random_trace(seed)
     expected = [(each["throttle_time_ms"], each["accepted"]) for each in answers(*trace)]
@@ -116,7 +116,9 @@ def test_a_bad_trace_is_told_by_its_line(spark: SparkSession, lines: list[Any], 
     assert str(caught.value).startswith(said)
 
 
-@pytest.mark.parametrize("partitions", [1, 2, 3])
+@pytest.mark.parametrize(
+    "partitions", [2, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(3, marks=pytest.mark.exhaustive)]
+)
 def test_times_that_go_back_are_found_wherever_the_trace_is_cut(spark: SparkSession, partitions: int) -> None:
     trace = [window(), *(use(t_ms, "produce", 1) for t_ms in (10, 20, 30, 29, 40, 50))]
     lines = list(enumerate(text(*trace).splitlines(), 1))
@@ -273,7 +275,9 @@ def test_what_comes_in_a_mute_waits_for_its_end() -> None:
     assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
 
 
-@pytest.mark.parametrize("field", ["request_bytes", "response_bytes", "mutations"])
+@pytest.mark.parametrize(
+    "field", ["request_bytes", "mutations", pytest.param("response_bytes", marks=pytest.mark.exhaustive)]
+)
 def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
     """Their bucket is made when the first of them is told to wait, of what has been recorded until then."""
     chance = random.Random(3)  # noqa: S311 -- no secrets
@@ -371,6 +375,7 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
     assert (status, "30 records from" in said, "1 buckets, 0 of them throttled" in said) == (0, True, True), said
 
 
+@pytest.mark.exhaustive
 def test_without_usage_the_answer_that_is_there_stays(tables: Lake, tmp_path: Path) -> None:
     given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")
     assert ask(tmp_path, *given)[0] == 0

@@ -13,7 +13,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from testbed.ports import reserve_ports
@@ -23,12 +23,14 @@ from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 from tests.otlp_receiver import OtlpReceiver
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
+
 
 CONFIG = """
 [plugins.options.metrics]
@@ -47,11 +49,11 @@ LONG_MS = 60_000
 
 
 @pytest.fixture
-def topic(kafka: KafkaCluster) -> Iterator[str]:
+def topic(kafka: FirstBroker) -> Iterator[str]:
     """A topic of one partition at the shared broker, deleted afterwards."""
     name = f"metrics-{uuid.uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    client.create_topics([NewTopic(name, 1, 1)])[name].result(TIMEOUT_S)
+    client.create_topics([new_topic(name)])[name].result(TIMEOUT_S)
     wait_until(lambda: leads(client, name), "the broker leads the topic that it has just made")
     yield name
     client.delete_topics([name])[name].result(TIMEOUT_S)
@@ -85,7 +87,7 @@ def one(proxy: ProxyProcess, name: str, **labels: str) -> float:
     return value
 
 
-def test_a_throttled_producer_is_on_the_page(kafka: KafkaCluster, topic: str) -> None:
+def test_a_throttled_producer_is_on_the_page(kafka: FirstBroker, topic: str) -> None:
     with (
         ProxyProcess(kafka.bootstrap_servers, config=config()) as proxy,
         RawClient(proxy.port, client_id="greedy") as client,
@@ -107,7 +109,7 @@ def test_a_throttled_producer_is_on_the_page(kafka: KafkaCluster, topic: str) ->
         assert "Traceback" not in proxy.log
 
 
-def test_beyond_the_cap_and_idle(kafka: KafkaCluster, topic: str) -> None:
+def test_beyond_the_cap_and_idle(kafka: FirstBroker, topic: str) -> None:
     with (
         ProxyProcess(kafka.bootstrap_servers, config=config(max_series=6, idle_s=2)) as proxy,
         contextlib.ExitStack() as clients,
@@ -123,7 +125,7 @@ def test_beyond_the_cap_and_idle(kafka: KafkaCluster, topic: str) -> None:
         assert one(proxy, "quota_entities", quota=PRODUCE, state="idle") == 5
 
 
-def test_the_receiver_is_told_of_it(kafka: KafkaCluster, topic: str) -> None:
+def test_the_receiver_is_told_of_it(kafka: FirstBroker, topic: str) -> None:
     with OtlpReceiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "100"}
         with (
@@ -141,7 +143,7 @@ def test_the_receiver_is_told_of_it(kafka: KafkaCluster, topic: str) -> None:
             assert "Traceback" not in proxy.log
 
 
-def test_the_last_push_comes_before_the_end(kafka: KafkaCluster, topic: str) -> None:
+def test_the_last_push_comes_before_the_end(kafka: FirstBroker, topic: str) -> None:
     with OtlpReceiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint}
         with ProxyProcess(kafka.bootstrap_servers, config=config(), environment=environment) as proxy:
@@ -173,7 +175,7 @@ def ask(port: int, query: str) -> list[dict[str, Any]]:
     return result
 
 
-def test_prometheus_scrapes_it(kafka: KafkaCluster, topic: str, tmp_path: Path) -> None:
+def test_prometheus_scrapes_it(kafka: FirstBroker, topic: str, tmp_path: Path) -> None:
     program = needs("prometheus")
     with (
         ProxyProcess(kafka.bootstrap_servers, config=config(max_series=6)) as proxy,
@@ -206,7 +208,7 @@ def test_prometheus_scrapes_it(kafka: KafkaCluster, topic: str, tmp_path: Path) 
             running.wait(30)
 
 
-def test_promtool_likes_the_whole_page(kafka: KafkaCluster, topic: str) -> None:
+def test_promtool_likes_the_whole_page(kafka: FirstBroker, topic: str) -> None:
     promtool = needs("promtool")
     with (
         ProxyProcess(kafka.bootstrap_servers, config=config()) as proxy,

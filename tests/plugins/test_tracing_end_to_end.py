@@ -11,8 +11,8 @@ from testbed.tools import Tool, run_tool
 from tests.otlp_receiver import OtlpReceiver
 
 if TYPE_CHECKING:
-    from testbed.cluster import KafkaCluster
     from tests.otlp_receiver import ReceivedTrace
+    from tests.shared_cluster import FirstBroker
 
 CONFIG = """
 [plugins.options.tracing]
@@ -29,7 +29,7 @@ def named(traces: list[ReceivedTrace], name: str) -> list[ReceivedTrace]:
     return [trace for trace in traces if trace.request.name == name]
 
 
-def test_a_client_is_followed_from_its_first_byte_to_its_last_reply(kafka: KafkaCluster) -> None:
+def test_a_client_is_followed_from_its_first_byte_to_its_last_reply(kafka: FirstBroker) -> None:
     broker = kafka.brokers[0]
     with OtlpReceiver() as receiver:
         environment = {

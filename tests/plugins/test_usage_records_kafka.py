@@ -7,15 +7,16 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import Consumer
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from plugins.usage_records.kafka_topic import KafkaSink
 from plugins.usage_records.rows import Seconds
 from tests.faults.waiting import wait_until
 from tests.plugins.usage_rows import SecondBySecond, request
+from tests.shared_cluster import new_topic
 
 if TYPE_CHECKING:
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
 NOWHERE = "127.0.0.1:9"
 
@@ -37,15 +38,15 @@ class Writing(SecondBySecond):
         wait_until(is_lost, f"{lost} records are found to be lost")
 
 
-def make_topic(cluster: KafkaCluster, **config: str) -> str:
+def make_topic(cluster: FirstBroker, **config: str) -> str:
     name = f"usage-{uuid.uuid4().hex[:8]}"
     client = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
     settings = {key.replace("_", "."): value for key, value in config.items()}
-    client.create_topics([NewTopic(name, 1, 1, config=settings)])[name].result(30)
+    client.create_topics([new_topic(name, config=settings)])[name].result(30)
     return name
 
 
-def read(cluster: KafkaCluster, topic: str, count: int) -> list[dict[str, Any]]:
+def read(cluster: FirstBroker, topic: str, count: int) -> list[dict[str, Any]]:
     settings = {
         "bootstrap.servers": cluster.bootstrap_servers, "group.id": topic, "auto.offset.reset": "earliest",
     }  # fmt: skip
@@ -95,7 +96,7 @@ def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
     assert sum(mark.losses.request_bytes for mark in marks) == 500
 
 
-def test_after_a_fatal_error_there_is_a_new_producer(kafka: KafkaCluster) -> None:
+def test_after_a_fatal_error_there_is_a_new_producer(kafka: FirstBroker) -> None:
     """A broker that refuses a batch makes a gap, which a producer that must have none does not outlive."""
     topic = make_topic(kafka, max_message_bytes="1000")
     writing = Writing(topic, kafka.bootstrap_servers, enable_gapless_guarantee="true", compression_type="none")

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 import trio
 
-from proxy.wire.apis import APIS, back_off_from, request_header_version, response_header_version
+from proxy.wire.apis import (
+    APIS,
+    back_off_from,
+    must_rewrite,
+    request_header_version,
+    response_header_version,
+)
 from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import encode
 from quota_callbacks.api_keys import ApiKey
@@ -97,6 +103,24 @@ class Throttler:
 
     def _verdict(self, request: Request, stage: Stage) -> Verdict | None:
         return None if request.correlation_id == FOLLOW_UP or stage is not self.stage else self.verdict
+
+
+def kinds_of(row: ApiRow) -> list[int]:
+    """The versions to try in ``make test``: the first and the last, and the first of each kind.
+
+    Versions are of one kind when their headers have the same versions, their replies have a throttle time or not, the
+    client waits by itself or not, and their messages have the same fields. ``make test-all`` tries all.
+    """
+    first_of: dict[Any, int] = {}
+    for version in row.sent_versions:
+        kind = (
+            row.has_throttle_time(version),
+            row.client_waits(version),
+            version in UNREFUSABLE.get(row.key, ()),
+            must_rewrite(row.key, version),
+        )
+        first_of.setdefault(kind, version)
+    return sorted({*first_of.values(), row.sent_versions[-1]})
 
 
 def approx(seconds: float) -> Any:
@@ -239,27 +263,40 @@ def test_the_proxys_table_says_the_same() -> None:
 # --- the proxy ---
 
 
-@pytest.mark.parametrize("stage", Stage)
-@pytest.mark.parametrize("key", sorted(EVERY_API.keys() - AUTHENTICATING))
-async def test_whoever_is_throttled_is_muted_and_told_where_the_version_can(
-    autojump_clock: MockClock, key: int, stage: Stage
-) -> None:
+async def check_the_throttle(row: ApiRow, version: int, stage: Stage) -> None:
     """The reply is the broker's but for the throttle time, and goes out at once; the next request waits for 5 s.
 
     A shorter throttle of the broker's gives way, a longer one stays and is muted for. A client that waits by itself,
     as Java's does, finds the channel open when it comes back.
     """
-    row = EVERY_API[key]
-    for version in row.sent_versions:
-        throttler = Throttler(stage)
-        async with open_book(plugins={"throttler": throttler}) as book:
-            assert await throttled_s(book, row, version, broker_ms=0) == approx(5), version
-            assert throttler.asked == [(key, version), (12, 4)]
-            if row.has_throttle_time(version):
-                assert await throttled_s(book, row, version, broker_ms=1000) == approx(5), version
-                assert await throttled_s(book, row, version, broker_ms=9000) == approx(9), version
-            if row.client_waits(version):
-                assert await throttled_s(book, row, version, broker_ms=0, patient=True) == approx(5), version
+    where = (row.name, version, stage)
+    throttler = Throttler(stage)
+    async with open_book(plugins={"throttler": throttler}) as book:
+        assert await throttled_s(book, row, version, broker_ms=0) == approx(5), where
+        assert throttler.asked == [(row.key, version), (12, 4)], where
+        if row.has_throttle_time(version):
+            assert await throttled_s(book, row, version, broker_ms=1000) == approx(5), where
+            assert await throttled_s(book, row, version, broker_ms=9000) == approx(9), where
+        if row.client_waits(version):
+            assert await throttled_s(book, row, version, broker_ms=0, patient=True) == approx(5), where
+
+
+@pytest.mark.parametrize("stage", Stage)
+async def test_whoever_is_throttled_is_muted_and_told_where_the_version_can(
+    autojump_clock: MockClock, stage: Stage
+) -> None:
+    for key in sorted(EVERY_API.keys() - AUTHENTICATING):
+        row = EVERY_API[key]
+        for version in kinds_of(row) if stage is Stage.REQUEST else row.sent_versions[-1:]:
+            await check_the_throttle(row, version, stage)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("key", sorted(EVERY_API.keys() - AUTHENTICATING))
+async def test_the_same_in_every_version(autojump_clock: MockClock, key: int, stage: Stage) -> None:
+    for version in EVERY_API[key].sent_versions:
+        await check_the_throttle(EVERY_API[key], version, stage)
 
 
 @pytest.mark.parametrize("key", AUTHENTICATING)
@@ -303,22 +340,34 @@ async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: Mo
 # --- refused requests: the proxy's own replies ---
 
 
+async def check_the_refusal(row: ApiRow, version: int) -> None:
+    """The proxy answers by itself, tells the throttle time where the version can, and mutes."""
+    where = (row.name, version)
+    refuser = Throttler(Stage.REQUEST, Refuse(error_code=POLICY_VIOLATION, throttle_ms=THROTTLE_MS))
+    async with open_book(plugins={"refuser": refuser}) as book:
+        begin_s = trio.current_time()
+        await book.client.says(asking(row, version))
+        if row.controller_only or version in UNREFUSABLE.get(row.key, ()):
+            await book.client.hears_the_end()
+            return
+        told = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
+        assert told == (THROTTLE_MS if row.has_throttle_time(version) else None), where
+        await book.client.says(request(12, 4, FOLLOW_UP))
+        await book.upstream.wait_for_dial(1)
+        assert trio.current_time() - begin_s == approx(5), where
+
+
+async def test_whoever_is_refused_is_muted_and_told_where_the_version_can(autojump_clock: MockClock) -> None:
+    for key in sorted(TABLE.keys() - AUTHENTICATING):
+        for version in kinds_of(TABLE[key]):
+            await check_the_refusal(TABLE[key], version)
+
+
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("key", sorted(TABLE.keys() - AUTHENTICATING))
-async def test_whoever_is_refused_is_muted_and_told_where_the_version_can(autojump_clock: MockClock, key: int) -> None:
-    row = TABLE[key]
-    for version in row.sent_versions:
-        refuser = Throttler(Stage.REQUEST, Refuse(error_code=POLICY_VIOLATION, throttle_ms=THROTTLE_MS))
-        async with open_book(plugins={"refuser": refuser}) as book:
-            begin_s = trio.current_time()
-            await book.client.says(asking(row, version))
-            if row.controller_only or version in UNREFUSABLE.get(key, ()):
-                await book.client.hears_the_end()
-                continue
-            told = read_reply(key, version, await book.client.hears()).get("throttle_time_ms")
-            assert told == (THROTTLE_MS if row.has_throttle_time(version) else None), version
-            await book.client.says(request(12, 4, FOLLOW_UP))
-            await book.upstream.wait_for_dial(1)
-            assert trio.current_time() - begin_s == approx(5), version
+async def test_refusals_in_every_version(autojump_clock: MockClock, key: int) -> None:
+    for version in TABLE[key].sent_versions:
+        await check_the_refusal(TABLE[key], version)
 
 
 # --- what the proxy does not know ---

@@ -2,98 +2,91 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.composites import default_value
 from proxy.wire.editing import DROP, Edit, Row, Rows, edit
 from proxy.wire.errors import MalformedMessage, UnencodableValue, UnknownMessage
-from proxy.wire.schemas import Field, message_names, schema, versions
+from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import TAGS, decode, encode
 from tests.proxy.wire.oracle import through_java
-from tests.proxy.wire.strategies import messages, values
+from tests.proxy.wire.samples import EVERY, LATEST, LONG, sample, sample_element, sample_field
 
-EVERY = [(name, version) for name in message_names() for version in versions(name)]
-LATEST = [(name, versions(name).stop - 1) for name in message_names()]
-QUICK = settings(deadline=None, max_examples=4, suppress_health_check=list(HealthCheck), database=None)
+if TYPE_CHECKING:
+    from random import Random
 
 
 def same(value: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(("name", "version"), EVERY)
-@settings(QUICK)
-@given(data=st.data())
-def test_an_edit_that_changes_nothing_is_the_identity(name: str, version: int, data: st.DataObject) -> None:
-    body = encode(name, version, data.draw(messages(name, version)))
+def check_the_identity(rng: Random, name: str, version: int) -> None:
+    """Edits that change nothing give the same bytes."""
+    body = encode(name, version, sample(rng, name, version))
     fields = [field.name for field in schema(name, version).fields]
-    assert edit(name, version, body, {}) == body
-    assert edit(name, version, body, dict.fromkeys(fields, same)) == body
-    assert (
-        edit(name, version, body, {**dict.fromkeys(data.draw(st.sets(st.sampled_from(fields or ["none"]))), same)})
-        == body
-    )
+    some = [each for each in (fields or ["none"]) if rng.randrange(2)]
     arrays = {field.name: Rows(lambda rows: rows) for field in schema(name, version).fields if field.is_array}
-    assert edit(name, version, memoryview(body), arrays) == body
+    for names in ([], fields, some):
+        assert edit(name, version, body, dict.fromkeys(names, same)) == body, (name, version, body)
+    assert edit(name, version, memoryview(body), arrays) == body, (name, version, body)
 
 
-def changed(field: Field, value: Any, data: st.DataObject) -> Any:
+def test_an_edit_that_changes_nothing_is_the_identity(rng: Random) -> None:
+    for name, version in EVERY:
+        check_the_identity(rng, name, version)
+
+
+def changed(rng: Random, field: Field, value: Any) -> Any:
     """Another value for a field, or for a row of it; of a struct the placed fields only."""
     if field.kind != "struct":
-        element = Field(
-            **{slot: getattr(field, slot) for slot in Field.__slots__} | {"is_array": False, "nullable": False}
-        )
-        return data.draw(values(element, unknown_tags=True))
+        return sample_element(rng, field)
     placed = [one for one in field.fields if one.tag is None]
-    return {
-        **value,
-        **{one.name: data.draw(values(one, unknown_tags=True)) for one in placed if data.draw(st.booleans())},
-    }
+    return {**value, **{one.name: sample_field(rng, one) for one in placed if rng.randrange(2)}}
 
 
-def check_against_the_generic_way(name: str, version: int, data: st.DataObject) -> None:
+def check_against_the_generic_way(rng: Random, name: str, version: int) -> None:
     """Decode, change, encode; and Kafka reads it, and writes the same bytes."""
-    message = data.draw(messages(name, version))
+    message = sample(rng, name, version)
     body = encode(name, version, message)
     expected = dict(message)
     edits: dict[str, Edit] = {}
     for field in schema(name, version).fields:
         old = message[field.name]
         absent = old is None or (field.tag is not None and old == default_value(field))
-        if absent or (field.kind == "struct" and not field.is_array) or not data.draw(st.booleans()):
+        if absent or (field.kind == "struct" and not field.is_array) or not rng.randrange(2):
             continue
         if field.is_array:
-            new = [DROP if data.draw(st.integers(0, 3)) == 0 else changed(field, row, data) for row in old]
+            new = [DROP if rng.randrange(4) == 0 else changed(rng, field, row) for row in old]
             expected[field.name] = [row for row in new if row is not DROP]
             answers = iter(new)
             edits[field.name] = lambda _row, answers=answers: next(answers)
         else:
-            expected[field.name] = changed(field, old, data)
+            expected[field.name] = changed(rng, field, old)
             edits[field.name] = lambda _old, new=expected[field.name]: new
     edited = edit(name, version, body, edits)
-    assert decode(name, version, edited) == expected
+    assert decode(name, version, edited) == expected, (name, version, message)
     if not any(field.tag is not None for field in schema(name, version).fields):
-        assert edited == encode(name, version, expected)
-        assert through_java(name, version, edited) == edited
+        assert edited == encode(name, version, expected), (name, version, message)
+        assert through_java(name, version, edited) == edited, (name, version, message)
 
 
-@pytest.mark.parametrize(("name", "version"), LATEST)
-@settings(QUICK)
-@given(data=st.data())
-def test_an_edit_is_what_decoding_changing_and_encoding_gives(name: str, version: int, data: st.DataObject) -> None:
-    check_against_the_generic_way(name, version, data)
+def test_an_edit_is_what_decoding_changing_and_encoding_gives(rng: Random) -> None:
+    for name, version in LATEST:
+        for _ in range(2):
+            check_against_the_generic_way(rng, name, version)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("name", "version"), EVERY)
-@settings(QUICK, max_examples=50)
-@given(data=st.data())
-def test_an_edit_is_what_decoding_and_encoding_gives_at_length(name: str, version: int, data: st.DataObject) -> None:
-    check_against_the_generic_way(name, version, data)
+@LONG
+@given(rng=st.randoms(use_true_random=False))
+def test_edits_at_length(name: str, version: int, rng: Random) -> None:
+    check_the_identity(rng, name, version)
+    check_against_the_generic_way(rng, name, version)
 
 
 def brokers(*ids: int) -> dict[str, Any]:
@@ -194,17 +187,16 @@ def raising(_row: Any) -> Any:
     raise IndexError("the caller's own")
 
 
-@pytest.mark.parametrize(("name", "version"), LATEST)
-@settings(QUICK, max_examples=10)
-@given(data=st.data())
-def test_any_bytes_are_edited_or_malformed(name: str, version: int, data: st.DataObject) -> None:
-    whole = encode(name, version, data.draw(messages(name, version)))
-    body = bytearray(whole[: data.draw(st.integers(0, len(whole)))])
-    if body and data.draw(st.booleans()):
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    fields = [field.name for field in schema(name, version).fields]
-    try:
-        edited = edit(name, version, body, dict.fromkeys(data.draw(st.sets(st.sampled_from(fields or ["none"]))), same))
-    except MalformedMessage:
-        return
-    assert edited == body
+def test_any_bytes_are_edited_or_malformed(rng: Random) -> None:
+    for name, version in LATEST:
+        for _ in range(4):
+            whole = encode(name, version, sample(rng, name, version))
+            body = bytearray(whole[: rng.randint(0, len(whole))])
+            if body and rng.randrange(2):
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            some = [field.name for field in schema(name, version).fields if rng.randrange(2)]
+            try:
+                edited = edit(name, version, body, dict.fromkeys(some, same))
+            except MalformedMessage:
+                continue
+            assert edited == body, (name, version, body, some)

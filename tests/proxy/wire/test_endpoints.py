@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.apis import APIS, must_rewrite
@@ -16,9 +16,10 @@ from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import TAGS, Message, decode, encode
 from quota_callbacks.api_keys import API_NAMES, ApiKey
 from tests.proxy.wire.oracle import through_java
-from tests.proxy.wire.strategies import messages
+from tests.proxy.wire.samples import LONG, sample
 
-QUICK = settings(deadline=None, max_examples=15, suppress_health_check=list(HealthCheck), database=None)
+if TYPE_CHECKING:
+    from random import Random
 
 REWRITTEN = [
     ApiKey.PRODUCE,
@@ -81,19 +82,16 @@ def expected_coordinator(row: Message) -> Message:
     return {**row, **changed}
 
 
-@pytest.mark.parametrize(("api_key", "version"), EVERY)
-@settings(QUICK)
-@given(data=st.data())
-def test_any_response_is_rewritten_as_the_generic_way_does(api_key: int, version: int, data: st.DataObject) -> None:
+def check_the_generic_way(rng: Random, api_key: int, version: int) -> None:
+    """Any response is rewritten as decoding, changing and encoding does it."""
     name = f"{API_NAMES[api_key]}Response"
-    message = data.draw(messages(name, version))
-    ids = st.integers(-2, LIMIT + 2)
+    message = sample(rng, name, version)
     for rows in (message.get("brokers", ()), message.get("node_endpoints", ()), message.get("coordinators", ())):
         for row in rows:
-            row["node_id" if "node_id" in row else "broker_id"] = data.draw(ids)
+            row["node_id" if "node_id" in row else "broker_id"] = rng.randint(-2, LIMIT + 2)
     if "node_id" in message:
-        message["node_id"] = data.draw(ids)
-    throttle = data.draw(st.none() | st.integers(0, 1 << 30))
+        message["node_id"] = rng.randint(-2, LIMIT + 2)
+    throttle = rng.choice((None, 0, rng.randrange(1 << 30)))
     body = encode(name, version, message)
 
     rewritten = rewrite_endpoints(api_key, version, body, advertise, throttle)
@@ -101,12 +99,26 @@ def test_any_response_is_rewritten_as_the_generic_way_does(api_key: int, version
     expected = expected_of(api_key, message)
     if throttle is not None and "throttle_time_ms" in message:
         expected["throttle_time_ms"] = throttle
-    assert decode(name, version, rewritten.body) == expected
+    assert decode(name, version, rewritten.body) == expected, (name, version, message)
     if expected == message:
-        assert rewritten.body == body
+        assert rewritten.body == body, (name, version, message)
     if expected.get("node_endpoints") != []:  # an empty array that the tagged field spells out
-        assert rewritten.body == encode(name, version, expected)
-        assert through_java(name, version, rewritten.body) == rewritten.body
+        assert rewritten.body == encode(name, version, expected), (name, version, message)
+        assert through_java(name, version, rewritten.body) == rewritten.body, (name, version, message)
+
+
+def test_any_response_is_rewritten_as_the_generic_way_does(rng: Random) -> None:
+    for key, version in EVERY:
+        for _ in range(8):
+            check_the_generic_way(rng, key, version)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("api_key", "version"), EVERY)
+@LONG
+@given(rng=st.randoms(use_true_random=False))
+def test_any_response_at_length(api_key: int, version: int, rng: Random) -> None:
+    check_the_generic_way(rng, api_key, version)
 
 
 @pytest.mark.parametrize("version", range(14))
@@ -189,38 +201,36 @@ class TestProduceTail:
     """The walk by hand against the walk by schema."""
 
     @pytest.mark.parametrize("version", range(14))
-    @settings(QUICK, max_examples=25)
-    @given(data=st.data())
-    def test_it_finds_what_the_generic_way_finds(self, version: int, data: st.DataObject) -> None:
-        message = data.draw(messages("ProduceResponse", version))
-        body = encode("ProduceResponse", version, message)
-        throttle_at, hints_at = find_produce_tail(memoryview(body), version)
-        if version == 0:
-            assert throttle_at is None
-        else:
-            assert throttle_at is not None
-            other = {**message, "throttle_time_ms": message["throttle_time_ms"] ^ 0x7FFFFFFF}
-            assert encode("ProduceResponse", version, other)[:throttle_at] == body[:throttle_at]
-            assert int.from_bytes(body[throttle_at : throttle_at + 4], signed=True) == message["throttle_time_ms"]
-        assert (hints_at is not None) == bool(message.get("node_endpoints"))
-        if hints_at is not None:
-            assert body[hints_at] == 0
+    def test_it_finds_what_the_generic_way_finds(self, version: int, rng: Random) -> None:
+        for _ in range(20):
+            message = sample(rng, "ProduceResponse", version)
+            body = encode("ProduceResponse", version, message)
+            throttle_at, hints_at = find_produce_tail(memoryview(body), version)
+            if version == 0:
+                assert throttle_at is None
+            else:
+                assert throttle_at is not None
+                other = {**message, "throttle_time_ms": message["throttle_time_ms"] ^ 0x7FFFFFFF}
+                assert encode("ProduceResponse", version, other)[:throttle_at] == body[:throttle_at]
+                assert int.from_bytes(body[throttle_at : throttle_at + 4], signed=True) == message["throttle_time_ms"]
+            assert (hints_at is not None) == bool(message.get("node_endpoints"))
+            if hints_at is not None:
+                assert body[hints_at] == 0
 
     @pytest.mark.parametrize("version", range(14))
-    @settings(QUICK, max_examples=25)
-    @given(data=st.data())
-    def test_it_refuses_what_the_generic_way_refuses(self, version: int, data: st.DataObject) -> None:
+    def test_it_refuses_what_the_generic_way_refuses(self, version: int, rng: Random) -> None:
         """Strings and hints are stepped over, so what is wrong inside them is not seen."""
-        body = bytearray(encode("ProduceResponse", version, data.draw(messages("ProduceResponse", version))))
-        if data.draw(st.booleans()):
-            del body[data.draw(st.integers(0, len(body) - 1)) :]
-        elif body:
-            body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-        try:
-            find_produce_tail(body, version)
-        except MalformedMessage:
-            with pytest.raises(MalformedMessage):
-                decode("ProduceResponse", version, body)
+        for _ in range(40):
+            body = bytearray(encode("ProduceResponse", version, sample(rng, "ProduceResponse", version)))
+            if rng.randrange(2):
+                del body[rng.randrange(len(body)) :]
+            else:
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            try:
+                find_produce_tail(body, version)
+            except MalformedMessage:
+                with pytest.raises(MalformedMessage):
+                    decode("ProduceResponse", version, body)
 
     @pytest.mark.parametrize("version", range(14))
     def test_every_truncation_is_refused(self, version: int) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.apis import APIS, response_header_version
@@ -17,10 +17,12 @@ from proxy.wire.walker import Message, decode, encode
 from quota_callbacks.api_keys import ApiKey
 from testbed.jvm import KafkaClasses, start_jvm
 from tests.proxy.wire.oracle import judge
-from tests.proxy.wire.strategies import messages
+from tests.proxy.wire.samples import LONG, sample
+
+if TYPE_CHECKING:
+    from random import Random
 
 EVERY = [(key, version) for key in TEMPLATES for version in range(APIS[key].min_version, APIS[key].max_version + 1)]
-QUICK = settings(deadline=None, max_examples=8, suppress_health_check=list(HealthCheck), database=None)
 
 THROTTLING_QUOTA_EXCEEDED = 89
 TEXT = "The throttling quota has been exceeded."
@@ -167,9 +169,9 @@ def compare(api_key: int, version: int, request: Message, throttle_time_ms: int)
     assert set(said(given_)) <= {CUSTOM}
     assert len(said(given_)) == len(said(expected))
     assert set(said(expected)) <= {CUSTOM, TEXT, None, ""}
-    assert canonical(api_key, given_) == canonical(api_key, expected)
+    assert canonical(api_key, given_) == canonical(api_key, expected), (name, version, request)
     if said(expected) == said(given_) and api_key not in UNORDERED | DECODED_ONLY:
-        assert mine == theirs
+        assert mine == theirs, (name, version, request)
 
 
 def error_codes(value: Any) -> set[int]:
@@ -180,18 +182,20 @@ def error_codes(value: Any) -> set[int]:
     return set().union(*(error_codes(row) for row in value)) if isinstance(value, list) else set()
 
 
-@pytest.mark.parametrize(("api_key", "version"), EVERY)
-@settings(QUICK)
-@given(data=st.data())
-def test_refusals_are_kafkas(api_key: int, version: int, data: st.DataObject) -> None:
-    request = acceptable(api_key, data.draw(messages(f"{APIS[api_key].name}Request", version, unknown_tags=False)))
-    compare(api_key, version, request, data.draw(st.sampled_from([0, 1234])))
+def check(rng: Random, api_key: int, version: int) -> None:
+    request = acceptable(api_key, sample(rng, f"{APIS[api_key].name}Request", version, unknown_tags=False))
+    compare(api_key, version, request, rng.choice((0, 1234)))
+
+
+def test_refusals_are_kafkas(rng: Random) -> None:
+    for api_key, version in EVERY:
+        for _ in range(5):
+            check(rng, api_key, version)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize(("api_key", "version"), EVERY)
-@settings(QUICK, max_examples=100)
-@given(data=st.data())
-def test_refusals_are_kafkas_at_length(api_key: int, version: int, data: st.DataObject) -> None:
-    request = acceptable(api_key, data.draw(messages(f"{APIS[api_key].name}Request", version, unknown_tags=False)))
-    compare(api_key, version, request, data.draw(st.sampled_from([0, 1234])))
+@LONG
+@given(rng=st.randoms(use_true_random=False))
+def test_refusals_are_kafkas_at_length(api_key: int, version: int, rng: Random) -> None:
+    check(rng, api_key, version)

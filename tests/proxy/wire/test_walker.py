@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from proxy.wire.composites import message_codec, struct_codec
-from proxy.wire.errors import MalformedMessage, OurFault, PeerFault, UnencodableValue
-from proxy.wire.schemas import Field, message_names, schema, versions
+from proxy.wire.errors import MalformedMessage, OurFault, UnencodableValue
+from proxy.wire.schemas import Field, schema
 from proxy.wire.walker import TAGS, Message, decode, encode
-from tests.proxy.wire.strategies import messages
+from tests.proxy.wire.samples import EVERY, LATEST, sample
+from tests.proxy.wire.samples import LONG as EXAMPLES
 
-EVERY = [(name, version) for name in message_names() for version in versions(name)]
-LATEST = [(name, versions(name).stop - 1) for name in message_names()]
-QUICK = settings(deadline=None, max_examples=10, suppress_health_check=list(HealthCheck), database=None)
+if TYPE_CHECKING:
+    from random import Random
 
 REPLACED = "a string of more than 32767 bytes once what is not UTF-8 is replaced"
 LONG = "a string of 32768 bytes; Kafka allows 32767"
@@ -43,47 +44,54 @@ def decoded(name: str, version: int, body: bytes) -> Message | MalformedMessage:
         return error
 
 
-@pytest.mark.parametrize(("name", "version"), LATEST)
-@settings(QUICK)
-@given(data=st.data())
-def test_every_truncation_is_malformed_and_every_tail_ignored(name: str, version: int, data: st.DataObject) -> None:
-    body = encode(name, version, data.draw(messages(name, version)))
-    cuts = (
-        range(len(body)) if len(body) < 40 else sorted(data.draw(st.sets(st.integers(0, len(body) - 1), max_size=20)))
-    )
-    for cut in cuts:
-        broken(name, version, body[:cut])
-    # librdkafka leaves bytes behind Metadata v13 and AlterUserScramCredentials v0, and brokers ignore them.
-    assert repr(decode(name, version, body + b"\0\xff\0")) == repr(decode(name, version, body))
+def test_every_truncation_is_malformed_and_every_tail_ignored(rng: Random) -> None:
+    for name, version in LATEST:
+        for _ in range(2):
+            body = encode(name, version, sample(rng, name, version))
+            for cut in range(len(body)) if len(body) < 40 else rng.sample(range(len(body)), 20):
+                broken(name, version, body[:cut])
+            # librdkafka leaves bytes behind Metadata v13 and AlterUserScramCredentials v0, and brokers ignore them.
+            assert repr(decode(name, version, body + b"\0\xff\0")) == repr(decode(name, version, body))
 
 
-@pytest.mark.parametrize(("name", "version"), LATEST)
-@settings(QUICK, max_examples=20)
-@given(data=st.data())
-def test_any_bytes_decode_or_are_malformed(name: str, version: int, data: st.DataObject) -> None:
-    body = data.draw(st.binary(max_size=60)) + data.draw(
-        st.sampled_from([b"", b"\xff" * 12, b"\x7f\xff\xff\xff", bytes(40)])
-    )
+def check_any_bytes(name: str, version: int, body: bytes) -> None:
+    """They are a message, or one error that says where."""
     outcome = decoded(name, version, body)
     if isinstance(outcome, MalformedMessage):
         assert (outcome.message, outcome.version) == (name, version)
         assert 0 <= outcome.offset <= len(body)
-    else:
-        assert repr(decode(name, version, encode(name, version, outcome))) == repr(outcome)  # a NaN is not itself
-        codec = message_codec(name, version)
-        assert codec.skip(body, 0) == codec.read(body, 0)[1] <= len(body)
-
-
-@pytest.mark.parametrize(("name", "version"), LATEST)
-@settings(QUICK)
-@given(data=st.data())
-def test_one_changed_byte_decodes_or_is_malformed(name: str, version: int, data: st.DataObject) -> None:
-    body = bytearray(encode(name, version, data.draw(messages(name, version))))
-    if body:
-        body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
-    outcome = decoded(name, version, bytes(body))
-    if isinstance(outcome, PeerFault):
         assert str(outcome).startswith(f"{name} v{version}: ")
+    else:
+        again = repr(decode(name, version, encode(name, version, outcome)))
+        assert again == repr(outcome), (name, version, body)  # a NaN is not itself
+        codec = message_codec(name, version)
+        assert codec.skip(body, 0) == codec.read(body, 0)[1] <= len(body), (name, version, body)
+
+
+TAILS = (b"", b"\xff" * 12, b"\x7f\xff\xff\xff", bytes(40))
+
+
+def test_any_bytes_decode_or_are_malformed(rng: Random) -> None:
+    for name, version in LATEST:
+        for tail in TAILS:
+            check_any_bytes(name, version, rng.randbytes(rng.randint(0, 60)) + tail)
+
+
+def test_one_changed_byte_decodes_or_is_malformed(rng: Random) -> None:
+    for name, version in LATEST:
+        for _ in range(4):
+            body = bytearray(encode(name, version, sample(rng, name, version)))
+            if body:
+                body[rng.randrange(len(body))] = rng.randrange(256)
+            check_any_bytes(name, version, bytes(body))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "version"), LATEST)
+@EXAMPLES
+@given(body=st.binary(max_size=60), tail=st.sampled_from(TAILS))
+def test_any_bytes_at_length(name: str, version: int, body: bytes, tail: bytes) -> None:
+    check_any_bytes(name, version, body + tail)
 
 
 def test_an_error_names_message_version_field_and_offset() -> None:
