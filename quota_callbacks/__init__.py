@@ -13,5 +13,6 @@ milliseconds of a monotonic clock.
     shared_usage     what several workers tell each other about usage: one row per bucket, one cell per worker
     default_quotas   KIP-257's callbacks as Kafka's DefaultQuotaCallback has them
     byte_rate        producer_byte_rate and consumer_byte_rate
+    options          options of plugins as typed tables; all that is wrong with one at once
     cost_files       what a request costs, as the configuration or a file tells it
 """

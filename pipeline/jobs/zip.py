@@ -24,7 +24,7 @@ def command(file: Path) -> None:
     headrace pipeline zip headrace-pipeline.zip
     spark-submit --py-files headrace-pipeline.zip PATH/pipeline/__main__.py rollup --lake s3a://bucket/headrace
 
-    The executors need the packages numpy, pandas, pyarrow, mmh3, pluggy and click.
+    The executors need the packages numpy, pandas, pyarrow, mmh3, pluggy, pydantic and click.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         for package in PACKAGES:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from proxy.plugin_loading import new_plugin_manager, register
 from quota_callbacks import hookspecs
+from quota_callbacks.hookspecs import PluginContext
 from quota_callbacks.requests import Address, Connection, Request
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +52,18 @@ def test_the_example_is_a_plugin() -> None:
     register(new_plugin_manager(), "example", plugin)
     connection = Connection(connection_id=1, peer=Address(host="h", port=1))
     assert plugin.request_received(Request(connection, 19, 7, 1, "c", 10, 0.0), 0).throttle_ms == 1000
+
+
+def test_the_example_with_options_reads_them() -> None:
+    namespace: dict[str, Any] = {}
+    text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+    exec(compile(text, "plugins.md", "exec", dont_inherit=True), namespace)  # noqa: S102 -- our own page
+    plugin = namespace["Pause"]()
+    register(new_plugin_manager(), "example", plugin)
+    plugin.configure(PluginContext(options={"pause_ms": 5}, quotas=None))  # type: ignore[arg-type]
+    assert plugin.options.pause_ms == 5
+    with pytest.raises(ValueError, match=r"pause_ms = 0: expected a whole number of milliseconds from 1 to 60000"):
+        plugin.configure(PluginContext(options={"pause_ms": 0}, quotas=None))  # type: ignore[arg-type]
 
 
 def test_the_configuration_on_the_page_is_toml() -> None:
