@@ -9,20 +9,21 @@ import struct
 from typing import TYPE_CHECKING, Final
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import Front, eventually, unique
-from tests.clients.quota_client import Behind
-from tests.clients.quota_producers import LISTENER, PASSWORD, cluster_of_users
+from tests.clients.fronts import DEADLINE_S, Front, eventually, unique
 from tests.faults import messages
+from tests.faults.conftest import leads
 from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.shared_cluster import LISTENER, SECRETS, new_topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from tests.shared_cluster import FirstBroker
 
-USER: Final = "victim"
+USER: Final = "alice"
 QUOTAS: Final = """
 [[quotas]]
 entity = { client-id = "<default>" }
@@ -40,22 +41,17 @@ SASL_AUTHENTICATE: Final = 36
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator[KafkaCluster]:
-    """One broker: a listener for anybody, and one that wants a log-in."""
-    with cluster_of_users(USER) as running:
-        yield running
+def open_front(kafka: FirstBroker) -> Iterator[Front]:
+    """A proxy in front of a listener for anybody."""
+    with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS) as proxy:
+        yield Front(cluster=kafka.cluster, proxy=proxy)
 
 
 @pytest.fixture(scope="module")
-def open_front(cluster: KafkaCluster) -> Iterator[Front]:
-    with ProxyProcess(cluster.bootstrap_servers, config=QUOTAS) as proxy:
-        yield Front(cluster=cluster, proxy=proxy)
-
-
-@pytest.fixture(scope="module")
-def sasl_front(cluster: KafkaCluster) -> Iterator[Front]:
-    with ProxyProcess(cluster.addresses(LISTENER), config=QUOTAS) as proxy:
-        yield Front(cluster=cluster, proxy=proxy)
+def sasl_front(kafka: FirstBroker) -> Iterator[Front]:
+    """A proxy in front of a listener that wants a log-in."""
+    with ProxyProcess(kafka.addresses(LISTENER), config=QUOTAS) as proxy:
+        yield Front(cluster=kafka.cluster, proxy=proxy)
 
 
 @pytest.fixture(params=[False, True], ids=["open", "sasl"])
@@ -71,9 +67,11 @@ def front(request: pytest.FixtureRequest, sasl: bool) -> Front:
 
 
 @pytest.fixture(scope="module")
-def topic(cluster: KafkaCluster) -> str:
+def topic(kafka: FirstBroker) -> str:
     name = unique("attacked")
-    Behind(cluster).makes((name, 1))
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    admin.create_topics([new_topic(name)])[name].result(DEADLINE_S)
+    eventually(lambda: leads(admin, name), "the broker leads the topic")
     return name
 
 
@@ -93,7 +91,7 @@ def create_topics(name: str, partitions: int) -> bytes:
 
 def log_in(client: RawClient) -> None:
     client.call(messages.SASL_HANDSHAKE, 1, messages.string("PLAIN"))
-    token = f"\0{USER}\0{PASSWORD}".encode()
+    token = f"\0{USER}\0{SECRETS[USER]}".encode()
     reply = client.call(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
     assert struct.unpack_from(">h", reply) == (0,)
 
@@ -145,9 +143,8 @@ def test_metadata_behind_a_handshake_names_the_proxy(open_front: Front) -> None:
         )
         assert client.reply()[0] == 1
         _, reply = client.reply()
-    [broker] = open_front.cluster.brokers
-    host_bytes = struct.unpack_from(">h", reply, 8)[0]
-    assert struct.unpack_from(">i", reply, 10 + host_bytes) == (open_front.proxy.broker_port(broker.node_id),)
+    node_id, host_bytes = struct.unpack_from(">ih", reply, 4)
+    assert struct.unpack_from(">i", reply, 10 + host_bytes) == (open_front.proxy.broker_port(node_id),)
 
 
 def test_a_promised_produce_is_charged_to_nobody(front: Front, topic: str, sasl: bool) -> None:
