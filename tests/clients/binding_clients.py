@@ -27,7 +27,8 @@ HEARTBEAT_MS: Final = 200
 """How soon a member learns of a rebalance."""
 FETCH_BYTES: Final = 20_000
 """Of each partition at once, so that a member does not get its share of a topic before the other has joined."""
-BATCH_BYTES: Final = 16_384
+BATCH_BYTES: Final = 65_536
+"""Few enough batches that a producer on a busy machine is faster than its quota."""
 NEWEST: Final = "4.4.0"
 
 
@@ -76,10 +77,11 @@ class AdminUnderTest(Protocol):
 class ClientUnderTest(Protocol):
     """A client on one side, and the errors it has reported."""
 
+    side: Side
     errors: set[str]
 
     def producer(self, transactional_id: str | None = None) -> AbstractContextManager[ProducerUnderTest]:
-        """A producer of small batches."""
+        """An idempotent producer."""
 
     def member(self, topic: str, group: str) -> MemberUnderTest:
         """A member that begins at the start."""
@@ -109,6 +111,7 @@ class Librdkafka:
     """confluent-kafka. Its errors come by callback, by delivery report, by exception and by its log."""
 
     def __init__(self, side: Side, group_protocol: str = "classic") -> None:
+        self.side = side
         self.errors: set[str] = set()
         self._protocol = group_protocol
         logger = logging.getLogger(unique("binding-librdkafka"))
@@ -226,6 +229,7 @@ class Java:
     """kafka-clients. Its errors are exceptions, and records that were sent again, which its metrics tell."""
 
     def __init__(self, side: Side, group_protocol: str = "classic") -> None:
+        self.side = side
         self.errors: set[str] = set()
         self._protocol = group_protocol
         self._clients = JavaClients(NEWEST, side.bootstrap_servers)

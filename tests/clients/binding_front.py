@@ -36,7 +36,7 @@ QUOTAS: Final = {
 OF_ADMINS: Final = {**QUOTAS, "request_percentage": 1.0}
 """Of the scenario in which it has to bind. A broker takes a request's time by the clock, so on a busy machine this
 quota would stop its clients for most of the time, and the others would not be seen to bind."""
-ADMIN_IDS: Final = 8
+ADMIN_IDS: Final = 40
 
 PRODUCER_IDS: Final = "producer_ids_rate"
 """A quota that brokers do not have. It is of users, and all clients here are of one: one id is free."""
@@ -70,6 +70,9 @@ SENSORS: Final = {
 
 WARM_UP_PRODUCERS: Final = 4
 """As many as the topic of transactions has partitions, of which a transactional id chooses one."""
+
+WARM_UP_PARTITIONS: Final = 100
+"""They make a list of all topics long, so that some tens of them are more than `OF_ADMINS` allows."""
 
 _TOKENS_OF: Final = SENSORS["controller_mutation_rate"]
 _ALTER_CLIENT_QUOTAS: Final = 1
@@ -240,7 +243,7 @@ def _warm_up(cluster: KafkaCluster) -> None:
     """Let the broker load its coordinators' state and compile what the tests measure the time of."""
     config = {"bootstrap.servers": cluster.bootstrap_servers, "client.id": _UNLIMITED, "log_level": 3}
     topic = unique("binding-warm-up")
-    Behind(cluster).makes((topic, 1))
+    Behind(cluster).makes((topic, WARM_UP_PARTITIONS))
     for number in range(WARM_UP_PRODUCERS):
         with Producer({**config, "transactional.id": f"{topic}-{number}"}) as producer:
             producer.init_transactions(DEADLINE_S)

@@ -41,6 +41,7 @@ class KafkaPython:
     """Its errors are exceptions; what a quota refuses, the application has to try again."""
 
     def __init__(self, side: Side) -> None:
+        self.side = side
         self.errors: set[str] = set()
         self._config = {"bootstrap_servers": side.bootstrap_servers, "client_id": side.client_id}
 
@@ -167,6 +168,7 @@ class Aiokafka:
     """Its errors are exceptions. It has a loop of its own in a thread, on which all of its clients run."""
 
     def __init__(self, side: Side) -> None:
+        self.side = side
         self.errors: set[str] = set()
         self._config = {"bootstrap_servers": side.bootstrap_servers, "client_id": side.client_id}
         self._loop = asyncio.new_event_loop()
