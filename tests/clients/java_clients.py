@@ -41,8 +41,8 @@ class JavaClients:
         return self.cls(f"{COMMON}.TopicPartition")(topic, number)
 
     @contextlib.contextmanager
-    def admin(self) -> Iterator[Any]:
-        client = self.cls(f"{CLIENTS}.admin.Admin").create(self._config({}))
+    def admin(self, **config: Any) -> Iterator[Any]:
+        client = self.cls(f"{CLIENTS}.admin.Admin").create(self._config(config))
         with _closing(client, self.seconds(DEADLINE_S)):
             yield client
 
