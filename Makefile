@@ -3,8 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 # What the compiled modules are tested with: all that is above them, the clients by two of their kinds.
-COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/test_librdkafka.py \
-	tests/clients/test_request_quota.py tests/clients/test_producer_id_quota.py tests/faults/test_limits.py
+COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/libraries/test_librdkafka.py \
+	tests/clients/quotas/test_request_quota.py tests/clients/quotas/test_producer_id_quota.py tests/faults/limits/test_limits.py
 
 # Two processes, and in each of them one cluster: tests that share fixtures stay together (tests/conftest.py).
 PARALLEL := -n 2 --dist loadgroup
@@ -89,4 +89,4 @@ bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench $(BENCH)
 
 clean:
-	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info
+	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info src/*.egg-info

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 from mmh3 import mmh3_x64_128_sintdigest
 
-from proxy.wire.produce_walk import ProduceWalk
-from proxy.wire.walker import encode
-from quota_callbacks.bloom_filters import BloomFilter, GrowingBloomFilter, TimedBloomFilters
+from headrace.proxy.wire.messages.codec import encode
+from headrace.proxy.wire.walks.produce import ProduceWalk
+from headrace.quota_callbacks.buckets.bloom_filters import BloomFilter, GrowingBloomFilter, TimedBloomFilters
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

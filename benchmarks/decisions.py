@@ -4,9 +4,10 @@
 producer id of its batch, its thread time when its reply comes, and the look that finds it to be no mutation. Numbers
 are CPU time of this process, the best of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
 
-Then the same with 2 and 4 workers that share their buckets (`quota_callbacks.shared_usage`), as ratios to one that
-shares nothing, all in turn in this process: while the others are idle, and while all decide on the same buckets one
-after the other, so that each decision has news of all others to take up. Paced, the decision is one of bytes alone.
+Then the same with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.usage`), as ratios
+to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the same
+buckets one after the other, so that each decision has news of all others to take up. Paced, the decision is one of
+bytes alone.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from proxy.hook_calls import HookCalls
-from proxy.plugin_loading import new_plugin_manager, register
-from quota_callbacks.buckets import MutationBucket, ProducerIdBucket, RateBucket
-from quota_callbacks.byte_rate import ByteRate
-from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.controller_mutation import ControllerMutation
-from quota_callbacks.default_quotas import DefaultQuotaCallback
-from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, Quota, QuotaPolicy
-from quota_callbacks.producer_ids import ProducerIds
-from quota_callbacks.request_percentage import RequestPercentage
-from quota_callbacks.requests import Address, Connection, Request
-from quota_callbacks.sampled_rate import Window
-from quota_callbacks.shared_usage import SharedUsage
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.builtin.byte_rate import ByteRate
+from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
+from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
+from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.requests import Address, Connection, Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

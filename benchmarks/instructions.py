@@ -28,8 +28,8 @@ import trio
 from benchmarks import instructions_stage
 from benchmarks.bench.ways import QUOTAS
 from benchmarks.instructions_stage import open_stage
-from proxy.logs import configure_logs
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.logs import configure_logs
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 from tests.proxy.playbook import reply, request
 
@@ -45,7 +45,8 @@ WARM_UP: Final = (28, 0.5)
 LEFT_AFTER: Final = (28, 0.01)
 NEXT_SAMPLE: Final = (1, 1.0)
 SPELL: Final = (7, 0.001)
-"""Within one sample of a quota's window, and `proxy.thread_time.ONE_OF` of them, so that the mean is exact."""
+"""Within one sample of a quota's window, and `headrace.proxy.connection.thread_time.ONE_OF` of them, so that the mean
+is exact."""
 PRODUCER_ID: Final = 4711
 PRODUCER_ID_AT: Final = 43
 """Of a record batch of format 2: the id, its epoch, and the first sequence number."""

@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
-from config.loading import loads
-from proxy import thread_time
-from proxy.client_connection import ClientConnection
-from proxy.errors import ClientFault, UpstreamFault
-from proxy.server import Server
-from proxy.sockets import PlainChannel
-from quota_callbacks.requests import Address, Connection
+from headrace.config.loading import loads
+from headrace.proxy.connection import thread_time
+from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.errors import ClientFault, UpstreamFault
+from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.server.server import Server
+from headrace.quota_callbacks.requests import Address, Connection
 
 if TYPE_CHECKING:
     import select
@@ -254,25 +254,25 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
     """A server with one connection, whose client sends ``request`` and whose broker answers with ``reply``, given the
     correlation id."""
     server = Server(loads(CONFIG + config))
-    house = server.house
+    shared = server.shared
     calls: defaultdict[str, int] = defaultdict(int)
     clock = Clock()
     peers = Peers(request, reply, clock, calls)
-    house.clock = clock
-    with _counted(calls), house.poller.attach():
-        if not house.poller.attached:
+    shared.clock = clock
+    with _counted(calls), shared.poller.attach():
+        if not shared.poller.attached:
             raise RuntimeError("no poller: nothing can be counted here")
-        house.poller._epoll = PlayedEpoll(house.poller._epoll, peers, calls)  # type: ignore[assignment]  # noqa: SLF001
-        house.upstream = OneBroker(PlainChannel(peers.broker.proxys, UpstreamFault, house.poller))  # type: ignore[assignment]
+        shared.poller._epoll = PlayedEpoll(shared.poller._epoll, peers, calls)  # type: ignore[assignment]  # noqa: SLF001
+        shared.upstream = OneBroker(PlainChannel(peers.broker.proxys, UpstreamFault, shared.poller))  # type: ignore[assignment]
         info = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1))
-        channel = PlainChannel(peers.client.proxys, ClientFault, house.poller)
-        connection = ClientConnection(house, info, channel)
+        channel = PlainChannel(peers.client.proxys, ClientFault, shared.poller)
+        connection = ClientConnection(shared, info, channel)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.serve)
             yield Stage(peers, calls)
             nursery.cancel_scope.cancel()
-    house.pipes.close()
-    house.hooks.close()
+    shared.pipes.close()
+    shared.hooks.close()
     peers.close()
 
 

@@ -38,7 +38,7 @@ from benchmarks.paced_clients import (
 )
 from benchmarks.paced_request_time import CLIENT_ID as TIME_CLIENT_ID
 from benchmarks.paced_request_time import METRIC
-from testbed.cluster import KafkaCluster
+from testbed.kafka.cluster import KafkaCluster
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.raw_client import RawClient

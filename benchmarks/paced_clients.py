@@ -3,7 +3,8 @@ throttle times; and what was charged for them, in `Acks`.
 
 They speak the protocol by hand, so that no client library decides when to send. A connection sends as soon as the reply
 to its last request was read. What an answer counts is what quotas charge: of a Produce its header and body, without the
-length before them; of a Fetch the reply's body and 4 bytes (`quota_callbacks.byte_rate`); of CreateTopics partitions.
+length before them; of a Fetch the reply's body and 4 bytes (`headrace.quota_callbacks.builtin.byte_rate`); of
+CreateTopics partitions.
 """
 
 from __future__ import annotations

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
-from quota_callbacks.request_percentage import PERCENT_PER_NS
+from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from quota_callbacks.requests import Request
+    from headrace.quota_callbacks.requests import Request
 
 CLIENT_ID: Final = "paced-time"
 METRIC: Final = "measured_request_time"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
 from benchmarks.request_cost_data import COUNTS, MANY, WIDE
-from quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from proxy.wire.walker import Message
+    from headrace.proxy.wire.messages.codec import Message
 
 TIMEOUT_MS = 30_000
 # Topics, and access rules, that one request makes or deletes.

@@ -1,7 +1,7 @@
 """The client that sends what is measured: one connection, one request at a time, the sizes of each on record.
 
-Called by the works of `benchmarks.request_costs`. Sizes are those of `quota_callbacks.requests.Request`: header and
-body, without the length before them.
+Called by the works of `benchmarks.request_costs`. Sizes are those of `headrace.quota_callbacks.requests.Request`:
+header and body, without the length before them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
-from proxy.wire.apis import APIS, request_header_version, response_header_version
-from proxy.wire.walker import Message, decode, encode
+from headrace.proxy.wire.apis import APIS, request_header_version, response_header_version
+from headrace.proxy.wire.messages.codec import Message, decode, encode
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
-    from quota_callbacks.api_keys import ApiKey
+    from headrace.quota_callbacks.api_keys import ApiKey
 
 CLIENT_ID = "headrace-request-costs"
 ANSWER_TIMEOUT_S = 60.0

@@ -6,11 +6,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
-from quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 
 if TYPE_CHECKING:
-    from proxy.wire.walker import Message
+    from headrace.proxy.wire.messages.codec import Message
 
 # Each of the works' own; what they are for stands in `TOPICS`.
 SINK, SOURCE, SHARED, WIDE = "sink", "source", "shared", "wide"

@@ -14,7 +14,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quota_callbacks.request_costs import RequestCost
+from headrace.quota_callbacks.builtin.request_costs import RequestCost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -9,11 +9,11 @@ from uuid import UUID
 
 from benchmarks.request_cost_client import MeasuredClient, Work, asking
 from benchmarks.request_cost_data import COUNTS, RECORD, SHARED, WIDE, produce_message
-from quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
 
 if TYPE_CHECKING:
-    from proxy.wire.walker import Message
+    from headrace.proxy.wire.messages.codec import Message
 
 HEARTBEATS = 5
 MEMBER_ID_REQUIRED = 79

@@ -1,4 +1,5 @@
-"""What a request costs a real broker's handler threads: where `quota_callbacks.request_costs.DEFAULT_COSTS` comes from.
+"""What a request costs a real broker's handler threads: where
+`headrace.quota_callbacks.builtin.request_costs.DEFAULT_COSTS` comes from.
 
     .venv/bin/python -m benchmarks.request_costs [--samples 1000] [--one-by-one] [--only produce]
 
@@ -27,16 +28,16 @@ from benchmarks import request_cost_admin, request_cost_data, request_cost_group
 from benchmarks.request_cost_client import CLIENT_ID, MeasuredClient, RefusedError, Work
 from benchmarks.request_cost_fit import Point, fit, off_by, point
 from benchmarks.request_cost_log import RequestLog
-from proxy.wire.apis import APIS
-from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost
-from testbed.cluster import KafkaCluster
-from testbed.launch import THROUGHPUT_OPTIONS
+from headrace.proxy.wire.apis import APIS
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, FALLBACK_COST, RequestCost
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.launch import THROUGHPUT_OPTIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from proxy.wire.walker import Message
+    from headrace.proxy.wire.messages.codec import Message
 
 CONFIG: dict[str, str | int | bool] = {
     "auto.create.topics.enable": False,
@@ -163,7 +164,8 @@ def report(points: Mapping[ApiKey, Sequence[Point]]) -> None:
 
 
 def row_text(cost: RequestCost) -> str:
-    """As the table in `quota_callbacks.request_costs` has it: two digits, for more are not measured."""
+    """As the table in `headrace.quota_callbacks.builtin.request_costs` has it: two digits, for more are not
+    measured."""
     slope = f", per_kib_ms={cost.per_kib_ms:.2g}" if cost.per_kib_ms else ""
     return f"RequestCost(base_ms={cost.base_ms:.2g}{slope})"
 

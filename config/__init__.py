@@ -17,14 +17,14 @@ its `options`, with which all tables are declared.
     editing          the commented sample file, and the schema for editors
 """
 
-from config.check import CheckReport, check
-from config.editing import json_schema, json_schema_text, sample_text
-from config.loading import load, loads
-from config.overrides import FLAGS, Flag
-from config.problems import ConfigError, ConfigFileError, ConfigSyntaxError, ConfigValueError, Problem
-from config.quotas import ConfiguredQuota
-from config.reload import ConfigDiff, QuotaChange, SettingChange, diff
-from config.schema import (
+from headrace.config.check import CheckReport, check
+from headrace.config.editing import json_schema, json_schema_text, sample_text
+from headrace.config.loading import load, loads
+from headrace.config.overrides import FLAGS, Flag
+from headrace.config.problems import ConfigError, ConfigFileError, ConfigSyntaxError, ConfigValueError, Problem
+from headrace.config.quotas import ConfiguredQuota
+from headrace.config.reload import ConfigDiff, QuotaChange, SettingChange, diff
+from headrace.config.schema import (
     Admin,
     Config,
     Enforcement,
@@ -40,7 +40,7 @@ from config.schema import (
     UnknownNodeIdError,
     Upstream,
 )
-from config.values import HostPort, NodeIds
+from headrace.config.values import HostPort, NodeIds
 
 __all__ = [
     "FLAGS",

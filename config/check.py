@@ -8,15 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from config.loading import load
-from config.problems import ConfigError
-from config.values import AUTO
+from headrace.config.loading import load
+from headrace.config.problems import ConfigError
+from headrace.config.values import AUTO
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterable, Mapping
 
-    from config.schema import Config, Listen
+    from headrace.config.schema import Config, Listen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from config.schema import Config
+from headrace.config.schema import Config
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import core_schema
 
-    from quota_callbacks.options import JsonSchema
+    from headrace.quota_callbacks.options import JsonSchema
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 

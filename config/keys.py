@@ -1,7 +1,7 @@
 """What the tables of `schema` are made of: sections, what is said of each key, and the list of all keys.
 
 Called by `quotas` and `schema`, which declare keys, and by whoever goes through all of them (`overrides`, `loading`,
-`reload`). A key is a field of a `Section`; the kinds of values are in `values` and `quota_callbacks.options`:
+`reload`). A key is a field of a `Section`; the kinds of values are in `values` and `headrace.quota_callbacks.options`:
 
     class Shutdown(Section):
         drain_timeout_s: Annotated[float, duration("0s", "1d"), Key("How long ...", flag="--drain-timeout")] = 30.0
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict
 from pydantic_core import PydanticUndefined
 
-from quota_callbacks.options import Table, dotted, expected_of, leaves
+from headrace.quota_callbacks.options import Table, dotted, expected_of, leaves
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.fields import FieldInfo
     from pydantic_core import CoreSchema
 
-    from quota_callbacks.options import JsonSchema
+    from headrace.quota_callbacks.options import JsonSchema
 
 
 def _file_name(attribute: str) -> str:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pydantic import ValidationError
 
-from config.keys import keys
-from config.overrides import OPTIONS, Override, environment_overrides, flag_overrides
-from config.problems import (
+from headrace.config.keys import keys
+from headrace.config.overrides import OPTIONS, Override, environment_overrides, flag_overrides
+from headrace.config.problems import (
     ConfigFileError,
     ConfigSyntaxError,
     ConfigValueError,
@@ -25,17 +25,17 @@ from config.problems import (
     Problem,
     found_in,
 )
-from config.rules import RULES
-from config.schema import REMOVED, Config
-from quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of, is_secret
+from headrace.config.rules import RULES
+from headrace.config.schema import REMOVED, Config
+from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from quota_callbacks.entities import QuotaEntity, QuotaKey
-    from quota_callbacks.options import Path
-    from quota_callbacks.policies import Quota
-    from quota_callbacks.sampled_rate import Window
+    from headrace.quota_callbacks.buckets.sampled_rate import Window
+    from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+    from headrace.quota_callbacks.options import Path
+    from headrace.quota_callbacks.policies import Quota
 
 MAX_FILE_BYTES: Final = 16 * 2**20
 """A longer file is refused: it holds quotas for some hundred thousand entities, and /dev/zero has no end."""

@@ -20,13 +20,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, get_origin
 
-from config.keys import Leaf, keys
-from config.problems import Problem
-from config.schema import Config
-from quota_callbacks.options import Parsed
+from headrace.config.keys import Leaf, keys
+from headrace.config.problems import Problem
+from headrace.config.schema import Config
+from headrace.quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
-    from quota_callbacks.options import Path
+    from headrace.quota_callbacks.options import Path
 
 PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")

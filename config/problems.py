@@ -10,13 +10,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from config.positions import Positions
-from quota_callbacks.options import NOTHING, dotted, shown
+from headrace.config.positions import Positions
+from headrace.quota_callbacks.options import NOTHING, dotted, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from quota_callbacks.options import Fault, Path
+    from headrace.quota_callbacks.options import Fault, Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

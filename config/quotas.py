@@ -1,6 +1,6 @@
 """The ``[[quotas]]`` of the file: entities and their limits, the floor under what AlterClientQuotas stores.
 
-Called by `schema`. What a quota may be is `quota_callbacks.entities`' to say; here is how it is written.
+Called by `schema`. What a quota may be is `headrace.quota_callbacks.entities`' to say; here is how it is written.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
@@ -11,12 +11,21 @@ from typing import Annotated, Any, Final
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
 
-from config.keys import Key, Section
-from config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
-from quota_callbacks.options import TRUE_OR_FALSE, Fault, JsonSchema, Parsed, choice, did_you_mean, faults_of, misfits
-from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
-from quota_callbacks.verdicts import MAX_THROTTLE_MS
+from headrace.config.keys import Key, Section
+from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
+from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from headrace.quota_callbacks.options import (
+    TRUE_OR_FALSE,
+    Fault,
+    JsonSchema,
+    Parsed,
+    choice,
+    did_you_mean,
+    faults_of,
+    misfits,
+)
+from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from config.keys import Key, Leaf, Section, keys
-from config.schema import Config
-from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.options import dotted, spelled
-from quota_callbacks.policies import KAFKAS_WAY, Quota
+from headrace.config.keys import Key, Leaf, Section, keys
+from headrace.config.schema import Config
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.options import dotted, spelled
+from headrace.quota_callbacks.policies import KAFKAS_WAY, Quota
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")

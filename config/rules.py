@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from config.values import PORT_MAX, HostPort, is_loopback_host, reachable_host
-from quota_callbacks.options import Fault
+from headrace.config.values import PORT_MAX, HostPort, is_loopback_host, reachable_host
+from headrace.quota_callbacks.options import Fault
 
 if TYPE_CHECKING:
-    from config.values import NodeIds
+    from headrace.config.values import NodeIds
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
 

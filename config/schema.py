@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field
 
-from config.keys import Key, Section
-from config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
-from config.values import (
+from headrace.config.keys import Key, Section
+from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
+from headrace.config.values import (
     HostPort,
     NodeIds,
     duration,
@@ -25,10 +25,10 @@ from config.values import (
     size,
     worker_count,
 )
-from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, Path, choice, list_of, misfits, text, whole
-from quota_callbacks.policies import Quota
-from quota_callbacks.sampled_rate import Window
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, Path, choice, list_of, misfits, text, whole
+from headrace.quota_callbacks.policies import Quota
 
 IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
@@ -410,7 +410,7 @@ class Config(Section):
             flag="--workers",
         ),
     ] = 1
-    """`config.values.AUTO` stands for one for each core."""
+    """`headrace.config.values.AUTO` stands for one for each core."""
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
     admin: Admin = Field(default_factory=Admin)

@@ -18,7 +18,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from quota_callbacks.options import Parsed
+from headrace.quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

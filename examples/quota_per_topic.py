@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
-from quota_callbacks.requests import Interest, Request
-from quota_callbacks.sampled_rate import SampledRate, Window
-from quota_callbacks.verdicts import Reason, Throttle
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.requests import Interest, Request
+from headrace.quota_callbacks.verdicts import Reason, Throttle
 
 PRODUCE = ApiKey.PRODUCE.value
 QUOTA = "topic_byte_rate"

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quota_callbacks.entities import QuotaKey, check_quota_value
-from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
-from quota_callbacks.policies import Limit
+from headrace.quota_callbacks.entities import QuotaKey, check_quota_value
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.policies import Limit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

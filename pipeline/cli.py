@@ -1,4 +1,5 @@
-"""``headrace pipeline JOB …``, and the same by spark-submit (`pipeline.__main__`). Jobs are imported when asked for."""
+"""``headrace pipeline JOB …``, and the same by spark-submit (`headrace.pipeline.__main__`). Jobs are imported when
+asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from pipeline.errors import OutputError, PipelineError
-from pipeline.lake import plain_errors, write_text
+from headrace.pipeline.errors import OutputError, PipelineError
+from headrace.pipeline.lake.tables import plain_errors, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,7 +34,7 @@ JOBS: Final = {
 
 
 class Jobs(click.Group):
-    """A command for each module of `pipeline.jobs`."""
+    """A command for each module of `headrace.pipeline.jobs`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
         """In the order in which they are used."""
@@ -44,9 +45,9 @@ class Jobs(click.Group):
         if cmd_name not in JOBS:
             return None
         try:
-            module = importlib.import_module(f"pipeline.jobs.{cmd_name.replace('-', '_')}")
+            module = importlib.import_module(f"headrace.pipeline.jobs.{cmd_name.replace('-', '_')}")
         except ModuleNotFoundError as error:
-            if error.name is None or error.name.partition(".")[0] in ("pipeline", "quota_callbacks", "config"):
+            if error.name is None or error.name.partition(".")[0] == "headrace":
                 raise
             _fail(f"the pipeline needs the package {error.name}, which is not installed: install headrace[pipeline]")
         command: click.Command = module.command
@@ -108,7 +109,7 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def run(*, master: str | None, packages: str | None, conf: tuple[str, ...], **options: Any) -> None:
-        from pipeline.session import SparkOptions
+        from headrace.pipeline.lake.session import SparkOptions
 
         spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
         try:
@@ -143,7 +144,7 @@ def told(line: str) -> None:
 
 
 def tell_usage(found: Row) -> None:
-    """Say what usage a job is about (`pipeline.usage.of_one_cluster`)."""
+    """Say what usage a job is about (`headrace.pipeline.analysis.usage.of_one_cluster`)."""
     if not found.records:
         told("there is no such usage in the lake")
         return

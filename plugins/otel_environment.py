@@ -1,4 +1,5 @@
-"""The OpenTelemetry SDK's environment variables, as far as `plugins.tracing` and `plugins.metrics` heed them.
+"""The OpenTelemetry SDK's environment variables, as far as `headrace.plugins.tracing` and `headrace.plugins.metrics`
+heed them.
 
 Pure, the environment is an argument. A variable that is wrong is passed over with a warning, as OpenTelemetry's
 specification asks; but what would never reach a receiver is refused.

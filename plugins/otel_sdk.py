@@ -1,6 +1,6 @@
 """What the plugins that use OpenTelemetry share: who we are to a receiver, and what the SDK's exporters said last.
 
-Called by `plugins.tracing` and `plugins.metrics`. Knows neither traces nor metrics.
+Called by `headrace.plugins.tracing` and `headrace.plugins.metrics`. Knows neither traces nor metrics.
 """
 
 from __future__ import annotations

@@ -14,23 +14,23 @@ from typing import TYPE_CHECKING, Any
 import click
 import trio
 
-from config.check import check
-from config.loading import load
-from config.overrides import FLAGS
-from config.problems import ConfigError
-from config.values import count_workers
-from proxy.decisions import told
-from proxy.errors import StartupError
-from proxy.logs import configure_logs
-from proxy.plugin_loading import installed_plugins
-from proxy.preflight import problems_of, warnings_of
+from headrace.config.check import check
+from headrace.config.loading import load
+from headrace.config.overrides import FLAGS
+from headrace.config.problems import ConfigError
+from headrace.config.values import count_workers
+from headrace.proxy.errors import StartupError
+from headrace.proxy.hooks.decisions import told
+from headrace.proxy.hooks.loading import installed_plugins
+from headrace.proxy.logs import configure_logs
+from headrace.proxy.server.preflight import problems_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from config.schema import Config
-    from proxy.server import Server
-    from quota_callbacks.requests import Address
+    from headrace.config.schema import Config
+    from headrace.proxy.server.server import Server
+    from headrace.quota_callbacks.requests import Address
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
@@ -98,12 +98,12 @@ def run(path: Path | None, **options: Any) -> None:
 
 def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     if count_workers(config.workers) > 1:
-        from proxy.supervising import run_workers
+        from headrace.proxy.workers.start import run_workers
 
         run_workers(config, load_again, lambda supervisor: _say_ready(config, supervisor.admin_address))
         return
-    from proxy.running import run_loop
-    from proxy.server import Server
+    from headrace.proxy.server.running import run_loop
+    from headrace.proxy.server.server import Server
 
     run_loop(partial(_serve, Server(config, load=load_again)))
 
@@ -150,7 +150,7 @@ def check_config(path: Path) -> None:
 @main.command("config-schema")
 def config_schema() -> None:
     """Print the JSON Schema of the configuration file, for editors."""
-    from config.editing import json_schema_text
+    from headrace.config.editing import json_schema_text
 
     click.echo(json_schema_text(), nl=False)
 
@@ -163,7 +163,7 @@ def enforcement(state: str, admin: str) -> None:
 
     Off ends mutes that have begun. It lasts until the next switch or restart; the file is not changed.
     """
-    from proxy.admin_client import AdminUnreachableError, get_enforcement, put_enforcement
+    from headrace.proxy.admin.client import AdminUnreachableError, get_enforcement, put_enforcement
 
     try:
         enabled = get_enforcement(admin) if state == "show" else put_enforcement(admin, enabled=state == "on")
@@ -184,7 +184,7 @@ def why(user: str | None, client_id: str | None, newest: int, as_json: bool, adm
     First who waits now, then what quotas decided lately, newest first: which quota, whose, what was observed, what is
     allowed, and how long the wait is.
     """
-    from proxy.admin_client import AdminUnreachableError, get_decisions
+    from headrace.proxy.admin.client import AdminUnreachableError, get_decisions
 
     try:
         answer = get_decisions(admin, user=user, client_id=client_id, newest=newest)
@@ -231,8 +231,8 @@ def replay(trace: Path, output: Path) -> None:
     \b
     Example: headrace replay trace.jsonl --output decided.jsonl
     """
-    from proxy.replay import TraceError
-    from proxy.replay_files import replay_file
+    from headrace.proxy.replay.files import replay_file
+    from headrace.proxy.replay.replay import TraceError
 
     started_s = perf_counter()
     try:

@@ -1,4 +1,4 @@
-"""What the proxy counts: plain integers on slots, read by whoever exports them (`proxy.metrics_page`).
+"""What the proxy counts: plain integers on slots, read by whoever exports them (`headrace.proxy.admin.metrics_page`).
 
 A ``+=`` on a slot costs 0.03 µs; an OpenTelemetry counter 5.6 µs. All are totals since the process started, but for
 `connections`, which is now.

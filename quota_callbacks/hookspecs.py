@@ -37,12 +37,12 @@ import pluggy
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping
 
-    from quota_callbacks.client_quotas import ClientQuotas
-    from quota_callbacks.entities import QuotaEntity, QuotaKey
-    from quota_callbacks.identities import AuthenticationObserver
-    from quota_callbacks.policies import QuotaPolicy
-    from quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
-    from quota_callbacks.verdicts import Throttle, Verdict
+    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+    from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.policies import QuotaPolicy
+    from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
+    from headrace.quota_callbacks.verdicts import Throttle, Verdict
 
 HOOK_VERSION: Final = 1
 """The version of this surface. It changes when a plugin that worked would no longer."""
@@ -151,7 +151,7 @@ def configure(context: PluginContext) -> None:
 
     Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the
     start with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a
-    sentence (`quota_callbacks.options.read_options` makes one for every option that is wrong).
+    sentence (`headrace.quota_callbacks.options.read_options` makes one for every option that is wrong).
 
     Where ``context.dry`` is set, check the options and change nothing: write no file, make no folder, start no thread
     and open no socket. Files that the options name may be read. Of the other hooks only those that describe the plugin
@@ -318,7 +318,8 @@ def request_time_ms(request: Request) -> float | None:
     """Estimate the broker's handler time for ``request``, whose reply has come, in milliseconds of one thread.
 
     The cost model of ``request_percentage``: called for each reply of a sender that this quota holds. ``None``: let
-    the next one say. The first answer wins, custom models before the built-in one (`quota_callbacks.request_costs`).
+    the next one say. The first answer wins, custom models before the built-in one
+    (`headrace.quota_callbacks.builtin.request_costs`).
     """
 
 

@@ -1,7 +1,7 @@
 """Who a client is: what a source of identities shows of one authentication.
 
-A plugin answers `authentication_started` (`quota_callbacks.hookspecs`) with an observer; the proxy shows it what passes
-and adopts the name that it tells. Observers do not authenticate: the broker does, and they only read along.
+A plugin answers `authentication_started` (`headrace.quota_callbacks.hookspecs`) with an observer; the proxy shows it
+what passes and adopts the name that it tells. Observers do not authenticate: the broker does, and they only read along.
 """
 
 from __future__ import annotations

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Self
 
-from quota_callbacks.verdicts import MAX_THROTTLE_MS
+from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 if TYPE_CHECKING:
-    from quota_callbacks.entities import QuotaEntity
+    from headrace.quota_callbacks.entities import QuotaEntity
 
 
 class EnforcementMode(StrEnum):

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from quota_callbacks.entities import ANONYMOUS
+from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from quota_callbacks.verdicts import Reason
+    from headrace.quota_callbacks.verdicts import Reason
 
 
 class Detail(Enum):

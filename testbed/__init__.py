@@ -1,7 +1,8 @@
-"""A real Apache Kafka on this machine, for the demo, the tests and the benchmarks. Stands alone: knows no proxy.
+"""A real Apache Kafka on this machine, for the demo, the tests and the benchmarks. Imports nothing of the proxy.
 
-artifacts  Maven coordinates to jar files, cached        java    a Java runtime to run them on
-cluster    brokers in KRaft mode that end with us        tools   Kafka's own command line tools
-ports      free ports that no other process gets         jvm     Kafka's classes inside this process, the tests' oracle
-errors     the one tree of errors, rooted at TestbedError
+kafka          brokers in KRaft mode, Kafka's tools and classes
+processes      processes, directories and ports that end with us
+proxy_process  ``headrace run`` as a process of its own
+compiled       a copy of the proxy with compiled modules
+errors         the one tree of errors, rooted at TestbedError
 """

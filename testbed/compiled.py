@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from testbed.errors import CompiledUnavailableError
-from testbed.locks import exclusive
-from testbed.programs import run_program
+from testbed.processes.locks import exclusive
+from testbed.processes.programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,9 +24,13 @@ if TYPE_CHECKING:
 ROOT: Final = Path(__file__).parents[1]
 CACHE: Final = ROOT / ".cache"
 BUILDING: Final = ("pyproject.toml", "setup.py")
-PACKAGES: Final = ("config", "plugins", "proxy", "quota_callbacks")
-SUFFIXES: Final = (".py", ".json", ".toml", ".typed")
-HOT: Final = "proxy/request_relay"
+IMPORTED: Final = "src/headrace"
+PACKAGES: Final = (
+    IMPORTED,
+    *(f"{IMPORTED}/{each}" for each in ("config", "pipeline", "plugins", "proxy", "quota_callbacks")),
+)
+SUFFIXES: Final = (".py", ".json", ".toml", ".properties", ".typed")
+HOT: Final = "headrace/proxy/connection/request_relay"
 """Of the modules that setup.py compiles; where this one is not compiled, none is."""
 BUILD_TIMEOUT_S: Final = 1200.0
 

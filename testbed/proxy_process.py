@@ -1,6 +1,6 @@
 """The command ``headrace run`` as its users start it: a process of its own, for tests, the demo and the benchmarks.
 
-Knows the command line, not the code. It ends with this process, as all that `testbed.kept` starts.
+Knows the command line, not the code. It ends with this process, as all that `testbed.processes.kept` starts.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from testbed.errors import TestbedError, TestbedTimeoutError
-from testbed.kept import make_directory, start_program
-from testbed.ports import reserve_ports
-from testbed.programs import content
+from testbed.processes.kept import make_directory, start_program
+from testbed.processes.ports import reserve_ports
+from testbed.processes.programs import content
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -62,7 +62,7 @@ class ProxyProcess:
         self._program = start_program(
             [
                 *command_prefix,
-                *(python, "-m", "proxy.cli", "run", "--config", str(self.config_file)),
+                *(python, "-m", "headrace.proxy.cli", "run", "--config", str(self.config_file)),
                 *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
                 *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
                 *arguments,

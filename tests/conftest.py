@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING
 
 if installed := os.environ.get("HEADRACE_COMPILED"):
     sys.path.insert(0, installed)
-    for package in ("config", "plugins", "proxy", "quota_callbacks"):
-        importlib.import_module(package)  # before pytest puts the tree in front
+    importlib.import_module("headrace")  # before pytest puts the tree in front
     os.environ |= {"PYTHONPATH": f"{installed}:{Path(__file__).parent.parent}", "PYTHONSAFEPATH": "1"}
 
 import pytest
 from hypothesis import settings
 
-from testbed.cluster import KafkaCluster
+from testbed.kafka.cluster import KafkaCluster
 from tests.shared_cluster import FirstBroker, shared_cluster
 
 if TYPE_CHECKING:

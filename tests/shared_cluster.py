@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Final
 
 from confluent_kafka.admin import NewTopic
 
-from testbed.cluster import KafkaCluster
-from testbed.properties import MAIN_LISTENER, Listener, plain_jaas, scram_jaas
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.properties import MAIN_LISTENER, Listener, plain_jaas, scram_jaas
 
 if TYPE_CHECKING:
-    from testbed.broker import Broker
+    from testbed.kafka.broker import Broker
 
 LISTENER: Final = "CLIENTS"
 """Wants a log-in by one of `PLAIN_USERS`, `SCRAM_USERS`, or an unsecured token."""

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Self
 
-from testbed.cluster import KafkaCluster
-from testbed.ports import HOST
-from testbed.properties import CONTROLLER_LISTENER, Listener
-from testbed.tools import Tool, run_tool
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.properties import CONTROLLER_LISTENER, Listener
+from testbed.kafka.tools import Tool, run_tool
+from testbed.processes.ports import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from testbed.broker import Broker
+    from testbed.kafka.broker import Broker
 
 HEAP_MB: Final = 1024
 """Kafka's own default."""

@@ -13,11 +13,11 @@ from benchmarks.bench.errors import BenchError, WayUnavailableError
 from benchmarks.bench.kroxylicious_launcher import READY_LINE
 from benchmarks.bench.programs import Program
 from benchmarks.bench.ways import KROXYLICIOUS, Front, serving
-from testbed.artifacts import resolve
 from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
-from testbed.java import find_java
-from testbed.kept import make_directory
-from testbed.ports import HOST, reserve_ports
+from testbed.kafka.artifacts import resolve
+from testbed.kafka.java import find_java
+from testbed.processes.kept import make_directory
+from testbed.processes.ports import HOST, reserve_ports
 
 if TYPE_CHECKING:
     import contextlib

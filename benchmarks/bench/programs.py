@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import WayUnavailableError
-from testbed.kept import start_program
-from testbed.programs import content
+from testbed.processes.kept import start_program
+from testbed.processes.programs import content
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from benchmarks.bench.errors import WayUnavailableError
 from benchmarks.bench.interpreters import THIS, Interpreter
 from testbed.compiled import compiled_copy
 from testbed.errors import TestbedError
-from testbed.probe import ask
+from testbed.kafka.probe import ask
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:

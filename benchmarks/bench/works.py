@@ -26,7 +26,7 @@ from benchmarks.bench.figures import (
     WORKER_SHARE,
     percentile,
 )
-from testbed.tools import Tool, run_tool
+from testbed.kafka.tools import Tool, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,18 +18,18 @@ from typing import TYPE_CHECKING, Final
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.cli import spark_options
-from pipeline.errors import OutputError
-from pipeline.lake import Lake
-from pipeline.session import start_session
-from quota_callbacks.entities import QuotaKey
-from quota_callbacks.request_costs import DEFAULT_COSTS
+from headrace.pipeline.cli import spark_options
+from headrace.pipeline.errors import OutputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
+from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.lake.session import SparkOptions
 
 DAY_S: Final = 86_400
 FIRST_SECOND: Final = 1_789_948_800

@@ -15,11 +15,11 @@ import click
 from pyspark.sql import functions as sf
 
 from benchmarks.pipeline.stage import session_on
-from pipeline import schemas
-from pipeline.ingest import Ingest
-from pipeline.lake import Lake
-from pipeline.sources import FileSource
-from quota_callbacks.usage_records import SCHEMA_VERSION, Kind
+from headrace.pipeline.ingestion.ingest import Ingest
+from headrace.pipeline.ingestion.sources import FileSource
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.records.usage_records import SCHEMA_VERSION, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -28,7 +28,7 @@ FILES = 40
 
 
 def write_files(usage: DataFrame, folder: Path) -> None:
-    """As `plugins.usage_records.files` names them."""
+    """As `headrace.plugins.usage_records.files` names them."""
     names = [name for name in schemas.RECORD.names if name in usage.columns]
     record = sf.struct(sf.lit(SCHEMA_VERSION).alias("schema"), sf.lit(Kind.USAGE.value).alias("kind"), *names)
     usage.repartition(FILES).select(sf.to_json(record)).write.mode("overwrite").text(str(folder))

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Final
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.events import events_of
-from pipeline.lake import Lake
-from pipeline.rollup import by_hour
-from pipeline.session import SparkOptions, start_session
-from pipeline.what_if import fixed_quotas, what_if
-from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from quota_callbacks.replaying import Change
-from quota_callbacks.sampled_rate import Window
+from headrace.pipeline.analysis.events import events_of
+from headrace.pipeline.analysis.rollup import by_hour
+from headrace.pipeline.analysis.what_if import fixed_quotas, what_if
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import SparkOptions, start_session
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.records.replay import Change
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

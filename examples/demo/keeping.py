@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from examples.demo.scenario import CLIENTS, LIMITED_CONSUMER, MISBEHAVING, command
 
 if TYPE_CHECKING:
-    from testbed.cluster import KafkaCluster
+    from testbed.kafka.cluster import KafkaCluster
     from testbed.proxy_process import ProxyProcess
 
 

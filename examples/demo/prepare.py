@@ -8,11 +8,11 @@ from __future__ import annotations
 import sys
 from enum import Enum
 
-from testbed.artifacts import DEFAULT_BROKER_VERSION, broker_jars
-from testbed.class_data import class_data_archive
 from testbed.errors import TestbedError
-from testbed.java import find_java
-from testbed.storage import bootstrap_checkpoint
+from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION, broker_jars
+from testbed.kafka.class_data import class_data_archive
+from testbed.kafka.java import find_java
+from testbed.kafka.storage import bootstrap_checkpoint
 
 
 class Stage(Enum):

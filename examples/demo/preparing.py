@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from examples.demo.client_process import LineProcess
 from examples.demo.prepare import Stage
-from testbed.artifacts import DEFAULT_BROKER_VERSION, cache_directory
 from testbed.errors import TestbedError
+from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION, cache_directory
 
 if TYPE_CHECKING:
     from examples.demo.screen import Screen, Step

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import confluent_kafka
 
-from testbed.artifacts import DEFAULT_BROKER_VERSION
-from testbed.class_data import class_data_archive
-from testbed.launch import java_command
-from testbed.tools import Tool
+from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION
+from testbed.kafka.class_data import class_data_archive
+from testbed.kafka.launch import java_command
+from testbed.kafka.tools import Tool
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -32,9 +32,9 @@ from examples.demo.scenario import (
 from examples.demo.screen import PLAIN_EVERY_S
 from examples.demo.table import MOST_BARS, NOW_S, Row, State, draw
 from examples.demo.verdict import ClientOutcome, Outcome
-from testbed.cluster import KafkaCluster
 from testbed.errors import TestbedError
-from testbed.kept import make_directory
+from testbed.kafka.cluster import KafkaCluster
+from testbed.processes.kept import make_directory
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
-from quota_callbacks.requests import Interest
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
+from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from quota_callbacks.requests import Connection, Request
+    from headrace.quota_callbacks.requests import Connection, Request
 
 PRODUCE: Final = 0
 FETCH: Final = 1

@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from testbed.programs import run_program
+from testbed.processes.programs import run_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,8 +43,8 @@ def jobs(folder: Path, output: Path) -> Iterator[list[str]]:
 
 def play(screen: Screen, folder: Path) -> bool:
     """Run it in a process of its own, and say where the report is. `False` when it failed."""
-    from pipeline.errors import NoJavaError
-    from pipeline.session import check_java
+    from headrace.pipeline.errors import NoJavaError
+    from headrace.pipeline.lake.session import check_java
 
     screen.say("The proxy has recorded who used what, second by second. What the pipeline makes of it, on Spark:")
     try:
@@ -79,7 +79,7 @@ def main(folder: Path, output: Path) -> None:
     """Run all jobs; the first that fails ends it, with its own words and status."""
     import shutil
 
-    from pipeline.cli import pipeline
+    from headrace.pipeline.cli import pipeline
 
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)

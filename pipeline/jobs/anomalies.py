@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.anomalies import anomalies
-from pipeline.anomaly_past import Rules, windows_of
-from pipeline.cli import LAKE, day_options, number_option, spark_options, told
-from pipeline.errors import InputError
-from pipeline.lake import Lake
-from pipeline.session import start_session
+from headrace.pipeline.analysis.anomalies import anomalies
+from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
+from headrace.pipeline.cli import LAKE, day_options, number_option, spark_options, told
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame
 
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.lake.session import SparkOptions
 
 RULES = Rules()
 SHOWN = 50

@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.calibrate import Method, calibrate, samples, span_of, taken_of
-from pipeline.cli import CLUSTER, LAKE, check_output, number_option, spark_options, told, write_file
-from pipeline.errors import InputError
-from pipeline.jmx_truth import HOW, read_jmx
-from pipeline.lake import Lake
-from pipeline.session import start_session
-from pipeline.usage import of_one_cluster
-from quota_callbacks.api_keys import api_name
-from quota_callbacks.cost_files import load_costs, spell_costs
-from quota_callbacks.request_costs import DEFAULT_COSTS
+from headrace.pipeline.analysis.calibrate import Method, calibrate, samples, span_of, taken_of
+from headrace.pipeline.analysis.handler_times import HOW, read_jmx
+from headrace.pipeline.analysis.usage import of_one_cluster
+from headrace.pipeline.cli import CLUSTER, LAKE, check_output, number_option, spark_options, told, write_file
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.api_keys import api_name
+from headrace.quota_callbacks.builtin.cost_files import load_costs, spell_costs
+from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import DataFrame, Row, SparkSession
 
-    from pipeline.session import SparkOptions
-    from quota_callbacks.request_costs import RequestCost
+    from headrace.pipeline.lake.session import SparkOptions
+    from headrace.quota_callbacks.builtin.request_costs import RequestCost
 
 METHOD = Method()
 NO_TRUTH = (

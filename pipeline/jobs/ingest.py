@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.cli import LAKE, settings_of, spark_options, told
-from pipeline.ingest import Ingest
-from pipeline.lake import Lake
-from pipeline.session import start_session
-from pipeline.sources import FileSource, KafkaSource
-from quota_callbacks.usage_records import DEFAULT_TOPIC
+from headrace.pipeline.cli import LAKE, settings_of, spark_options, told
+from headrace.pipeline.ingestion.ingest import Ingest
+from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-    from pipeline.session import SparkOptions
-    from pipeline.sources import Source
+    from headrace.pipeline.ingestion.sources import Source
+    from headrace.pipeline.lake.session import SparkOptions
 
 DAY_S = 86_400
 

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.cli import LAKE, day_options, spark_options, told
-from pipeline.instances import instances
-from pipeline.lake import Lake, of_days
-from pipeline.session import start_session
-from quota_callbacks.usage_records import Kind
+from headrace.pipeline.cli import LAKE, day_options, spark_options, told
+from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.lake.session import SparkOptions
 
 SHOWN = 1000
 """Rows that are printed; a fleet that restarts each night has so many in a month."""

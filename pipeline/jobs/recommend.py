@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.cli import (
+from headrace.pipeline.analysis.quota_files import as_kafka_configs, as_toml, read_windows
+from headrace.pipeline.analysis.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
+from headrace.pipeline.analysis.usage import of_one_cluster
+from headrace.pipeline.cli import (
     CLUSTER,
     LAKE,
     check_output,
@@ -20,20 +22,18 @@ from pipeline.cli import (
     told,
     write_file,
 )
-from pipeline.lake import Lake, of_days
-from pipeline.quota_files import as_kafka_configs, as_toml, read_windows
-from pipeline.recommend import DEFAULT_LEAST, DEFAULT_WINDOWS, By, Rules, needs_of, recommendations
-from pipeline.session import start_session
-from pipeline.usage import of_one_cluster
-from quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake, of_days
+from headrace.quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
 
 if TYPE_CHECKING:
     from datetime import date
 
     from pyspark.sql import DataFrame
 
-    from pipeline.quota_files import Entity
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.analysis.quota_files import Entity
+    from headrace.pipeline.lake.session import SparkOptions
 
 RULES = Rules()
 SHOWN = 20

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline import schemas
-from pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
-from pipeline.errors import InputError
-from pipeline.lake import Lake, exists
-from pipeline.report import TITLE, Days, report
-from pipeline.session import start_session
+from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake, exists
+from headrace.pipeline.report import TITLE, Days, report
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.lake.session import SparkOptions
 
 TABLES = {
     "usage": schemas.USAGE,

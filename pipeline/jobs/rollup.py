@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
-from pipeline.lake import Lake, of_days, read_text
-from pipeline.prices import read_prices
-from pipeline.rollup import Period, bill, by_day, by_hour, read_teams
-from pipeline.session import start_session
+from headrace.pipeline.analysis.prices import read_prices
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
+from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake, of_days, read_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, Row
 
-    from pipeline.prices import PriceSheet
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.analysis.prices import PriceSheet
+    from headrace.pipeline.lake.session import SparkOptions
 
 SHOWN = 20
 

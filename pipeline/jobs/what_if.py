@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.cli import CLUSTER, day_options, spark_options, tell_usage, told
-from pipeline.errors import InputError
-from pipeline.events import events_of
-from pipeline.lake import Lake, exists, of_days
-from pipeline.quota_files import read_quotas
-from pipeline.session import start_session
-from pipeline.traces import read_trace
-from pipeline.usage import of_one_cluster
-from pipeline.what_if import decide, fixed_quotas, what_if
+from headrace.pipeline.analysis.events import events_of
+from headrace.pipeline.analysis.quota_files import read_quotas
+from headrace.pipeline.analysis.traces import read_trace
+from headrace.pipeline.analysis.usage import of_one_cluster
+from headrace.pipeline.analysis.what_if import decide, fixed_quotas, what_if
+from headrace.pipeline.cli import CLUSTER, day_options, spark_options, tell_usage, told
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.session import start_session
+from headrace.pipeline.lake.tables import Lake, exists, of_days
 
 if TYPE_CHECKING:
     from datetime import date
 
     from pyspark.sql import DataFrame, SparkSession
 
-    from pipeline.session import SparkOptions
+    from headrace.pipeline.lake.session import SparkOptions
 
 SHOWN = 20
 

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import click
 
-import config
-import pipeline
-import quota_callbacks
+import headrace
+from headrace import config, pipeline, quota_callbacks
 
 PACKAGES = (pipeline, quota_callbacks, config)
 SUFFIXES = (".py", ".properties", ".toml", ".json")
@@ -22,14 +21,15 @@ def command(file: Path) -> None:
 
     \b
     headrace pipeline zip headrace-pipeline.zip
-    spark-submit --py-files headrace-pipeline.zip PATH/pipeline/__main__.py rollup --lake s3a://bucket/headrace
+    spark-submit --py-files headrace-pipeline.zip PATH/headrace/pipeline/__main__.py rollup --lake s3a://bucket/headrace
 
     The executors need the packages numpy, pandas, pyarrow, mmh3, pluggy, pydantic and click.
     """
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.write(str(headrace.__file__), "headrace/__init__.py")
         for package in PACKAGES:
             root = Path(str(package.__file__)).parent
             for path in sorted(root.rglob("*")):
                 if path.suffix in SUFFIXES and "__pycache__" not in path.parts:
-                    archive.write(path, Path(root.name, path.relative_to(root)))
+                    archive.write(path, Path("headrace", root.name, path.relative_to(root)))
     click.echo(f"wrote {file}")

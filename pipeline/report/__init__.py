@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from pipeline.lake import MADE_BY
-from pipeline.report import bills, proposals, quality, sums, throttling, usage
-from pipeline.report.page import Content, Page, Section, html
+from headrace.pipeline.lake.tables import MADE_BY
+from headrace.pipeline.report import bills, proposals, quality, sums, throttling, usage
+from headrace.pipeline.report.page import Content, Page, Section, html
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -70,7 +70,7 @@ class Days:
 
 
 def report(tables: Mapping[str, DataFrame], *, made: datetime, days: Days | None = None, title: str = TITLE) -> str:
-    """The HTML file. ``tables``: those of `pipeline.lake` that are there; ``made``: now, in UTC."""
+    """The HTML file. ``tables``: those of `headrace.pipeline.lake.tables` that are there; ``made``: now, in UTC."""
     days = days or Days()
     about = f"{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
     return html(Page(title=title, about=about, sections=tuple(_sections(tables, days))))

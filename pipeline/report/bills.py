@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as sf
 
-from pipeline.report import sums, words
-from pipeline.report.page import Column, Content, Table
-from pipeline.report.usage import others
+from headrace.pipeline.report import sums, words
+from headrace.pipeline.report.page import Column, Content, Table
+from headrace.pipeline.report.usage import others
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ import json
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
 
-from pipeline.errors import PipelineError
-from pipeline.report import style
-from pipeline.report.page import Figure
+from headrace.pipeline.errors import PipelineError
+from headrace.pipeline.report import style
+from headrace.pipeline.report.page import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """What a report is made of, and the same as one HTML page that loads nothing.
 
 Every text is escaped here, and only here; of what is put in unescaped there are the style and the pictures, which are
-SVG that was parsed and written anew (`pipeline.report.figures`). The page forbids itself all scripts and loads, so that
-a name which got through would still do nothing.
+SVG that was parsed and written anew (`headrace.pipeline.report.figures`). The page forbids itself all scripts and
+loads, so that a name which got through would still do nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from pipeline.report.style import STYLE
+from headrace.pipeline.report.style import STYLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pipeline.report import sums, words
-from pipeline.report.figures import against_quota, over_time
-from pipeline.report.page import Column, Content, Figure, Table
-from quota_callbacks.entities import QuotaKey
+from headrace.pipeline.report import sums, words
+from headrace.pipeline.report.figures import against_quota, over_time
+from headrace.pipeline.report.page import Column, Content, Figure, Table
+from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql import DataFrame
 
-    from pipeline.report.sums import Numbers
+    from headrace.pipeline.report.sums import Numbers
 
 DRAWN: Final = 12
 """Quotas in a picture, of each key."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pipeline.report import sums, words
-from pipeline.report.page import Column, Content, Table
-from pipeline.report.usage import others
-from pipeline.schemas import MARKS
+from headrace.pipeline.lake.schemas import MARKS
+from headrace.pipeline.report import sums, words
+from headrace.pipeline.report.page import Column, Content, Table
+from headrace.pipeline.report.usage import others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
-from pipeline.instances import instances
-from pipeline.usage import over_quotas
-from quota_callbacks.usage_records import Kind
+from headrace.pipeline.analysis.usage import over_quotas
+from headrace.pipeline.ingestion.instances import instances
+from headrace.quota_callbacks.records.usage_records import Kind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -238,8 +238,9 @@ def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
 
 
 def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
-    """The instances (`pipeline.instances`) that lack records. Where each number is there once, the last one tells how
-    many there are; so only those with fewer are put in order, which all at once would be the whole table."""
+    """The instances (`headrace.pipeline.ingestion.instances`) that lack records. Where each number is there once, the
+    last one tells how many there are; so only those with fewer are put in order, which all at once would be the whole
+    table."""
     numbers = usage.select("instance", "sequence").unionByName(marks.select("instance", "sequence"))
     missing = sf.max("sequence") + 1 - sf.count("*")
     short = numbers.groupBy("instance").agg(missing.alias("missing")).where("missing > 0").select("instance")

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.report import sums, words
-from pipeline.report.figures import over_time
-from pipeline.report.page import Column, Content, Figure, Table
-from pipeline.report.usage import UNNAMED, others
+from headrace.pipeline.report import sums, words
+from headrace.pipeline.report.figures import over_time
+from headrace.pipeline.report.page import Column, Content, Figure, Table
+from headrace.pipeline.report.usage import UNNAMED, others
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from pipeline.report.sums import Numbers
+    from headrace.pipeline.report.sums import Numbers
 
 OTHER_KEYS: Final = "other keys"
 MOST_KEYS: Final = 7

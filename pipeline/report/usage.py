@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 
-from pipeline.report import sums, words
-from pipeline.report.figures import over_time, ranked
-from pipeline.report.page import Column, Content, Figure, Table
+from headrace.pipeline.report import sums, words
+from headrace.pipeline.report.figures import over_time, ranked
+from headrace.pipeline.report.page import Column, Content, Figure, Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame
 
-    from pipeline.report.sums import Numbers, Ranking
+    from headrace.pipeline.report.sums import Numbers, Ranking
 
 UNNAMED: Final = "(unnamed)"
 """Senders beyond the rows that a proxy keeps of a second."""

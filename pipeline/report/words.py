@@ -11,8 +11,8 @@ import unicodedata
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
-from quota_callbacks.api_keys import api_name
-from quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.api_keys import api_name
+from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from decimal import Decimal

@@ -11,6 +11,6 @@
 Data flows down that list. Buckets are read on the loop alone; what the SDK does is done in threads.
 """
 
-from plugins.metrics.plugin import Metrics
+from headrace.plugins.metrics.plugin import Metrics
 
 __all__ = ["Metrics"]

@@ -16,11 +16,11 @@ from opentelemetry.metrics import Observation
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider, ObservableGauge
 from opentelemetry.sdk.metrics.export import Gauge, MetricReader, MetricsData
 
-from plugins.metrics.names import MEASURES
-from plugins.metrics.snapshot import MOST_QUEUES
-from plugins.otel_sdk import own_resource, own_version
-from proxy.yielding import PAUSE_S, PacedList
-from quota_callbacks.entities import QuotaKey
+from headrace.plugins.metrics.names import MEASURES
+from headrace.plugins.metrics.snapshot import MOST_QUEUES
+from headrace.plugins.otel_sdk import own_resource, own_version
+from headrace.proxy.long_work import PAUSE_S, PacedList
+from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions
     from opentelemetry.sdk.metrics.export import Metric, ScopeMetrics
 
-    from plugins.metrics.snapshot import Snapshot
+    from headrace.plugins.metrics.snapshot import Snapshot
 
 SCOPE: Final = "headrace.metrics"
 

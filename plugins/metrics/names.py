@@ -11,13 +11,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from quota_callbacks.entities import QuotaKey
-from quota_callbacks.hookspecs import AcrossWorkers
+from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from quota_callbacks.buckets import QuotaBucket
+    from headrace.quota_callbacks.buckets.kinds import QuotaBucket
 
 Labels = dict[str, str]
 

@@ -1,7 +1,7 @@
 """What the operator asked for: the table ``[plugins.options.metrics]``, and under it the SDK's environment variables.
 
-Called by `plugins.metrics.plugin` at start; pure, the environment is an argument. An option that is wrong stops the
-start.
+Called by `headrace.plugins.metrics.plugin` at start; pure, the environment is an argument. An option that is wrong
+stops the start.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from plugins.otel_environment import OtelEnvironment, is_url
-from quota_callbacks.options import TRUE_OR_FALSE, Parsed, Table, number, read_options, whole
+from headrace.plugins.otel_environment import OtelEnvironment, is_url
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Parsed, Table, number, read_options, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from opentelemetry.sdk.metrics.export import NumberDataPoint
 
-from plugins.metrics.names import MEASURES
-from quota_callbacks.hookspecs import Metric
+from headrace.plugins.metrics.names import MEASURES
+from headrace.quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.metrics.export import MetricsData
@@ -22,7 +22,7 @@ _ACROSS_WORKERS: Final = {measure.instrument: measure.across_workers for measure
 
 
 def series_of(data: MetricsData | None) -> list[Metric]:
-    """Every point as a series; names as `plugins.metrics.names` has them, with ``_`` for ``.``."""
+    """Every point as a series; names as `headrace.plugins.metrics.names` has them, with ``_`` for ``.``."""
     return [
         Metric(
             name=metric.name.removeprefix("headrace.").replace(".", "_"),

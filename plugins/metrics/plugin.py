@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from plugins.metrics.options import MetricsOptions, options_of
-from plugins.metrics.snapshot import BucketReader
-from proxy.yielding import in_slices
-from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from headrace.plugins.metrics.options import MetricsOptions, options_of
+from headrace.plugins.metrics.snapshot import BucketReader
+from headrace.proxy.long_work import in_slices
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from plugins.metrics.instruments import Instruments
-    from plugins.metrics.push_thread import PushThread
-    from plugins.metrics.snapshot import Snapshot
+    from headrace.plugins.metrics.instruments import Instruments
+    from headrace.plugins.metrics.push_thread import PushThread
+    from headrace.plugins.metrics.snapshot import Snapshot
 
 log = structlog.get_logger("headrace.metrics")
 
@@ -55,7 +55,7 @@ class Metrics:
         self._source = SnapshotSource(context, options)
         self._max_series = options.max_series
         if options.push:
-            from plugins.metrics.push_thread import PushThread
+            from headrace.plugins.metrics.push_thread import PushThread
 
             self._push = PushThread(self._source.take_from_thread, options, worker=context.worker)
             self._push.start()
@@ -69,8 +69,8 @@ class Metrics:
             self._series = await trio.to_thread.run_sync(self._collect, snapshot)
 
     def _collect(self, snapshot: Snapshot) -> list[Metric]:
-        from plugins.metrics.instruments import Instruments
-        from plugins.metrics.page import series_of
+        from headrace.plugins.metrics.instruments import Instruments
+        from headrace.plugins.metrics.page import series_of
 
         if self._instruments is None:
             self._instruments = Instruments(self._max_series)

@@ -14,15 +14,15 @@ import structlog
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.metrics.export import MetricExportResult, MetricsData
 
-from plugins.metrics.instruments import Instruments
-from plugins.otel_sdk import LastWords
-from proxy.yielding import collector_off
+from headrace.plugins.metrics.instruments import Instruments
+from headrace.plugins.otel_sdk import LastWords
+from headrace.proxy.long_work import collector_off
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from plugins.metrics.options import MetricsOptions
-    from plugins.metrics.snapshot import Snapshot
+    from headrace.plugins.metrics.options import MetricsOptions
+    from headrace.plugins.metrics.snapshot import Snapshot
 
 log = structlog.get_logger("headrace.metrics")
 

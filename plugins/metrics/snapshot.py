@@ -1,8 +1,8 @@
 """Reads the buckets: those used of late, as many as there may be series of, and the rest as one.
 
-Runs on the loop, since a bucket tidies its samples when it is read, and in small steps (`proxy.yielding.in_slices`). An
-entity that has series of its own keeps them until it is idle, so that no graph flickers between an entity and
-``other``; room that is left goes to those used last.
+Runs on the loop, since a bucket tidies its samples when it is read, and in small steps
+(`headrace.proxy.long_work.in_slices`). An entity that has series of its own keeps them until it is idle, so that no
+graph flickers between an entity and ``other``; room that is left goes to those used last.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from plugins.metrics.names import (
+from headrace.plugins.metrics.names import (
     ENTITIES,
     EXEMPT_REQUEST_TIME,
     LIMIT,
@@ -26,13 +26,13 @@ from plugins.metrics.names import (
     labels_of,
     others,
 )
-from quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 
-    from quota_callbacks.buckets import QuotaBucket
-    from quota_callbacks.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.buckets.kinds import QuotaBucket
 
 OWN, IDLE = "own", "idle"
 STATES: Final = (OWN, OTHER, IDLE)

@@ -8,6 +8,6 @@
 Nothing is verified here: the broker does that, and a name counts once the broker has accepted it.
 """
 
-from plugins.sasl_identity.plugin import SaslIdentity
+from headrace.plugins.sasl_identity.plugin import SaslIdentity
 
 __all__ = ["SaslIdentity"]

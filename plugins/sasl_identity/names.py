@@ -12,7 +12,7 @@ import json
 import re
 from typing import Final
 
-from quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 
 MAX_JWT_CHARACTERS: Final = 64 * 1024
 """Of a token that is looked into. Decoding takes the loop half a millisecond then; HTTP servers refuse headers of more

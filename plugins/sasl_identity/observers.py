@@ -6,7 +6,7 @@ told. None keeps a token.
 
 from __future__ import annotations
 
-from plugins.sasl_identity.names import oauth_name, plain_name, scram_name
+from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name
 
 
 class UnseenIdentity:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Final
 
-from quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
-from quota_callbacks.options import Table, text
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.options import Table, text
 
 DEFAULT_CLAIM: Final = "sub"
 """Of the broker (``sasl.oauthbearer.sub.claim.name``)."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
-from plugins.sasl_identity.options import IdentityOptions
-from quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
-from quota_callbacks.options import read_options
+from headrace.plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
+from headrace.plugins.sasl_identity.options import IdentityOptions
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.options import read_options
 
 if TYPE_CHECKING:
-    from quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.identities import AuthenticationObserver
 
 
 class SaslIdentity:

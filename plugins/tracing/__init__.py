@@ -12,6 +12,6 @@ Data flows down that list. Only `spans` and `export_thread` know the OpenTelemet
 tracing is switched on.
 """
 
-from plugins.tracing.plugin import Tracing
+from headrace.plugins.tracing.plugin import Tracing
 
 __all__ = ["Tracing"]

@@ -17,15 +17,15 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from plugins.otel_sdk import LastWords
-from plugins.tracing.records import MOST_SPANS, TraceRecord
-from plugins.tracing.spans import SpanBuilder
+from headrace.plugins.otel_sdk import LastWords
+from headrace.plugins.tracing.records import MOST_SPANS, TraceRecord
+from headrace.plugins.tracing.spans import SpanBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from plugins.tracing.options import TracingOptions
-    from plugins.tracing.record_queue import RecordQueue
+    from headrace.plugins.tracing.options import TracingOptions
+    from headrace.plugins.tracing.record_queue import RecordQueue
 
 log = structlog.get_logger("headrace.tracing")
 

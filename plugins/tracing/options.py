@@ -1,7 +1,7 @@
 """What the operator asked for: the table ``[plugins.options.tracing]``, and under it the SDK's environment variables.
 
-Called by `plugins.tracing.plugin` at start; pure, the environment is an argument. An option that is wrong stops the
-start.
+Called by `headrace.plugins.tracing.plugin` at start; pure, the environment is an argument. An option that is wrong
+stops the start.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from plugins.otel_environment import OtelEnvironment
-from quota_callbacks.options import TRUE_OR_FALSE, Table, number, read_options, whole
+from headrace.plugins.otel_environment import OtelEnvironment
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Table, number, read_options, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

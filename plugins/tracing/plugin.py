@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from plugins.tracing.options import TracingOptions, options_of
-from plugins.tracing.record_queue import RecordQueue
-from plugins.tracing.records import record_of
-from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
-from quota_callbacks.requests import Interest
+from headrace.plugins.tracing.options import TracingOptions, options_of
+from headrace.plugins.tracing.record_queue import RecordQueue
+from headrace.plugins.tracing.records import record_of
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from plugins.tracing.export_thread import ExportThread
-    from quota_callbacks.requests import ClusterMetadata, Request
+    from headrace.plugins.tracing.export_thread import ExportThread
+    from headrace.quota_callbacks.requests import ClusterMetadata, Request
 
 log = structlog.get_logger("headrace.tracing")
 
@@ -58,7 +58,7 @@ class Tracing:
             self._start(options, context.worker)
 
     def _start(self, options: TracingOptions, worker: int | None) -> None:
-        from plugins.tracing.export_thread import ExportThread  # the SDK: only now
+        from headrace.plugins.tracing.export_thread import ExportThread  # the SDK: only now
 
         self._bound = round(options.sample_ratio * 2**_RANDOM_BITS)
         self._queue = RecordQueue(options.queue_size, wake_at=options.batch_spans // 2)

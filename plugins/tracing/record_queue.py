@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from plugins.tracing.records import TraceRecord
+    from headrace.plugins.tracing.records import TraceRecord
 
 
 class RecordQueue:

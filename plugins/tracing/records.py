@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from quota_callbacks.requests import Address, Request
-    from quota_callbacks.verdicts import Reason
+    from headrace.quota_callbacks.requests import Address, Request
+    from headrace.quota_callbacks.verdicts import Reason
 
 LONGEST_TEXT: Final = 256
 """Characters kept of what a client or an error says; a client id may have 32,767, and the queue is to stay small."""

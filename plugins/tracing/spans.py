@@ -27,14 +27,14 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 
-from plugins.otel_sdk import own_resource, own_version
-from plugins.tracing import attributes as names
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.plugins.otel_sdk import own_resource, own_version
+from headrace.plugins.tracing import attributes as names
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
-    from plugins.tracing.records import TraceRecord
+    from headrace.plugins.tracing.records import TraceRecord
 
 SCOPE: Final = "headrace.tracing"
 MUTE: Final = "mute"

@@ -1,16 +1,17 @@
-"""From rows to lines: one JSON object each, in the order of `quota_callbacks.usage_records`. In the writer's thread."""
+"""From rows to lines: one JSON object each, in the order of `headrace.quota_callbacks.records.usage_records`. In the
+writer's thread."""
 
 from __future__ import annotations
 
 import json
 from typing import TYPE_CHECKING
 
-from quota_callbacks.usage_records import SCHEMA_VERSION, Kind, LostRecord, RecordHead, UsageRecord
+from headrace.quota_callbacks.records.usage_records import SCHEMA_VERSION, Kind, LostRecord, RecordHead, UsageRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from plugins.usage_records.rows import Losses, Row, RowName, Rows
+    from headrace.plugins.usage_records.rows import Losses, Row, RowName, Rows
 
 
 class Encoder:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from plugins.usage_records.untold import LossMark
-from quota_callbacks.options import HIDDEN, is_secret
+from headrace.plugins.usage_records.pending_losses import LossMark
+from headrace.quota_callbacks.options import HIDDEN, is_secret
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
     from pydantic import SecretStr
 
-    from plugins.usage_records.writer_thread import Held
+    from headrace.plugins.usage_records.writer_thread import Held
 
 log = structlog.get_logger("headrace.usage_records")
 

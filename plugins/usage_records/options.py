@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, SecretStr, model_validator
 
-from quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, secrets_of, text, whole
-from quota_callbacks.usage_records import DEFAULT_TOPIC
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, secrets_of, text, whole
+from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
 DEFAULT_MAX_ROWS: Final = 10_000
 """Of one second: about 6 MiB, and 0.1 s of a core to write."""

@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from plugins.usage_records.encoding import Encoder
-from plugins.usage_records.options import UsageOptions
-from plugins.usage_records.rows import Seconds
-from plugins.usage_records.writer_thread import WriterThread
-from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
-from quota_callbacks.options import read_options
-from quota_callbacks.requests import Interest
+from headrace.plugins.usage_records.encoding import Encoder
+from headrace.plugins.usage_records.options import UsageOptions
+from headrace.plugins.usage_records.rows import Seconds
+from headrace.plugins.usage_records.writer_thread import WriterThread
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
+from headrace.quota_callbacks.options import read_options
+from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from plugins.usage_records.writer_thread import Sink
-    from quota_callbacks.requests import ClusterMetadata, Connection, Request
+    from headrace.plugins.usage_records.writer_thread import Sink
+    from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
 
 log = structlog.get_logger("headrace.usage_records")
 
@@ -156,10 +156,10 @@ def check_client() -> None:
 def open_sink(options: UsageOptions, instance: str) -> Sink:
     """The place that the options name. Raises ValueError when it cannot be had."""
     if options.topic is not None and options.bootstrap_servers is not None:
-        from plugins.usage_records.kafka_topic import KafkaSink
+        from headrace.plugins.usage_records.kafka_topic import KafkaSink
 
         return KafkaSink(options.topic, options.bootstrap_servers, instance, options.client)
-    from plugins.usage_records.files import FileSink
+    from headrace.plugins.usage_records.files import FileSink
 
     try:
         return FileSink(

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from quota_callbacks.request_percentage import is_exempt
+from headrace.quota_callbacks.builtin.request_percentage import is_exempt
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from quota_callbacks.requests import RecordBatch, Request
+    from headrace.quota_callbacks.requests import RecordBatch, Request
 
 RowName: TypeAlias = tuple[str | None, str | None, int, str | None]
 """User, client id, API key, topic."""
@@ -24,7 +24,7 @@ WAITING_SECONDS: Final = 30
 
 
 class Row:
-    """One usage record that is being summed up; see `quota_callbacks.usage_records.UsageRecord`."""
+    """One usage record that is being summed up; see `headrace.quota_callbacks.records.usage_records.UsageRecord`."""
 
     __slots__ = (
         "broker_s",

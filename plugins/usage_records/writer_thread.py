@@ -2,7 +2,7 @@
 records, which are counted and told in the stream, and not the loop.
 
 A thread that computes without a pause makes every system call of the loop wait for the interpreter, so this one pauses
-after every few records (`plugins.tracing.export_thread` has the measurements).
+after every few records (`headrace.plugins.tracing.export_thread` has the measurements).
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 import structlog
 
-from plugins.usage_records.rows import Losses
-from plugins.usage_records.untold import LossMark, Untold
+from headrace.plugins.usage_records.pending_losses import LossMark, PendingLosses
+from headrace.plugins.usage_records.rows import Losses
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from plugins.usage_records.encoding import Encoder
-    from plugins.usage_records.rows import Row, Rows, Seconds
+    from headrace.plugins.usage_records.encoding import Encoder
+    from headrace.plugins.usage_records.rows import Row, Rows, Seconds
 
 log = structlog.get_logger("headrace.usage_records")
 
@@ -84,7 +84,7 @@ class WriterThread:
         self._present_second = present_second
         self._run_on_loop = run_on_loop
         self._taken: list[tuple[int, Rows]] = []
-        self._untold = Untold()
+        self._pending_losses = PendingLosses()
         self._reported_s: dict[str, float] = {}
         self._bell = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-usage", daemon=True)
@@ -160,13 +160,13 @@ class WriterThread:
 
     def _lost_after_all(self, why: str, held: Held) -> None:
         if isinstance(held, LossMark):
-            self._untold.put_back(held)
+            self._pending_losses.put_back(held)
         elif held is not None:
             self._lose(why, held)
 
     def _lose(self, why: str, lost: Row | Losses) -> None:
         self.lost += lost.records if isinstance(lost, Losses) else 1
-        self._untold.add(why, lost, time.time_ns() // 1_000_000_000)
+        self._pending_losses.add(why, lost, time.time_ns() // 1_000_000_000)
         self._report("usage records are being lost", why)
 
     def _report(self, what: str, why: str) -> None:
@@ -178,8 +178,8 @@ class WriterThread:
 
     def _tell(self) -> None:
         """Tell of losses in the stream itself, as soon as it takes lines again."""
-        while self._untold and self._sink.takes_marks:
-            first, mark = self._encoder.sequence, self._untold.first()
+        while self._pending_losses and self._sink.takes_marks:
+            first, mark = self._encoder.sequence, self._pending_losses.first()
             line = self._encoder.lost(
                 first_second=mark.first_second, second=mark.second, reason=mark.reason, losses=mark.losses
             )
@@ -189,7 +189,7 @@ class WriterThread:
                 self._encoder.sequence = first
                 self._report("losses of usage records cannot be told", _reason(error))
                 return
-            self._untold.told(mark)
+            self._pending_losses.told(mark)
 
     def _finish(self) -> None:
         try:

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
-from proxy.wire.apis import APIS
-from proxy.wire.editing import DROP, edit
-from proxy.wire.errors import MalformedMessage
-from proxy.wire.walker import encode
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.wire.apis import APIS
+from headrace.proxy.wire.errors import MalformedMessage
+from headrace.proxy.wire.messages.codec import encode
+from headrace.proxy.wire.messages.editing import DROP, edit
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from proxy.wire.editing import Drop, Edit
-    from proxy.wire.walker import Buffer, Message
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.editing import Drop, Edit
 
 UNSUPPORTED_VERSION: Final = 35
 """``Errors.UNSUPPORTED_VERSION``."""

@@ -1,8 +1,8 @@
 """The table of Kafka's APIs: versions, header versions, where the throttle time stands, and what the proxy must know.
 
 Everything here is a look-up by API key and version, for the hot path; the rows come from Kafka's own definitions
-(`proxy.wire.api_rows`). A key is taken as a plain ``int``: `ApiKey` members are ints, and what comes off the wire need
-not be one of them.
+(`headrace.proxy.wire.api_rows`). A key is taken as a plain ``int``: `ApiKey` members are ints, and what comes off the
+wire need not be one of them.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from proxy.wire.api_rows import ROWS
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.api_rows import ROWS
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 __all__ = [
     "APIS",
@@ -33,7 +33,7 @@ class Api:
     """As Kafka writes it: ``CreateTopics``. The messages are this name with ``Request`` and ``Response`` behind it."""
     min_version: int
     max_version: int
-    """The highest version that `proxy.wire` has a schema for, unstable ones included."""
+    """The highest version that `headrace.proxy.wire` has a schema for, unstable ones included."""
     flexible_from: int | None
     """The first version with tagged fields and compact lengths (KIP-482)."""
     throttle_from: int | None
@@ -57,8 +57,8 @@ class Api:
         return self.min_version <= version <= self.max_version
 
 
-# Where a broker's address, or the list of APIs, comes to the client. Fetch is not collected: `proxy.wire.fetch_walk`.
-# Produce, Fetch: the leader hints of KIP-951.
+# Where a broker's address, or the list of APIs, comes to the client. Fetch is not collected:
+# `headrace.proxy.wire.walks.fetch`. Produce, Fetch: the leader hints of KIP-951.
 _REWRITE_FROM: Final = {
     ApiKey.PRODUCE: 10,
     ApiKey.METADATA: 0,
@@ -139,7 +139,8 @@ def response_header_version(api_key: int, version: int) -> int:
 
 
 def must_rewrite(api_key: int, version: int) -> bool:
-    """Whether the response has to be collected and edited (`proxy.wire.endpoints`, `proxy.wire.api_versions`).
+    """Whether the response has to be collected and edited (`headrace.proxy.wire.endpoints`,
+    `headrace.proxy.wire.api_versions`).
 
     Fetch is not among them: its hints are made inert as it passes.
     """

@@ -1,8 +1,9 @@
 """Where a response names a broker's address, the proxy's stands in its place; all else is copied byte for byte.
 
-`rewrite_endpoints` takes the collected body of a response for which `proxy.wire.apis.must_rewrite` holds (ApiVersions
-excepted) and returns the new one together with what it told about the cluster. Fetch is not collected:
-`proxy.wire.fetch_walk` makes its hints inert. Which responses hold an address at all is a test that reads every schema.
+`rewrite_endpoints` takes the collected body of a response for which `headrace.proxy.wire.apis.must_rewrite` holds
+(ApiVersions excepted) and returns the new one together with what it told about the cluster. Fetch is not collected:
+`headrace.proxy.wire.walks.fetch` makes its hints inert. Which responses hold an address at all is a test that reads
+every schema.
 
 Pure: who is advertised where is the caller's, as an `Advertise`.
 """
@@ -13,17 +14,17 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from proxy.wire.editing import DROP, edit
-from proxy.wire.errors import UnknownMessage
-from proxy.wire.produce_tail import find_produce_tail
-from proxy.wire.walker import decode
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.wire.errors import UnknownMessage
+from headrace.proxy.wire.messages.codec import decode
+from headrace.proxy.wire.messages.editing import DROP, edit
+from headrace.proxy.wire.walks.produce_reply import find_produce_tail
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from proxy.wire.editing import Drop, Edit
-    from proxy.wire.walker import Buffer, Message
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.editing import Drop, Edit
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
 """``Errors.COORDINATOR_NOT_AVAILABLE``: clients ask again."""

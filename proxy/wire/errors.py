@@ -1,14 +1,14 @@
 """What can go wrong with bytes on the wire: one tree, split into the peer's fault and ours.
 
-Raised everywhere in `proxy.wire`. A caller that holds a connection catches `PeerFault` and closes that connection;
-`OurFault` is a mistake in the proxy and is left to climb.
+Raised everywhere in `headrace.proxy.wire`. A caller that holds a connection catches `PeerFault` and closes that
+connection; `OurFault` is a mistake in the proxy and is left to climb.
 """
 
 from __future__ import annotations
 
 
 class WireError(Exception):
-    """Any error of `proxy.wire`."""
+    """Any error of `headrace.proxy.wire`."""
 
 
 class PeerFault(WireError):  # noqa: N818 -- named for whose fault it is

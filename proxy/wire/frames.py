@@ -1,7 +1,7 @@
 """Splitting one direction of a connection into frames, without keeping what need not be kept.
 
 `FrameScanner` looks at a window of bytes that its driver owns. At the boundary between two frames the driver reads a
-head (`proxy.wire.heads`) and then says what becomes of the frame: `skip` it (hand its bytes on as they are) or
+head (`headrace.proxy.wire.heads`) and then says what becomes of the frame: `skip` it (hand its bytes on as they are) or
 `collect` it (until it is there whole). In the middle of a frame, `advance` goes on with what was said. The scanner
 never holds bytes of a skipped frame, and of a collected one it holds at most ``max_collected_bytes``.
 
@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from proxy.wire.errors import MalformedFrame
-from proxy.wire.heads import LENGTH_BYTES
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.heads import LENGTH_BYTES
 
 if TYPE_CHECKING:
-    from proxy.wire.heads import Buffer
+    from headrace.proxy.wire.heads import Buffer
 
 _NOTHING = memoryview(b"")
 

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from proxy.wire.heads import Buffer
+    from headrace.proxy.wire.heads import Buffer
 
 _INT16 = Struct(">h")
 _REQUEST_START = Struct(">ih")

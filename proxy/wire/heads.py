@@ -13,9 +13,9 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from proxy.wire.apis import request_header_version, response_header_version
-from proxy.wire.errors import MalformedFrame
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.apis import request_header_version, response_header_version
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 Buffer = bytearray | memoryview
 

@@ -11,17 +11,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from proxy.wire.editing import DROP, Rows, edit
-from proxy.wire.errors import UnknownMessage
-from proxy.wire.schemas import schema
-from proxy.wire.walker import decode, encode
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.errors import UnknownMessage
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.proxy.wire.messages.editing import DROP, Rows, edit
+from headrace.proxy.wire.messages.schemas import schema
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from proxy.wire.editing import Drop, Edit, Row
-    from proxy.wire.walker import Buffer, Message
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.editing import Drop, Edit, Row
 
 TopicKey: TypeAlias = str | bytes
 """How a request names a topic: by its name, or by the 16 bytes of its id (DeleteTopics from version 6)."""

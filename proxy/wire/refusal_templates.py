@@ -1,4 +1,4 @@
-"""What a reply looks like that says no, for each API: the data behind `proxy.wire.refusals`.
+"""What a reply looks like that says no, for each API: the data behind `headrace.proxy.wire.refusals`.
 
 A template gives the fields that differ from their default; a field that a version lacks is passed over, so that one
 template serves all versions. ``throttle_time_ms`` is filled in by itself. Source: ``getErrorResponse`` of Kafka's
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import ApiKey
 
 
 class Slot(Enum):

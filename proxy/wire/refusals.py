@@ -1,7 +1,7 @@
 """The reply that the proxy gives alone when it refuses a request: what a broker would answer that met the same error.
 
-Which fields say so is data (`proxy.wire.refusal_templates`). A request is refused whole here; refusing some topics of a
-mutation and forwarding the others is `proxy.wire.mutations`.
+Which fields say so is data (`headrace.proxy.wire.refusal_templates`). A request is refused whole here; refusing some
+topics of a mutation and forwarding the others is `headrace.proxy.wire.mutations`.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
-from proxy.wire.apis import APIS, response_header_version
-from proxy.wire.errors import RefusalImpossible
-from proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot, Until
-from proxy.wire.schemas import Field, schema
-from proxy.wire.walker import decode, encode
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
+from headrace.proxy.wire.apis import APIS, response_header_version
+from headrace.proxy.wire.errors import RefusalImpossible
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot, Until
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from proxy.wire.refusal_templates import Part, Template
-    from proxy.wire.walker import Buffer, Message
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.refusal_templates import Part, Template
 
 _HEADER_V0: Final = Struct(">ii")
 _HEADER_V1: Final = Struct(">iib")

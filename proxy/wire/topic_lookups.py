@@ -1,21 +1,22 @@
 """What the proxy asks a broker before it can say what a mutation costs: how many partitions topics have or would get.
 
 Requests that the proxy originates, in versions that every broker from 2.4 to 4.4 speaks, and what their replies tell.
-Sans-IO; `proxy.mutation_lookup` sends them over the client's own connection, with the client's rights.
+Sans-IO; `headrace.proxy.connection.mutation_lookup` sends them over the client's own connection, with the client's
+rights.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from proxy.wire.editing import edit
-from proxy.wire.walker import decode, encode
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.proxy.wire.messages.editing import edit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from proxy.wire.mutations import TopicKey
-    from proxy.wire.walker import Buffer
+    from headrace.proxy.wire.messages.codec import Buffer
+    from headrace.proxy.wire.mutations import TopicKey
 
 BY_NAME_VERSION: Final = 4
 """Metadata: the first with ``allow_auto_topic_creation``."""

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from proxy.wire.apis import ApiKey
-from testbed.cluster import KafkaCluster
-from testbed.jvm import start_jvm
+from headrace.proxy.wire.apis import ApiKey
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.jvm import start_jvm
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, Coordinates, Front, eventually, unique
 from tests.clients.peers import ACCEPTED
-from tests.clients.quota_client import Behind
+from tests.clients.quotas.quota_client import Behind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

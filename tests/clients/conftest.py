@@ -15,15 +15,15 @@ from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechani
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, FRONTS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
-from tests.clients.quota_client import Behind, quota_front
-from tests.clients.quota_mutations import QUICK, SLOW, creating_cluster
-from tests.clients.sasl_clients import librdkafka_settings
+from tests.clients.quotas.quota_client import Behind, quota_front
+from tests.clients.quotas.quota_mutations import QUICK, SLOW, creating_cluster
+from tests.clients.users.sasl_clients import librdkafka_settings
 from tests.shared_cluster import LISTENER, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from testbed.cluster import KafkaCluster
+    from testbed.kafka.cluster import KafkaCluster
     from tests.shared_cluster import FirstBroker
 
 SCRAM_ITERATIONS = 4096

@@ -12,15 +12,15 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
-from testbed.tools import Tool, run_tool
+from testbed.kafka.tools import Tool, run_tool
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from testbed.cluster import KafkaCluster
+    from testbed.kafka.cluster import KafkaCluster
     from testbed.proxy_process import ProxyProcess
     from tests.shared_cluster import FirstBroker
 

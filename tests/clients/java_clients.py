@@ -1,6 +1,7 @@
 """Java's clients inside this process: kafka-clients of one version, called through JPype.
 
-Each version's classes have a class loader of their own (`testbed.jvm`), which Kafka looks for in the calling thread.
+Each version's classes have a class loader of their own (`testbed.kafka.jvm`), which Kafka looks for in the calling
+thread.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from testbed.jvm import KafkaClasses, kafka_classes, start_jvm
+from testbed.kafka.jvm import KafkaClasses, kafka_classes, start_jvm
 from tests.clients.fronts import DEADLINE_S, eventually
 
 if TYPE_CHECKING:

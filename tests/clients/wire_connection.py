@@ -1,7 +1,7 @@
 """A client that is nothing but a socket: sends one request in a given version and waits for its reply.
 
-The messages are plain values (`proxy.wire.walker`). Called where a test wants to say exactly which bytes go out, or to
-ask a broker directly and the proxy the same.
+The messages are plain values (`headrace.proxy.wire.messages.codec`). Called where a test wants to say exactly which
+bytes go out, or to ask a broker directly and the proxy the same.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from proxy.wire.apis import APIS, request_header_version, response_header_version
-from proxy.wire.schemas import Field, schema
-from proxy.wire.walker import Message, decode, encode
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.wire.apis import APIS, request_header_version, response_header_version
+from headrace.proxy.wire.messages.codec import Message, decode, encode
+from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,8 +6,8 @@ Used by the loader's tests and by those of the JSON Schema, which must take and 
 from dataclasses import dataclass
 from typing import Final
 
-from config import HostPort, LogFormat, LogLevel, NodeIds, OnError
-from config.values import AUTO
+from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError
+from headrace.config.values import AUTO
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
 SIZE: Final = (

@@ -2,8 +2,8 @@
 
 import json
 
-from config.keys import Leaf, keys
-from config.schema import Config
+from headrace.config.keys import Leaf, keys
+from headrace.config.schema import Config
 
 REQUIRED = {
     "upstream.bootstrap_servers": '["127.0.0.1:9092"]',

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from quota_callbacks.entities import DEFAULT, LONG_MAX, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, QuotaEntity, QuotaKey
 
 ALICE: Final = QuotaEntity(user="alice")
 BYTES: Final = (

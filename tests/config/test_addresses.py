@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from config.values import (
+from headrace.config.values import (
     HostPort,
     NodeIds,
     is_loopback_host,

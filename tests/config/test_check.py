@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from config import CheckReport, check
+from headrace.config import CheckReport, check
 from tests.config.documents import MINIMAL
 
 

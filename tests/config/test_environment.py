@@ -4,10 +4,10 @@ import tomllib
 
 import pytest
 
-from config import ConfigValueError, HostPort, loads
-from config.keys import keys
-from config.overrides import variable_of
-from config.schema import Config
+from headrace.config import ConfigValueError, HostPort, loads
+from headrace.config.keys import keys
+from headrace.config.overrides import variable_of
+from headrace.config.schema import Config
 from tests.config.cases import GOOD, Good
 from tests.config.documents import MINIMAL, leaf, with_key
 

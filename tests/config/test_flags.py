@@ -2,10 +2,10 @@
 
 import pytest
 
-from config import FLAGS, ConfigValueError, HostPort, LogFormat, load, loads
-from config.keys import keys
-from config.schema import Config
-from config.values import AUTO
+from headrace.config import FLAGS, ConfigValueError, HostPort, LogFormat, load, loads
+from headrace.config.keys import keys
+from headrace.config.schema import Config
+from headrace.config.values import AUTO
 from tests.config.documents import MINIMAL, leaf
 
 REQUIRED = {

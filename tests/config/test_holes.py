@@ -2,8 +2,8 @@
 
 import pytest
 
-from config import Config, ConfigError, HostPort, loads
-from config.overrides import FLAGS
+from headrace.config import Config, ConfigError, HostPort, loads
+from headrace.config.overrides import FLAGS
 from tests.config.documents import MINIMAL
 
 PLUGINS = ("metrics", "request_percentage", "tracing", "usage_records")

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from config import json_schema, json_schema_text, loads
-from config.keys import keys
-from config.schema import Config
+from headrace.config import json_schema, json_schema_text, loads
+from headrace.config.keys import keys
+from headrace.config.schema import Config
 from tests.config.cases import BAD, GOOD, Bad, Good
 from tests.config.documents import MINIMAL, with_key
 from tests.config.quota_cases import BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota

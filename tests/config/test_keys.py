@@ -5,9 +5,9 @@ from typing import Annotated
 import pytest
 from pydantic import Field, ValidationError
 
-from config.keys import Key, Section, keys
-from config.values import duration
-from quota_callbacks.options import TRUE_OR_FALSE, faults_of, whole
+from headrace.config.keys import Key, Section, keys
+from headrace.config.values import duration
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, faults_of, whole
 
 
 class Inner(Section):

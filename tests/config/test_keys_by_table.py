@@ -4,9 +4,9 @@ import tomllib
 
 import pytest
 
-from config import ConfigValueError, loads
-from config.keys import keys
-from config.schema import Config
+from headrace.config import ConfigValueError, loads
+from headrace.config.keys import keys
+from headrace.config.schema import Config
 from tests.config.cases import BAD, GOOD, Bad, Good
 from tests.config.documents import MINIMAL, in_toml, leaf, with_key
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from config import (
+from headrace.config import (
     Config,
     ConfigError,
     ConfigFileError,
@@ -21,8 +21,8 @@ from config import (
     load,
     loads,
 )
-from config.loading import MAX_FILE_BYTES
-from quota_callbacks.options import dotted, spelled
+from headrace.config.loading import MAX_FILE_BYTES
+from headrace.quota_callbacks.options import dotted, spelled
 from tests.config.documents import MINIMAL
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.positions import Position, Positions
-from quota_callbacks.options import Path
+from headrace.config.positions import Position, Positions
+from headrace.quota_callbacks.options import Path
 
 BARE = st.text("abcXYZ019_-", min_size=1, max_size=4)
 ANY = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=4)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from config import Config, QuotaChange, SettingChange, diff, loads
-from config.keys import keys
-from quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.config import Config, QuotaChange, SettingChange, diff, loads
+from headrace.config.keys import keys
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from tests.config.cases import GOOD
 from tests.config.documents import MINIMAL, leaf, with_key
 

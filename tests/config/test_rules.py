@@ -2,7 +2,7 @@
 
 import pytest
 
-from config import ConfigValueError, loads
+from headrace.config import ConfigValueError, loads
 
 HEAD = """\
 upstream.bootstrap_servers = ["{upstream}"]

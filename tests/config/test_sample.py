@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-import config
-from config import ConfiguredQuota, json_schema, load, loads, sample_text
-from config.keys import keys
-from config.schema import Config
-from quota_callbacks.options import NOTHING
+from headrace import config
+from headrace.config import ConfiguredQuota, json_schema, load, loads, sample_text
+from headrace.config.keys import keys
+from headrace.config.schema import Config
+from headrace.quota_callbacks.options import NOTHING
 
 SAMPLE = sample_text()
 UNCOMMENTED = re.sub(r"(?m)^#(?! |$)", "", SAMPLE)
@@ -38,7 +38,7 @@ def written(path: tuple[str, ...]) -> Any:
 
 def test_it_is_packaged() -> None:
     assert Path(config.__file__).with_name("headrace.sample.toml").read_text(encoding="utf-8") == SAMPLE
-    pyproject = Path(config.__file__).parents[1] / "pyproject.toml"
+    pyproject = Path(__file__).parents[2] / "pyproject.toml"
     assert "*.toml" in tomllib.loads(pyproject.read_text())["tool"]["setuptools"]["package-data"]["*"]
 
 

@@ -7,12 +7,12 @@ import shlex
 import tomllib
 from pathlib import Path
 
-from config import loads
-from config.keys import keys
-from config.overrides import variable_of
-from config.schema import Config
-from plugins.usage_records.options import UsageOptions
-from quota_callbacks.options import read_options
+from headrace.config import loads
+from headrace.config.keys import keys
+from headrace.config.overrides import variable_of
+from headrace.config.schema import Config
+from headrace.plugins.usage_records.options import UsageOptions
+from headrace.quota_callbacks.options import read_options
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text(encoding="utf-8")
 

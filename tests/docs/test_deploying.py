@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from config.keys import keys
-from config.loading import loads
-from config.schema import Config, Limits, Shutdown
-from proxy.server import CLOSE_TIMEOUT_S
-from testbed.cluster import KafkaCluster
+from headrace.config.keys import keys
+from headrace.config.loading import loads
+from headrace.config.schema import Config, Limits, Shutdown
+from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
-from testbed.tools import Tool, run_tool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,7 +152,7 @@ def test_what_a_reload_changes_is_what_the_schema_says() -> None:
 
 
 def test_every_log_line_is_one_that_is_logged() -> None:
-    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "proxy").glob("*.py"))
+    source = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "proxy").rglob("*.py"))
     rows = table("line")
     assert len(rows) > 5
     for line, level, _ in rows:

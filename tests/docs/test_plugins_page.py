@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from proxy.plugin_loading import new_plugin_manager, register
-from quota_callbacks import hookspecs
-from quota_callbacks.hookspecs import PluginContext
-from quota_callbacks.requests import Address, Connection, Request
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks import hookspecs
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.requests import Address, Connection, Request
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
@@ -37,7 +37,7 @@ def test_every_hook_stands_on_the_page(hook: str) -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_every_hook_has_a_docstring_and_a_test(hook: str) -> None:
     assert len(getattr(hookspecs, hook).__doc__) > 40
-    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "proxy").glob("test_*.py"))
+    tests = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "proxy").rglob("test_*.py"))
     assert re.search(rf"def {hook}\(", tests), f"no test implements {hook}"
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from config import ConfiguredQuota, loads
-from config.keys import keys
-from quota_callbacks.controller_mutation import STRICT_FROM
-from quota_callbacks.entities import QuotaKey
+from headrace.config import ConfiguredQuota, loads
+from headrace.config.keys import keys
+from headrace.quota_callbacks.builtin.controller_mutation import STRICT_FROM
+from headrace.quota_callbacks.entities import QuotaKey
 
 PAGE = (Path(__file__).parents[2] / "docs" / "quotas.md").read_text(encoding="utf-8")
 

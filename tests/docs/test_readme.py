@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config.loading import loads
+from headrace.config.loading import loads
+from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
-from testbed.tools import Tool, run_tool
 
 if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker

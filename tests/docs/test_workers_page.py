@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from config.loading import loads
-from config.values import MOST_WORKERS
-from plugins.metrics.names import MEASURES
-from proxy import supervisor, worker_answers
-from proxy.connection_counts import GROUPS, ROWS_A_GROUP
-from proxy.decisions import KEPT_DECISIONS
-from quota_callbacks.hookspecs import AcrossWorkers
+from headrace.config.loading import loads
+from headrace.config.values import MOST_WORKERS
+from headrace.plugins.metrics.names import MEASURES
+from headrace.proxy.hooks.decisions import KEPT_DECISIONS
+from headrace.proxy.network.connection_counts import GROUPS, ROWS_A_GROUP
+from headrace.proxy.workers import answers as worker_answers
+from headrace.proxy.workers import supervisor
+from headrace.quota_callbacks.hookspecs import AcrossWorkers
 from testbed.proxy_process import ProxyProcess
 
 ROOT = Path(__file__).parents[2]
@@ -55,7 +56,7 @@ def test_the_series_of_quotas_are_merged_as_it_says(across: AcrossWorkers) -> No
 @pytest.mark.parametrize("line", ["worker ended", "a worker does not answer", "a worker refused"])
 def test_every_log_line_is_logged(line: str) -> None:
     assert f"`{line}`" in PAGE
-    assert f'"{line}"' in (ROOT / "proxy" / "supervisor.py").read_text(encoding="utf-8")
+    assert f'"{line}"' in (ROOT / "proxy" / "workers" / "supervisor.py").read_text(encoding="utf-8")
 
 
 def test_the_numbers_are_those_of_the_code() -> None:

@@ -16,7 +16,7 @@ from examples.demo.scenario import CLIENTS, MIB, proxy_config
 from examples.demo.table import MOST_BARS, Row, State, draw, sparkline
 from examples.demo.throttle_watch import ThrottleWatch
 from examples.demo.verdict import ClientOutcome, Outcome, faults, mib, paragraph
-from quota_callbacks.requests import Address, Connection, Request
+from headrace.quota_callbacks.requests import Address, Connection, Request
 
 GOOD = ClientOutcome(
     client_id="misbehaving",

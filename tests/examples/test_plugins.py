@@ -12,11 +12,11 @@ from confluent_kafka.admin import AdminClient
 from examples import quota_per_topic, team_quotas
 from examples.quota_per_topic import QuotaPerTopic
 from examples.team_quotas import TeamQuotas
-from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.hookspecs import PluginContext
-from quota_callbacks.sampled_rate import Window
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import PluginContext
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.conftest import leads
@@ -68,7 +68,7 @@ async def test_a_topic_has_one_limit_whoever_produces(autojump_clock: MockClock)
             answer = await book.round_trip(produce(number, **sizes), reply(PRODUCE, 9, number))
             throttles.append(read_reply(PRODUCE, 9, answer)["throttle_time_ms"])
         assert throttles == [0, 0, 3000]
-        (decision,) = book.house.decisions
+        (decision,) = book.shared.decisions
         assert (decision.quota, decision.entity, decision.limit) == ("topic_byte_rate", "topic=orders", 1000)
 
 
@@ -86,7 +86,7 @@ async def test_a_team_shares_one_bucket(autojump_clock: MockClock) -> None:
             await trio.sleep_until(book.connection.mute.until_s)
         assert throttles["bob"] == pytest.approx(2000, abs=100), "alice has used up the most of it"
         assert (throttles["alice"], throttles["carol"], throttles["dave"]) == (0, 0, 0)
-        (decision,) = book.house.decisions
+        (decision,) = book.shared.decisions
         assert decision.entity == "team=blue"
 
 

@@ -44,7 +44,7 @@ def leads(client: AdminClient, name: str) -> bool:
 @pytest.fixture
 def unused_port() -> Iterator[Callable[[], int]]:
     """Ports that nobody listens on, reserved until the test ends."""
-    from testbed.ports import reserve_ports
+    from testbed.processes.ports import reserve_ports
 
     blocks = []
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pipeline.lake import Lake
-from pipeline.session import SparkOptions, start_session
+from headrace.pipeline.lake.session import SparkOptions, start_session
+from headrace.pipeline.lake.tables import Lake
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

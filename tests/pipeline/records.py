@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
+from headrace.pipeline.lake import schemas
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

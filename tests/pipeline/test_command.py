@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from pipeline.cli import JOBS, pipeline
-from pipeline.errors import NoJarsError, NoJavaError
-from pipeline.jars import kafka_jars
-from pipeline.lake import Lake
-from pipeline.session import check_java
-from proxy.cli import main
+from headrace.pipeline.cli import JOBS, pipeline
+from headrace.pipeline.errors import NoJarsError, NoJavaError
+from headrace.pipeline.lake.jars import kafka_jars
+from headrace.pipeline.lake.session import check_java
+from headrace.pipeline.lake.tables import Lake
+from headrace.proxy.cli import main
 from tests.pipeline.records import NOON, record, usage
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def test_arguments_are_checked_before_spark_is_started(
     job, *options = arguments.split()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "prices.toml").write_text('currency = "EUR"\ngib_in = 1\n', encoding="utf-8")
-    module = importlib.import_module(f"pipeline.jobs.{job.replace('-', '_')}")
+    module = importlib.import_module(f"headrace.pipeline.jobs.{job.replace('-', '_')}")
     monkeypatch.setattr(module, "start_session", start_session)
     result = CliRunner().invoke(pipeline, [job, "--lake", "x", *options])
     assert result.exit_code in (1, 2), result.exception
@@ -107,7 +107,7 @@ def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: P
 
 def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('gone', name='pyspark')\n")
-    command = [sys.executable, "-m", "pipeline", "instances", "--lake", "x"]
+    command = [sys.executable, "-m", "headrace.pipeline", "instances", "--lake", "x"]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
@@ -163,9 +163,13 @@ def test_the_zip_is_all_that_spark_submit_needs_of_it(spark: SparkSession, tmp_p
     assert CliRunner().invoke(pipeline, ["zip", str(archive)]).exit_code == 0
     with zipfile.ZipFile(archive) as made:
         names = set(made.namelist())
-        main_file = made.extract("pipeline/__main__.py", tmp_path)
-    assert {"pipeline/what_if.py", "quota_callbacks/replaying.py", "config/loading.py"} <= names
-    assert not any(name.startswith(("proxy/", "plugins/")) for name in names)
+        main_file = made.extract("headrace/pipeline/__main__.py", tmp_path)
+    assert {
+        "headrace/pipeline/analysis/what_if.py",
+        "headrace/quota_callbacks/records/replay.py",
+        "headrace/config/loading.py",
+    } <= names
+    assert not any(name.startswith(("headrace/proxy/", "headrace/plugins/")) for name in names)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [BIN / "spark-submit", "--master", "local[1]", "--conf", "spark.ui.enabled=false"]
     command += ["--py-files", archive, main_file, "instances", "--lake", tmp_path / "lake"]

@@ -15,17 +15,17 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import functions as sf
 
-from pipeline import schemas
-from pipeline.events import events_of
-from pipeline.ingest import Ingest
-from pipeline.instances import instances
-from pipeline.lake import Lake
-from pipeline.quota_files import read_quotas
-from pipeline.sources import FileSource, KafkaSource
-from pipeline.what_if import fixed_quotas, what_if
-from testbed.cluster import KafkaCluster
+from headrace.pipeline.analysis.events import events_of
+from headrace.pipeline.analysis.quota_files import read_quotas
+from headrace.pipeline.analysis.what_if import fixed_quotas, what_if
+from headrace.pipeline.ingestion.ingest import Ingest
+from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from testbed.kafka.cluster import KafkaCluster
+from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
-from testbed.tools import Tool, run_tool
 from tests.faults import messages
 from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.raw_client import RawClient

@@ -10,8 +10,8 @@ from pyspark.sql import functions as sf
 
 from benchmarks.pipeline.generate import DAY_S, FETCH, FIRST_SECOND, INSTANCES, PRODUCE, SHARES, Shape, made_usage
 from benchmarks.pipeline.run import Run, as_markdown
-from pipeline import schemas
-from pipeline.instances import instances
+from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.lake import schemas
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.hook_calls import HookCalls
-from proxy.plugin_loading import new_plugin_manager, register
-from quota_callbacks.client_quotas import ClientQuotas
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from tests.otlp_receiver import OtlpReceiver
-from tests.plugins.traced import Traced
+from tests.plugins.tracing.traced import Traced
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from plugins.tracing import Tracing
+    from headrace.plugins.tracing import Tracing
 
     StartTracing = Callable[..., Traced]
 
@@ -60,6 +60,6 @@ def start_tracing(request: pytest.FixtureRequest) -> StartTracing:
 @pytest.fixture
 def tracing(otlp_receiver: OtlpReceiver, start_tracing: StartTracing) -> Traced:
     """The plugin, keeping every request and exporting to `otlp_receiver`."""
-    from plugins.tracing import Tracing
+    from headrace.plugins.tracing import Tracing
 
     return start_tracing(Tracing(seed=1), enabled=True, sample_ratio=1)

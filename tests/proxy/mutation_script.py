@@ -6,11 +6,11 @@ from typing import Any
 
 import trio
 
-from proxy.wire.walker import decode
-from quota_callbacks.api_keys import ApiKey
-from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.policies import Quota, QuotaPolicy
-from quota_callbacks.sampled_rate import Window
+from headrace.proxy.wire.messages.codec import decode
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import Quota, QuotaPolicy
 from tests.proxy.playbook import Book, read_reply, reply, request
 
 METADATA, CREATE, DELETE, ADD, HEARTBEAT = (

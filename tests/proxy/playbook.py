@@ -1,7 +1,7 @@
 """Protocol tests that read as scripts: a client, a broker and the proxy's connection between them, on a fake clock.
 
-The channels are memory, with the methods of `proxy.sockets.PlainChannel`; everything else is the proxy's own code. What
-needs the kernel (splice, hang-ups seen through TCP_INFO) and real brokers is tested elsewhere.
+The channels are memory, with the methods of `headrace.proxy.network.sockets.PlainChannel`; everything else is the
+proxy's own code. What needs the kernel (splice, hang-ups seen through TCP_INFO) and real brokers is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -11,32 +11,32 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from proxy.client_connection import ClientConnection
-from proxy.counters import Counters
-from proxy.enforcement import Enforcement
-from proxy.errors import UpstreamFault
-from proxy.hook_calls import HookCalls
-from proxy.house import House, Limits
-from proxy.plugin_loading import new_plugin_manager, register
-from proxy.poller import Poller
-from proxy.topology import Topology
-from proxy.wire.apis import APIS, request_header_version, response_header_version
-from proxy.wire.walker import decode, encode
-from quota_callbacks.byte_rate import ByteRate
-from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.controller_mutation import ControllerMutation
-from quota_callbacks.default_quotas import DefaultQuotaCallback
-from quota_callbacks.entities import QuotaEntity, QuotaKey
-from quota_callbacks.policies import Quota
-from quota_callbacks.producer_ids import ProducerIds
-from quota_callbacks.request_percentage import RequestPercentage
-from quota_callbacks.requests import Address, Connection
-from quota_callbacks.sampled_rate import Window
+from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.connection.shared_state import Limits, SharedState
+from headrace.proxy.counters import Counters
+from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.enforcement_switch import Enforcement
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.topology import Topology
+from headrace.proxy.wire.apis import APIS, request_header_version, response_header_version
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.byte_rate import ByteRate
+from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
+from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
+from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.requests import Address, Connection
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from proxy.connection_state import ConnectionState
+    from headrace.proxy.connection.state import ConnectionState
 
 WAIT_S = 7200.0
 """By the fake clock: longer than any mute in these tests."""
@@ -186,8 +186,8 @@ class StubUpstream:
 class Book:
     """A script's stage."""
 
-    def __init__(self, house: House, connection: ConnectionState, client: Party, upstream: StubUpstream) -> None:
-        self.house = house
+    def __init__(self, shared: SharedState, connection: ConnectionState, client: Party, upstream: StubUpstream) -> None:
+        self.shared = shared
         self.connection = connection
         self.client = client
         self.upstream = upstream
@@ -248,7 +248,7 @@ async def open_book(
         idle_timeout_s=600.0,
         reply_timeout_s=3600.0,
     )
-    house = House(
+    shared = SharedState(
         limits=limits or usual,
         topology=Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids),
         upstream=upstream,  # type: ignore[arg-type]
@@ -259,10 +259,10 @@ async def open_book(
     )
     ours, theirs = MemoryChannel.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
-    connection = ClientConnection(house, info, ours)  # type: ignore[arg-type]
+    connection = ClientConnection(shared, info, ours)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.serve)
-        yield Book(house, connection.state, Party(theirs), upstream)
+        yield Book(shared, connection.state, Party(theirs), upstream)
         nursery.cancel_scope.cancel()
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from config.editing import sample_text
+from headrace.config.editing import sample_text
 from testbed.errors import TestbedError
-from testbed.ports import reserve_ports
+from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:

@@ -22,6 +22,6 @@ def hot_modules() -> list[str]:
 
 @pytest.mark.parametrize("path", hot_modules())
 def test_a_hot_module_is_compiled_where_that_is_tested(path: str) -> None:
-    module = importlib.import_module(path.removesuffix(".py").replace("/", "."))
+    module = importlib.import_module(path.removeprefix("src/").removesuffix(".py").replace("/", "."))
     assert module.__file__ is not None
     assert module.__file__.endswith(".so") == ("HEADRACE_COMPILED" in os.environ)

@@ -28,12 +28,23 @@ controller_mutation_rate = 100.0
 producer_ids_rate = 100.0
 """
 
-METRICS_PAGE = {"prometheus_client", "proxy.metrics_page", "opentelemetry.sdk.metrics", "plugins.metrics.instruments"}
-TRACING = {"opentelemetry.sdk.trace", "opentelemetry.exporter", "google.protobuf", "requests", "plugins.tracing.spans"}
-METRICS_PUSH = {"opentelemetry.exporter", "google.protobuf", "requests", "plugins.metrics.push_thread"}
-USAGE_FILE = {"sqlite3", "proxy.usage_file"}
-WORKERS = {"proxy.supervisor", "proxy.fork_server"}
-OTHER_COMMANDS = {"proxy.admin_client", "proxy.replay", "http.client"}
+METRICS_PAGE = {
+    "prometheus_client",
+    "headrace.proxy.admin.metrics_page",
+    "opentelemetry.sdk.metrics",
+    "headrace.plugins.metrics.instruments",
+}
+TRACING = {
+    "opentelemetry.sdk.trace",
+    "opentelemetry.exporter",
+    "google.protobuf",
+    "requests",
+    "headrace.plugins.tracing.spans",
+}
+METRICS_PUSH = {"opentelemetry.exporter", "google.protobuf", "requests", "headrace.plugins.metrics.push_thread"}
+USAGE_FILE = {"sqlite3", "headrace.proxy.server.bucket_state_file"}
+WORKERS = {"headrace.proxy.workers.supervisor", "headrace.proxy.workers.fork_server"}
+OTHER_COMMANDS = {"headrace.proxy.admin.client", "headrace.proxy.replay.replay", "http.client"}
 NOBODYS = {"multiprocessing", "unittest", "pdb", "doctest", "email.mime"}
 """Of which the proxy has no use at all."""
 
@@ -55,7 +66,12 @@ def started(config: str, *arguments: str) -> ProxyProcess:
 def test_a_proxy_with_all_four_quotas_imports_nothing_that_it_was_not_asked_for() -> None:
     with started(QUOTAS) as proxy:
         modules = imported(proxy)
-    assert {"proxy.server", "proxy.admin", "plugins.metrics.plugin", "plugins.tracing.plugin"} <= modules
+    assert {
+        "headrace.proxy.server.server",
+        "headrace.proxy.admin.server",
+        "headrace.plugins.metrics.plugin",
+        "headrace.plugins.tracing.plugin",
+    } <= modules
     assert modules & HEAVY == set()
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pytest
 
-from proxy import request_relay
+from headrace.proxy.connection import request_relay
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

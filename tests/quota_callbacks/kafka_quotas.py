@@ -10,15 +10,15 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from quota_callbacks.entities import DEFAULT, EntityName, QuotaKey
-from quota_callbacks.request_percentage import PERCENT_PER_NS
-from testbed.jvm import kafka_classes, start_jvm
+from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
+from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaKey
+from testbed.kafka.jvm import kafka_classes, start_jvm
 from tests.quota_callbacks.our_quotas import FREE, KEY_OF, Op, Outcome
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from quota_callbacks.sampled_rate import Window
+    from headrace.quota_callbacks.buckets.sampled_rate import Window
 
 VERSION: Final = "4.3.1"
 EPOCH_MS: Final = 1_700_000_000_000

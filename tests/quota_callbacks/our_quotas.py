@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from quota_callbacks.buckets import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
-from quota_callbacks.client_quotas import ClientQuotas
-from quota_callbacks.default_quotas import DefaultQuotaCallback
-from quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
-from quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
-from quota_callbacks.request_percentage import PERCENT_PER_NS
-from quota_callbacks.sampled_rate import Window
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
+from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
+from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
 
 if TYPE_CHECKING:
-    from quota_callbacks.shared_usage import SharedUsage
-    from quota_callbacks.verdicts import Throttle
+    from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+    from headrace.quota_callbacks.verdicts import Throttle
 
 
 class Op(Enum):

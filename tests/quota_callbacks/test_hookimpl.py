@@ -7,7 +7,7 @@ from typing import Any
 
 import pluggy
 
-from quota_callbacks.hookspecs import PROJECT, compiled_method, hookimpl
+from headrace.quota_callbacks.hookspecs import PROJECT, compiled_method, hookimpl
 
 _implementations = pluggy.HookimplMarker(PROJECT)
 

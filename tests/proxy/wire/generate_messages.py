@@ -1,8 +1,8 @@
-"""Writes the two generated files of `proxy.wire` from the message definitions inside Kafka's own jars.
+"""Writes the two generated files of `headrace.proxy.wire` from the message definitions inside Kafka's own jars.
 
     .venv/bin/python -m tests.proxy.wire.generate_messages
 
-`proxy/wire/kafka_messages.json` holds what the walker needs of every request, response and header, and
+`proxy/wire/messages/kafka_messages.json` holds what the walker needs of every request, response and header, and
 `proxy/wire/api_rows.py` the API keys and their table. Both cover the union of the versions that the two jars of
 `SOURCES` know: the newer jar's definition from its lowest version on, the older jar's below that.
 `test_generated_files` runs this and compares.
@@ -16,10 +16,10 @@ import zipfile
 from pathlib import Path
 from typing import Any, Final
 
-from testbed.artifacts import client_jars
+from testbed.kafka.artifacts import client_jars
 
 WIRE: Final = Path(__file__).resolve().parents[3] / "proxy" / "wire"
-MESSAGES_FILE: Final = WIRE / "kafka_messages.json"
+MESSAGES_FILE: Final = WIRE / "messages" / "kafka_messages.json"
 ROWS_FILE: Final = WIRE / "api_rows.py"
 KEYS_FILE: Final = WIRE.parent.parent / "quota_callbacks" / "api_keys.py"
 
@@ -245,7 +245,7 @@ def api_name(api_key: int) -> str:
     return API_NAMES.get(api_key, f"API {{api_key}}")
 '''
 
-ROWS_TEMPLATE: Final = '''"""What Kafka's definitions say of each API, by its key: read by `proxy.wire.apis` alone.
+ROWS_TEMPLATE: Final = '''"""What Kafka's definitions say of each API, by its key: read by `apis` alone.
 
 {notice}
 """

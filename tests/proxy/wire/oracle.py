@@ -1,12 +1,13 @@
-"""Kafka's own classes as the judge of what `proxy.wire` writes: 4.4.0's, and 3.9.1's for versions 4 has dropped."""
+"""Kafka's own classes as the judge of what `headrace.proxy.wire` writes: 4.4.0's, and 3.9.1's for versions 4 has
+dropped."""
 
 from __future__ import annotations
 
 from functools import cache
 from typing import Any
 
-from proxy.wire.apis import APIS
-from testbed.jvm import KafkaClasses, kafka_classes
+from headrace.proxy.wire.apis import APIS
+from testbed.kafka.jvm import KafkaClasses, kafka_classes
 
 OLD, NEW = "3.9.1", "4.4.0"
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from hypothesis import HealthCheck, settings
 
-from proxy.wire.schemas import Field, message_names, schema, versions
-from proxy.wire.walker import TAGS
+from headrace.proxy.wire.messages.codec import TAGS
+from headrace.proxy.wire.messages.schemas import Field, message_names, schema, versions
 
 if TYPE_CHECKING:
     from random import Random

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from proxy.wire.api_versions import (
+from headrace.proxy.wire.api_versions import (
     UNSUPPORTED_VERSION,
     OfferedApi,
     highest_allowed,
@@ -14,11 +14,11 @@ from proxy.wire.api_versions import (
     restrict_api_versions,
     unsupported_version_reply,
 )
-from proxy.wire.apis import APIS
-from proxy.wire.errors import MalformedMessage, UnknownMessage
-from proxy.wire.walker import TAGS, Message, decode, encode
-from quota_callbacks.api_keys import ApiKey
-from testbed.jvm import start_jvm
+from headrace.proxy.wire.apis import APIS
+from headrace.proxy.wire.errors import MalformedMessage, UnknownMessage
+from headrace.proxy.wire.messages.codec import TAGS, Message, decode, encode
+from headrace.quota_callbacks.api_keys import ApiKey
+from testbed.kafka.jvm import start_jvm
 from tests.proxy.wire.oracle import NEW, java_versions, judge, kafka_classes
 from tests.proxy.wire.samples import sample
 

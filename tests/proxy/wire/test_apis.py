@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from proxy.wire import apis
-from proxy.wire.apis import APIS, Api
-from proxy.wire.walker import decode, encode
-from quota_callbacks.api_keys import ApiKey
-from testbed.jvm import kafka_classes, start_jvm
+from headrace.proxy.wire import apis
+from headrace.proxy.wire.apis import APIS, Api
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.quota_callbacks.api_keys import ApiKey
+from testbed.kafka.jvm import kafka_classes, start_jvm
 from tests.proxy.wire.oracle import NEW, OLD, java_versions
 
 TRANSCRIPT = Path(__file__).with_name("kafka_api_table.md")

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.apis import APIS, must_rewrite
-from proxy.wire.endpoints import BrokerAddress, Rewritten, rewrite_endpoints
-from proxy.wire.errors import MalformedMessage, UnknownMessage
-from proxy.wire.produce_tail import find_produce_tail
-from proxy.wire.schemas import Field, schema
-from proxy.wire.walker import TAGS, Message, decode, encode
-from quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.apis import APIS, must_rewrite
+from headrace.proxy.wire.endpoints import BrokerAddress, Rewritten, rewrite_endpoints
+from headrace.proxy.wire.errors import MalformedMessage, UnknownMessage
+from headrace.proxy.wire.messages.codec import TAGS, Message, decode, encode
+from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.proxy.wire.walks.produce_reply import find_produce_tail
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from tests.proxy.wire.oracle import through_java
 from tests.proxy.wire.samples import LONG, sample
 
@@ -249,7 +249,7 @@ STREAMS = "an endpoint of the Streams application's own"
 
 # Fields of responses that look like an address and are not rewritten, and why a client does not connect there.
 EXEMPT = {
-    "FetchResponse.node_endpoints": "made inert as it passes: proxy.wire.fetch_walk",
+    "FetchResponse.node_endpoints": "made inert as it passes: headrace.proxy.wire.walks.fetch",
     "DescribeQuorumResponse.nodes.listeners": "the controllers' listeners, which an operator reads and no client dials",
     "DescribeClusterResponse.endpoint_type": "a number that says brokers or controllers",
     "DescribeAclsResponse.resources.acls.host": ACL_HOST,

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.errors import MalformedFrame
-from proxy.wire.frames import FrameScanner
-from proxy.wire.heads import read_request_head
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.frames import FrameScanner
+from headrace.proxy.wire.heads import read_request_head
 
 LIMIT = 100_000
 

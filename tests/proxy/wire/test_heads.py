@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.apis import APIS, request_header_version, response_header_version
-from proxy.wire.errors import MalformedFrame
-from proxy.wire.heads import (
+from headrace.proxy.wire.apis import APIS, request_header_version, response_header_version
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.heads import (
     MAX_HEAD_BYTES,
     cap_fetch,
     read_request_head,
     read_response_head,
     response_body_at,
 )
-from proxy.wire.walker import encode
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.wire.messages.codec import encode
+from headrace.quota_callbacks.api_keys import ApiKey
 
 EVERY_VERSION = [(api.key, version) for api in APIS.values() for version in range(api.min_version, api.max_version + 1)]
 LIMIT = 10_000_000

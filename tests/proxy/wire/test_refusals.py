@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from proxy.wire.apis import APIS, response_header_version
-from proxy.wire.errors import MalformedMessage, OurFault, RefusalImpossible, UnknownMessage
-from proxy.wire.refusal_templates import TEMPLATES
-from proxy.wire.refusals import IRREFUSABLE, refuse_whole, response_frame
-from proxy.wire.walker import Message, decode, encode
-from quota_callbacks.api_keys import ApiKey
+from headrace.proxy.wire.apis import APIS, response_header_version
+from headrace.proxy.wire.errors import MalformedMessage, OurFault, RefusalImpossible, UnknownMessage
+from headrace.proxy.wire.messages.codec import Message, decode, encode
+from headrace.proxy.wire.refusal_templates import TEMPLATES
+from headrace.proxy.wire.refusals import IRREFUSABLE, refuse_whole, response_frame
+from headrace.quota_callbacks.api_keys import ApiKey
 
 POLICY_VIOLATION = 44
 TEXT = "not on a Friday"

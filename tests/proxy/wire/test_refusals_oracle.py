@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from proxy.wire.apis import APIS, response_header_version
-from proxy.wire.errors import RefusalImpossible
-from proxy.wire.refusal_templates import TEMPLATES
-from proxy.wire.refusals import refuse_whole
-from proxy.wire.walker import Message, decode, encode
-from quota_callbacks.api_keys import ApiKey
-from testbed.jvm import KafkaClasses, start_jvm
+from headrace.proxy.wire.apis import APIS, response_header_version
+from headrace.proxy.wire.errors import RefusalImpossible
+from headrace.proxy.wire.messages.codec import Message, decode, encode
+from headrace.proxy.wire.refusal_templates import TEMPLATES
+from headrace.proxy.wire.refusals import refuse_whole
+from headrace.quota_callbacks.api_keys import ApiKey
+from testbed.kafka.jvm import KafkaClasses, start_jvm
 from tests.proxy.wire.oracle import judge
 from tests.proxy.wire.samples import LONG, sample
 

@@ -1,0 +1,94 @@
+"""Quotas as files: what what-if reads, and what recommend writes.
+
+Read is any configuration file of the proxy, whole, or with no more than its ``[[quotas]]`` and windows; written are
+``[[quotas]]`` tables for it, and commands for Kafka's own ``kafka-configs``.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import TYPE_CHECKING
+
+from headrace.config.loading import load_quotas
+from headrace.config.problems import ConfigError
+from headrace.pipeline.errors import InputError
+from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
+from headrace.quota_callbacks.records.replay import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.quota_callbacks.buckets.sampled_rate import Window
+
+Entity = tuple[str | None, str | None]
+"""User and client id; ``None``: not part of it; "<default>": the default one."""
+
+
+def read_quotas(path: str) -> tuple[list[Change], dict[QuotaKey, Window]]:
+    """The quotas of a file, all set at the beginning, and their windows. Raises `InputError`."""
+    try:
+        quotas, windows = load_quotas(path)
+    except ConfigError as error:
+        raise InputError("\n".join(map(str, error.problems))) from error
+    changes = [
+        Change(t_ms=0, entity=entity, values={key: quota.value for key, quota in values.items()}, removed=())
+        for entity, values in quotas.items()
+    ]
+    if not changes:
+        raise InputError(f"{path} has no [[quotas]]")
+    return changes, windows
+
+
+def read_windows(path: str) -> dict[QuotaKey, Window]:
+    """What a configuration file has quotas measured over. Raises `InputError`."""
+    try:
+        return load_quotas(path)[1]
+    except ConfigError as error:
+        raise InputError("\n".join(map(str, error.problems))) from error
+
+
+def as_toml(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]]) -> str:
+    """``[[quotas]]`` tables; each value comes with its reason, which stands above it as a comment."""
+    return "\n".join(_table(entity, values) for entity, values in quotas.items())
+
+
+def _table(entity: Entity, values: Mapping[QuotaKey, tuple[float, str]]) -> str:
+    user, client_id = entity
+    names = [
+        f"{kind} = {_quoted(name)}" for kind, name in (("user", user), ("client-id", client_id)) if name is not None
+    ]
+    lines = ["[[quotas]]", f"entity = {{ {', '.join(names)} }}"]
+    for key, (value, reason) in values.items():
+        lines += [f"# {reason}", f"{key} = {_number(key, value)}"]
+    return "\n".join(lines) + "\n"
+
+
+def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]], servers: str) -> Iterable[str]:
+    """Commands that set the same, for a shell; of ``producer_ids_rate``, which stock tools refuse, a comment."""
+    for (user, client_id), values in quotas.items():
+        if "\0" in f"{user}{client_id}":
+            yield "# left out: an entity with a NUL character in its name, which no argument can have; [[quotas]] can"
+            continue
+        entity = (*_named("users", user), *_named("clients", client_id))
+        known = {key: value for key, (value, _) in values.items() if key is not QuotaKey.PRODUCER_IDS_RATE}
+        if known:
+            sets = ",".join(f"{key}={_number(key, value)}" for key, value in known.items())
+            yield shlex.join(["kafka-configs", "--bootstrap-server", servers, "--alter", *entity, "--add-config", sets])
+        if QuotaKey.PRODUCER_IDS_RATE in values:
+            yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not know the key"
+
+
+def _named(kind: str, name: str | None) -> tuple[str, ...]:
+    if name is None:
+        return ()
+    return ("--entity-type", kind, *(("--entity-default",) if name == str(DEFAULT) else ("--entity-name", name)))
+
+
+def _number(key: QuotaKey, value: float) -> str:
+    return str(round(value)) if key.integral else f"{value:.10g}"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string: JSON's escapes are among TOML's, but for DEL and lone surrogates."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

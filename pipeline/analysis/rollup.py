@@ -1,0 +1,241 @@
+"""Rollup: usage by hour and day, with the team of each sender, and the bills that follow from it.
+
+Nothing falls out on the way: what does not tell its sender has a row of its own, and a bill a line for it, so that
+every total is that of the usage, to the byte. Sums are of whole numbers, but for times; money is decimal.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from decimal import Decimal
+from enum import StrEnum
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as sf
+
+from headrace.pipeline.analysis.events import FETCHES, PRODUCE
+from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED
+from headrace.pipeline.analysis.usage import over_quotas
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from headrace.pipeline.analysis.prices import Item, PriceSheet
+
+TeamRow = tuple[str | None, str | None, str]
+"""User, client id and team, as in `schemas.TEAMS`."""
+
+MAX_TEAM_ROWS: Final = 1_000_000
+"""Of a teams file: all of it goes to every executor."""
+MAX_TOLD: Final = 20
+"""Faults of a teams file that are told at once."""
+
+_SENDER: Final = ("user", "client_id")
+_SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in (*_SENDER, "team"))
+ENDS: Final = ("discount", "minimum", "total")
+"""The last lines of a bill."""
+_BY_QUOTA: Final = ("throttled", "throttle_ms", "refused")
+
+
+class Period(StrEnum):
+    """What a bill is for."""
+
+    DAY = "day"
+    MONTH = "month"
+
+
+# --- rollups ----------------------------------------------------------------------------------------------------------
+
+
+def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
+    """Usage (`schemas.USAGE`) summed up by hour and sender, with the sender's team (`schemas.ROLLUP_HOUR`)."""
+    hour = sf.date_trunc("hour", sf.timestamp_seconds("second")).alias("hour")
+    api_key = sf.col("api_key")
+    special = {
+        "produced_bytes": sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))),
+        "fetched_bytes": sf.sum(sf.when(api_key.isin(*FETCHES), sf.col("response_bytes"))),
+        **{name: sf.sum(over_quotas(name)) for name in _BY_QUOTA},
+    }
+    sums = [_or_zero(special.get(name, sf.sum(name)), name) for name in _SUMS]
+    hours = usage.groupBy("date", hour, *_SENDER).agg(*sums)
+    return with_teams(hours, teams).select(*schemas.ROLLUP_HOUR.names)
+
+
+def by_day(hours: DataFrame) -> DataFrame:
+    """`by_hour` summed up by day (`schemas.ROLLUP_DAY`)."""
+    sums = [sf.sum(name).alias(name) for name in _SUMS]
+    return hours.groupBy("date", *_SENDER, "team").agg(*sums).select(*schemas.ROLLUP_DAY.names)
+
+
+def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
+    """With ``team``: by user and client id, or else by user, or else by client id, or else null (`schemas.TEAMS`)."""
+    has_user, has_client = sf.col("user").isNotNull(), sf.col("client_id").isNotNull()
+    of_both = teams.where(has_user & has_client).select(*_SENDER, sf.col("team").alias("_of_both"))
+    of_user = teams.where(has_user & ~has_client).select("user", sf.col("team").alias("_of_user"))
+    of_client = teams.where(~has_user & has_client).select("client_id", sf.col("team").alias("_of_client"))
+    return (
+        senders.join(sf.broadcast(of_both), list(_SENDER), "left")
+        .join(sf.broadcast(of_user), "user", "left")
+        .join(sf.broadcast(of_client), "client_id", "left")
+        .withColumn("team", sf.coalesce("_of_both", "_of_user", "_of_client"))
+        .drop("_of_both", "_of_user", "_of_client")
+    )
+
+
+def _or_zero(total: Column, name: str) -> Column:
+    return sf.coalesce(total, sf.lit(0).cast(schemas.TOTALS[name].dataType)).alias(name)
+
+
+# --- teams ------------------------------------------------------------------------------------------------------------
+
+
+def read_teams(text: str, path: str) -> list[TeamRow]:
+    """A teams file: CSV with the columns ``user``, ``client_id`` and ``team``; user or client id may be empty.
+
+    Raises `InputError` with the lines that are wrong, the first `MAX_TOLD` of them.
+    """
+    lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
+    rows: dict[tuple[str | None, str | None], tuple[int, str]] = {}
+    faults: list[str] = []
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        if header != schemas.TEAMS.names:
+            told = ",".join(header) or "nothing"
+            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {told}")
+        for cells in lines:
+            fault = _take_team(cells, lines.line_num, rows)
+            if fault is not None:
+                faults.append(f"{path}:{lines.line_num}: {fault}")
+            if len(rows) > MAX_TEAM_ROWS:
+                raise InputError(f"{path}: more than {MAX_TEAM_ROWS:,} lines; give whole users or client ids a team")
+    except csv.Error as error:
+        raise InputError(f"{path}:{lines.line_num}: not CSV: {error}") from error
+    if faults:
+        more = [f"{path}: and {len(faults) - MAX_TOLD:,} more"] if len(faults) > MAX_TOLD else []
+        raise InputError("\n".join(faults[:MAX_TOLD] + more))
+    return [(user, client_id, team) for (user, client_id), (_, team) in rows.items()]
+
+
+def _take_team(
+    cells: Sequence[str], number: int, rows: dict[tuple[str | None, str | None], tuple[int, str]]
+) -> str | None:
+    """Add the line, or say what is wrong with it; empty lines are passed over."""
+    if not any(cell.strip() for cell in cells):
+        return None
+    if len(cells) != len(schemas.TEAMS.names):
+        return f"{len(cells)} columns; expected {len(schemas.TEAMS.names)}: {','.join(schemas.TEAMS.names)}"
+    user, client_id, team = (cell.strip() or None for cell in cells)
+    if team is None:
+        return "no team"
+    if team in (NO_TEAM, UNATTRIBUTED):
+        return f"team {team}: bills use this name for usage without a team; expected another"
+    if user is None and client_id is None:
+        return f"team {team} of nobody; expected a user, a client_id or both"
+    first = rows.get((user, client_id))
+    if first is not None and first[1] != team:
+        return f"team {team}, but line {first[0]} says {first[1]} of the same sender; expected one team"
+    rows.setdefault((user, client_id), (number, team))
+    return None
+
+
+# --- bills ------------------------------------------------------------------------------------------------------------
+
+
+def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
+    """What each team pays for what it has used in each period (`schemas.CHARGEBACK`).
+
+    ``days`` (`schemas.ROLLUP_DAY`) has whole periods. Amounts are rounded half up, line by line, and totals are the
+    sums of these. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
+    """
+    items = sheet.items()
+    used = _by_team(days, items, period).join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
+    priced = used.withColumns(
+        {f"price_{item.key}": _given(f"own_{item.key}", sheet.prices().get(item.key)) for item in items}
+    )
+    amounts = {
+        f"amount_{item.key}": _rounded(sf.col(item.key) * sf.col(f"price_{item.key}") / item.divisor, sheet)
+        for item in items
+    }
+    with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts))))
+    percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
+    zero, nobody = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
+    totals = (
+        with_sum.withColumn("discount", -_rounded(sf.col("sum") * percent / 100, sheet))
+        .withColumn("reduced", _money(sf.col("sum") + sf.col("discount")))
+        .withColumn("minimum", _money(sf.when(nobody, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero))))
+        .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
+    )
+    lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
+    lines += [_line(number, end, sf.col(end)) for number, end in enumerate(ENDS, len(items) + 1)]
+    return (
+        totals.select(sf.inline(sf.array(*lines)))
+        .where(~sf.col("item").isin("discount", "minimum") | (sf.col("amount") != 0))
+        .withColumns({"period": sf.lit(period.value), "currency": sf.lit(sheet.currency)})
+        .select(*schemas.CHARGEBACK.names)
+    )
+
+
+def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFrame:
+    """What each team has used in a period: ``date``, ``team``, and a column for each price."""
+    team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
+    start = (sf.col("date") if period is Period.DAY else sf.trunc("date", "month")).alias("date")
+    sums = [sf.sum(sf.col(item.column).cast(schemas.USED)).cast(schemas.USED).alias(item.key) for item in items]
+    return days.groupBy(start, team).agg(*sums)
+
+
+def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
+    """What single teams pay: ``team``, ``percent``, ``own_minimum``, and a column for each price; null as everybody."""
+    items = sheet.items()
+    rows = [
+        (team, terms.discount_percent, terms.minimum, *(terms.prices().get(item.key) for item in items))
+        for team, terms in sheet.teams.items()
+    ]
+    columns = ("percent", "own_minimum", *(f"own_{item.key}" for item in items))
+    price = schemas.PRICE.simpleString()
+    return spark.createDataFrame(rows, ", ".join(["team string", *(f"{name} {price}" for name in columns)]))
+
+
+def _item_line(number: int, item: Item) -> Column:
+    return _line(
+        number,
+        item.name,
+        sf.col(f"amount_{item.key}"),
+        used=sf.col(item.key),
+        unit=sf.lit(item.unit),
+        quantity=sf.col(item.key) / item.divisor,
+        per=sf.lit(item.per),
+        price=sf.col(f"price_{item.key}"),
+    )
+
+
+def _line(number: int, item: str, amount: Column, **more: Column) -> Column:
+    cells = {"date": sf.col("date"), "team": sf.col("team"), "line": sf.lit(number), "item": sf.lit(item), **more}
+    cells["amount"] = amount
+    of_all = ("period", "currency")
+    return sf.struct(
+        *(
+            cells.get(field.name, sf.lit(None)).cast(field.dataType).alias(field.name)
+            for field in schemas.CHARGEBACK.fields
+            if field.name not in of_all
+        )
+    )
+
+
+def _given(own: str, everybodys: Decimal | None) -> Column:
+    """A team's own price, or else everybody's, or else 0."""
+    return sf.coalesce(own, sf.lit(everybodys or Decimal(0)).cast(schemas.PRICE))
+
+
+def _money(amount: Column) -> Column:
+    return amount.cast(schemas.AMOUNT)
+
+
+def _rounded(amount: Column, sheet: PriceSheet) -> Column:
+    return _money(sf.round(amount, sheet.decimals))

@@ -1,0 +1,165 @@
+"""What becomes of usage when its senders wait as they are told: by how much it comes later.
+
+One channel for each sender (user and client id): what it sends while it is muted comes when the mute ends, in order.
+Used by `headrace.pipeline.analysis.what_if` for one bucket at a time; charges by
+`headrace.quota_callbacks.records.replay`. Pure. Memory is bounded: of a sender that falls behind for good, what waits
+is put together into `QUEUED` lots.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from headrace.pipeline.analysis.events import open_second
+from headrace.quota_callbacks.records.replay import Usage, charge
+from headrace.quota_callbacks.verdicts import Refuse
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.kinds import QuotaBucket
+    from headrace.quota_callbacks.verdicts import Throttle
+
+QUEUED: Final = 600
+"""Lots that wait for one sender; ten minutes of seconds. Those beyond are added to the last one."""
+
+KEPT: Final = 10_000
+"""Senders that are kept before those that wait for nothing are forgotten."""
+
+
+class Lot:
+    """Usage that waits: its amount, and when it was meant to be, on average (by amount) and at the earliest."""
+
+    __slots__ = ("amount", "first_ms", "hour", "mean_ms", "usage")
+
+    def __init__(self, usage: Usage) -> None:
+        self.usage = usage
+        self.amount = usage.amount
+        self.mean_ms = float(usage.t_ms)
+        self.first_ms = usage.t_ms
+        self.hour = usage.t_ms // 3_600_000
+
+    def add(self, usage: Usage) -> None:
+        """Put it together with what waits already."""
+        amount = self.amount + usage.amount
+        self.mean_ms += (usage.t_ms - self.mean_ms) * usage.amount / amount
+        self.amount = amount
+
+
+class Shift:
+    """What came later than it was meant to, in one hour."""
+
+    __slots__ = ("amount", "amount_ms", "longest_ms", "waited_ms", "waits")
+
+    def __init__(self) -> None:
+        self.waits = 0
+        self.waited_ms = 0
+        self.amount = 0.0
+        self.amount_ms = 0.0
+        self.longest_ms = 0
+
+
+class Sender:
+    """One channel."""
+
+    __slots__ = ("free_ms", "lots")
+
+    def __init__(self) -> None:
+        self.free_ms = 0
+        self.lots: deque[Lot] = deque()
+
+
+class WaitingSenders:
+    """The senders of one bucket."""
+
+    def __init__(self, bucket: QuotaBucket) -> None:
+        self._bucket = bucket
+        self._senders: dict[tuple[str, str], Sender] = {}
+        self._due: list[tuple[int, int, Sender]] = []
+        self._turn = 0
+        self._most = KEPT
+        self.hours: dict[int, Shift] = {}
+
+    def send(self, usage: Usage) -> None:
+        """``usage`` is meant to be sent at its time; times do not go back."""
+        due = self._due
+        while due and due[0][0] <= usage.t_ms:
+            self._send_lot()
+        sender = self._sender(usage)
+        free = not sender.lots and sender.free_ms <= usage.t_ms
+        if free and self._charge(sender, usage, usage.t_ms // 3_600_000):
+            return
+        if len(sender.lots) >= QUEUED:
+            sender.lots[-1].add(usage)
+            return
+        self._wait(sender, usage)
+
+    def told(self, usage: Usage, verdict: Throttle | Refuse) -> None:
+        """``usage``, the last one, was charged already, and its sender told to wait."""
+        sender = self._sender(usage)
+        self._mute(sender, usage.t_ms, usage.t_ms // 3_600_000, verdict)
+        if isinstance(verdict, Refuse):
+            self._wait(sender, usage)
+
+    def finish(self) -> None:
+        """Send what still waits."""
+        while self._due:
+            self._send_lot()
+
+    def _sender(self, usage: Usage) -> Sender:
+        name = (usage.user, usage.client_id)
+        sender = self._senders.get(name)
+        if sender is None:
+            if len(self._senders) >= self._most:
+                self._forget(usage.t_ms)
+            sender = self._senders[name] = Sender()
+        return sender
+
+    def _forget(self, now_ms: int) -> None:
+        """Those that are as good as new."""
+        self._senders = {
+            name: sender for name, sender in self._senders.items() if sender.lots or sender.free_ms > now_ms
+        }
+        self._most = max(KEPT, 2 * len(self._senders))
+
+    def _wait(self, sender: Sender, usage: Usage) -> None:
+        sender.lots.append(Lot(usage))
+        if len(sender.lots) == 1:
+            self._push(sender)
+
+    def _push(self, sender: Sender) -> None:
+        self._turn += 1
+        heapq.heappush(self._due, (sender.free_ms, self._turn, sender))
+
+    def _send_lot(self) -> None:
+        at_ms, _, sender = heapq.heappop(self._due)
+        lot = sender.lots.popleft()
+        shift = self._shift(lot.hour)
+        shift.amount += lot.amount
+        shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
+        shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
+        usage = lot.usage
+        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False  # it would be refused for ever among many
+        self._charge(sender, usage, lot.hour)
+        if sender.lots:
+            self._push(sender)
+
+    def _charge(self, sender: Sender, usage: Usage, hour: int) -> bool:
+        """Whether it was taken; what is refused is to be sent again."""
+        open_second(self._bucket, usage.t_ms)
+        verdict = charge(self._bucket, usage, empty_fetches=False)
+        if verdict is not None:
+            self._mute(sender, usage.t_ms, hour, verdict)
+        return not isinstance(verdict, Refuse)
+
+    def _mute(self, sender: Sender, now_ms: int, hour: int, verdict: Throttle | Refuse) -> None:
+        shift = self._shift(hour)
+        shift.waits += 1
+        shift.waited_ms += verdict.throttle_ms
+        sender.free_ms = now_ms + max(verdict.throttle_ms, 1)
+
+    def _shift(self, hour: int) -> Shift:
+        shift = self.hours.get(hour)
+        if shift is None:
+            shift = self.hours[hour] = Shift()
+        return shift

@@ -1,0 +1,121 @@
+"""A Spark session: on this machine, or on the cluster that ``--master`` or spark-submit names.
+
+Jobs are the same for both; nothing here is about what they do.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from headrace.pipeline.errors import InputError, NoJavaError, PipelineError
+from headrace.pipeline.lake.jars import KAFKA_CONNECTOR, kafka_jars
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+
+JAVA_VERSIONS: Final = (17, 21)
+"""What Spark 4.0 runs on."""
+NEEDED_MODULE: Final = "jdk.incubator.vector"
+"""Spark's linear algebra asks for it at start; small runtimes leave it out."""
+PROBE_TIMEOUT_S: Final = 30.0
+LOCAL_SHUFFLE_PARTITIONS: Final = 8
+"""Spark's 200 are for clusters; on one machine a shuffle of few rows would be 200 tasks."""
+
+_SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit, which has started the JVM by then."""
+_LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkOptions:
+    """What the command line says of Spark; passed through."""
+
+    master: str | None = None
+    """``local[*]`` unless spark-submit, or a configuration of Spark's, says otherwise."""
+    packages: str | None = None
+    """Maven coordinates for ``spark.jars.packages``, in place of the connector's jars that are resolved here."""
+    conf: Mapping[str, str]
+    """Any setting of Spark's; wins over what is set here."""
+
+
+def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> SparkSession:
+    """A session for ``job``; with the connector where it reads or writes ``kafka``. Raises PipelineError."""
+    submitted = _SUBMITTED in os.environ
+    if submitted and options.packages:
+        raise InputError(
+            f"--packages {options.packages} comes too late: spark-submit has started Spark; give it to spark-submit,"
+            " before the job's file"
+        )
+    if not submitted:
+        check_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH", os.defpath))
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise PipelineError("the pipeline needs pyspark, which is not installed: install headrace[pipeline]") from error
+    settings = {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.sources.partitionOverwriteMode": "dynamic",
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+    }
+    if not submitted:
+        settings["spark.master"] = options.master or os.environ.get("SPARK_MASTER") or "local[*]"
+        settings["spark.ui.enabled"] = "false"
+        settings["spark.ui.showConsoleProgress"] = "false"
+        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
+        if settings["spark.master"].startswith("local"):
+            settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take the first on the PATH
+            settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+        if options.packages:
+            settings["spark.jars.packages"] = options.packages
+        elif kafka:
+            settings["spark.jars"] = ",".join(map(str, kafka_jars(KAFKA_CONNECTOR)))
+    elif options.master:
+        settings["spark.master"] = options.master
+    builder = SparkSession.builder.appName(f"headrace-{job}")
+    for name, value in {**settings, **options.conf}.items():
+        builder = builder.config(name, value)
+    try:
+        return builder.getOrCreate()
+    except Exception as error:
+        raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+
+
+def check_java(home: str | None, search_path: str) -> None:
+    """Raise `NoJavaError` unless the Java that Spark would take is one that it runs on."""
+    java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java", path=search_path)
+    hint = (
+        f"Spark needs a full JDK of version {' or '.join(map(str, JAVA_VERSIONS))}: install one (on Debian:"
+        " openjdk-17-jdk-headless) and set JAVA_HOME to it"
+    )
+    if java is None:
+        raise NoJavaError(f"no Java at JAVA_HOME={home}; {hint}" if home else f"no java on the PATH; {hint}")
+    try:
+        version = _ask(java, "-version")
+        modules = _ask(java, "--list-modules")
+    except (OSError, subprocess.SubprocessError) as error:
+        raise NoJavaError(f"{java} does not run: {error}; {hint}") from error
+    found = re.search(r'version "(\d+)', version.stderr)
+    if found is None or int(found[1]) not in JAVA_VERSIONS:
+        told = version.stderr.strip().partition("\n")[0] or "tells no version"
+        raise NoJavaError(f"{java} is {told}; {hint}")
+    if NEEDED_MODULE not in modules.stdout:
+        raise NoJavaError(f"{java} has no module {NEEDED_MODULE}; {hint}")
+
+
+def _ask(java: str, question: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([java, question], capture_output=True, text=True, timeout=PROBE_TIMEOUT_S, check=True)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0][:500] or type(error).__name__

@@ -1,0 +1,214 @@
+"""Who the client is: reads along with its authentications, and adopts the principal once the broker has accepted it.
+
+One `Authentication` per connection, made by the request relay at the first SaslHandshake; sans-IO. The request relay
+hands it what the client sends and gets, for each, a watcher of the reply, which the reply relay calls. So a token is
+shown to the plugin's observer together with the answer that it got, never with another's: a client that sends several
+at once cannot be taken for somebody it is not, nor stay anonymous.
+
+Source: KIP-43, KIP-152, KIP-368, ``SaslServerAuthenticator``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.proxy.wire.headerless_tokens import HeaderlessTokens
+from headrace.proxy.wire.heads import LENGTH_BYTES
+from headrace.proxy.wire.messages.codec import decode
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.wire.heads import Buffer
+    from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.requests import Connection
+
+    ReplyWatch = Callable[[memoryview], None]
+
+log = structlog.get_logger("headrace.authentication")
+
+LARGEST_TOKEN_BYTES: Final = 512 * 1024
+"""Of the tokens of a connection that wait for their answers. A broker reads no longer one, unless it is told to
+(``sasl.server.max.receive.size``); a client sends one at a time. What is beyond passes unseen."""
+
+_LAST_UNANSWERED: Final = "GSSAPI"
+"""Without headers, the broker does not answer the last token of this mechanism: ``GssKrb5Server`` has none to send."""
+
+_INT32 = Struct(">i")
+_SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id
+
+_TELLS_NOTHING: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+"""What a broker answers to those who are not authenticated, too."""
+
+
+class _Attempt:
+    """One authentication, from the SaslHandshake on."""
+
+    __slots__ = ("agreed", "mechanism", "observer", "over", "plugin")
+
+    def __init__(self, mechanism: str, plugin: str, observer: AuthenticationObserver | None) -> None:
+        self.mechanism = mechanism
+        self.plugin = plugin
+        self.observer = observer
+        """``None`` when nobody knows the mechanism, and when it has missed a token or raised."""
+        self.agreed = False
+        """Whether the broker has agreed to the mechanism."""
+        self.over = False
+
+
+class Authentication:
+    """The authentications of one connection. Sets its ``user``, ``authenticating`` and ``mechanism``."""
+
+    __slots__ = ("_attempt", "_connection", "_held_bytes", "_hooks", "_may_repeat", "_on_agreed", "accepted", "tokens")
+
+    def __init__(self, connection: Connection, hooks: HookCalls, on_agreed: Callable[[], None]) -> None:
+        """``on_agreed`` is called when the broker agrees to a mechanism, which only a listener with SASL does."""
+        self._connection = connection
+        self._hooks = hooks
+        self._on_agreed = on_agreed
+        self._attempt: _Attempt | None = None
+        """What the client's next token belongs to."""
+        self.accepted = False
+        """Whether the broker has accepted an authentication of this connection."""
+        self._may_repeat = False
+        """Whether the broker told a session lifetime, so that it takes a SaslHandshake for a re-authentication."""
+        self._held_bytes = 0
+        self.tokens: HeaderlessTokens | None = None
+        """After the broker has agreed to a SaslHandshake v0, until the client's tokens are over."""
+
+    # --- what the client sends: each returns the watcher of its reply ---
+
+    def handshake(self, mechanism: str, version: int) -> ReplyWatch:
+        """A SaslHandshake is about to be forwarded.
+
+        Nothing behind one of version 0 may be read before its reply: only a broker that agreed reads tokens there.
+        """
+        if not self.accepted or self._may_repeat:
+            self._connection.authenticating = True
+        started = self._hooks.authentication_started(self._connection, mechanism)
+        plugin, observer = started if started is not None else ("", None)
+        self._attempt = attempt = _Attempt(mechanism, plugin, observer)
+        self.tokens = None
+        return partial(self._shaken, attempt, version)
+
+    def withdraw(self) -> None:
+        """The SaslHandshake was not forwarded after all."""
+        if self._attempt is not None:
+            self._end(self._attempt)
+
+    def authenticate(self, body: memoryview, version: int) -> ReplyWatch | None:
+        """A SaslAuthenticate goes to the broker. Raises `MalformedMessage`."""
+        if self._attempt is None:
+            return None
+        return self._watch(self._attempt, decode("SaslAuthenticateRequest", version, body)["auth_bytes"], version)
+
+    def token(self, token: bytes) -> ReplyWatch | None:
+        """A token without a header goes to the broker."""
+        return None if self._attempt is None else self._watch(self._attempt, token, None)
+
+    def unseen(self, version: int | None) -> ReplyWatch | None:
+        """A token that is too long to be collected goes to the broker; ``version`` is ``None`` without a header."""
+        return None if self._attempt is None else partial(self._answered, self._attempt, None, version)
+
+    def is_token(self, buffer: Buffer, position: int, end: int) -> bool | None:
+        """Whether the frame at ``position`` is a token without a header; ``None`` while too little is there to tell."""
+        if self.tokens is None:
+            return False
+        found = self.tokens.is_token(buffer, position, end)
+        if found is None and end - position >= LENGTH_BYTES:
+            size: int = _INT32.unpack_from(buffer, position)[0]
+            return True if size < _SHORTEST_REQUEST else None  # it may be whole: GSSAPI sends empty ones
+        return found
+
+    def tokens_over(self) -> bool:
+        """The client has sent its first ordinary request behind headerless tokens. Returns whether the last of them
+        goes without an answer."""
+        self.tokens = None
+        return self._attempt is not None and self._attempt.mechanism == _LAST_UNANSWERED
+
+    # --- what the broker answers ---
+
+    def answered(self, api_key: int) -> None:
+        """The broker has begun to answer a request. Need not be told while the connection is not authenticating."""
+        attempt = self._attempt
+        if attempt is None or not attempt.agreed or api_key in _TELLS_NOTHING:
+            return
+        if attempt.observer is not None:
+            try:
+                attempt.observer.served()
+                self._adopt(attempt, attempt.observer.principal)
+            except Exception as error:  # noqa: BLE001 -- a stranger's code
+                self._failed(attempt, error)
+        if not attempt.over:
+            self.accepted = True
+            self._end(attempt)
+
+    def _shaken(self, attempt: _Attempt, version: int, body: memoryview) -> None:
+        if decode("SaslHandshakeResponse", version, body)["error_code"]:
+            self._end(attempt)
+        else:
+            attempt.agreed = True
+            self._connection.mechanism = attempt.mechanism
+            if version == 0 and self._attempt is attempt:
+                self.tokens = HeaderlessTokens(attempt.mechanism)
+            self._on_agreed()
+
+    def _watch(self, attempt: _Attempt, token: bytes, version: int | None) -> ReplyWatch:
+        if self._held_bytes + len(token) > LARGEST_TOKEN_BYTES:
+            return partial(self._answered, attempt, None, version)
+        self._held_bytes += len(token)
+        return partial(self._answered, attempt, token, version)
+
+    def _answered(self, attempt: _Attempt, token: bytes | None, version: int | None, body: memoryview) -> None:
+        if token is not None:
+            self._held_bytes -= len(token)
+        if attempt.over:
+            return
+        if version is None:
+            answer = bytes(body)
+        else:
+            reply = decode("SaslAuthenticateResponse", version, body)
+            if reply["error_code"]:
+                self._end(attempt)
+                return
+            answer = reply["auth_bytes"]
+            self._may_repeat = self._may_repeat or reply.get("session_lifetime_ms", 0) > 0
+        if token is None:
+            attempt.observer = None
+        elif attempt.observer is not None:
+            try:
+                attempt.observer.exchanged(token, answer)
+                self._adopt(attempt, attempt.observer.principal)
+            except Exception as error:  # noqa: BLE001 -- a stranger's code
+                self._failed(attempt, error)
+
+    def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
+        if principal is None:
+            return
+        if not isinstance(principal, str) or not 0 < len(principal) <= MAX_PRINCIPAL_CHARACTERS:
+            raise ValueError(f"a principal is a text of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
+        connection = self._connection
+        connection.user = principal
+        self.accepted = True
+        self._end(attempt)
+        log.debug("user adopted", peer=str(connection.peer), user=principal, mechanism=attempt.mechanism)
+
+    def _failed(self, attempt: _Attempt, error: Exception) -> None:
+        attempt.observer = None
+        self._hooks.observer_failed(attempt.plugin, error)
+
+    def _end(self, attempt: _Attempt) -> None:
+        """Accepted or refused. What the client sends next is no part of it."""
+        attempt.over = True
+        attempt.observer = None
+        if self._attempt is attempt:
+            self._attempt = None
+            self._connection.authenticating = False
+            self.tokens = None

@@ -1,0 +1,155 @@
+"""One client's connection, from accept to close: wires its state, its two relays and its upstream connection together.
+
+The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled,
+which is when the first request has come. Both end with the connection. Whatever goes wrong ends this connection alone
+and is logged in one line.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+import trio
+
+from headrace.proxy.connection.enforcement import give_up
+from headrace.proxy.connection.reply_relay import ReplyRelay
+from headrace.proxy.connection.request_relay import RequestRelay
+from headrace.proxy.connection.state import ConnectionState
+from headrace.proxy.errors import ConnectionFault, UpstreamFault
+from headrace.proxy.wire.errors import PeerFault
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from headrace.proxy.connection.shared_state import SharedState
+    from headrace.proxy.network.sockets import Channel
+    from headrace.quota_callbacks.requests import Connection
+
+log = structlog.get_logger("headrace.connection")
+
+
+class ClientConnection:
+    """Owns the client's socket and the broker's, and the nursery of the two relays.
+
+    *Cancellation:* closes both sockets at once; what was in flight is lost to the client, as when a broker dies.
+    """
+
+    __slots__ = ("_nursery", "_requests", "_upstream_lost", "state")
+
+    def __init__(self, shared: SharedState, info: Connection, client: Channel) -> None:
+        self.state = ConnectionState(shared, info, client, self._dial)
+        self._nursery: trio.Nursery | None = None
+        self._requests = RequestRelay(self.state)
+        self._upstream_lost = False
+        """Whether the broker closed a connection on which the client had authenticated."""
+
+    async def serve(self) -> None:
+        """Relay until either side ends, a fault, or a cancel; then close both sides. Raises nothing but a cancel from
+        outside."""
+        state = self.state
+        try:
+            with state.scope:
+                async with trio.open_nursery() as nursery:
+                    self._nursery = nursery
+                    await self._guard("client", self._requests.run)
+                    if state.upstream is not None:
+                        state.upstream.shut_down_writing()
+                    self._note_half_closed()
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+
+    async def _dial(self) -> Channel:
+        state = self.state
+        if self._upstream_lost:
+            raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
+        upstream, address = await state.shared.upstream.dial(state.info.node_id)
+        state.upstream = upstream
+        state.info.upstream = address
+        state.can_splice = upstream.can_splice and state.client.can_splice
+        state.shared.counters.upstream_connections += 1
+        if self._nursery is None:
+            raise AssertionError("a connection dials only while it serves")
+        self._nursery.start_soon(self._relay_replies, ReplyRelay(state, upstream))
+        return upstream
+
+    async def _relay_replies(self, replies: ReplyRelay) -> None:
+        await self._guard("upstream", replies.run)
+        state = self.state
+        waiting, first = len(state.in_flight), state.in_flight.first
+        if state.reason is not None:  # a fault, which has been logged and counted
+            state.cancel()
+        elif first is not None and first.is_token:
+            state.end_for_fault("client", "the broker refused the log-in")
+        elif waiting or replies.mid_reply:
+            state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight")
+        elif state.mid_request:
+            state.end_for_fault("upstream", "the broker closed in the middle of a request")
+        elif self._may_outlive_upstream():
+            self._drop_upstream()
+        else:
+            state.cancel()
+
+    def _may_outlive_upstream(self) -> bool:
+        """Whether the broker has only closed an idle connection whose client is muted: nothing was lost."""
+        state = self.state
+        muted = state.mute.until_s > state.shared.clock()
+        return muted and not state.requesting and not state.unacknowledged
+
+    def _drop_upstream(self) -> None:
+        """Close the upstream connection alone: that the broker closed it must not end the client's mute."""
+        state = self.state
+        if state.upstream is not None:
+            self._count_bytes(state.upstream, upstream=True)
+            state.upstream.close()
+        state.upstream = None
+        self._upstream_lost = state.authenticates
+
+    async def _guard(self, peer: str, run: Callable[[], Awaitable[None]]) -> None:
+        """Run a relay, whose peer is ``client`` or ``upstream``, and end the connection for what it raises."""
+        state = self.state
+        try:
+            await run()
+        except ConnectionFault as fault:
+            state.end_for_fault(fault.side, str(fault))
+        except PeerFault as fault:
+            state.end_for_fault(peer, str(fault))
+        except Exception as error:
+            state.end_for_fault("proxy", f"{type(error).__name__}: {error}")
+            log.exception("a mistake of headrace closed a connection", peer=str(state.info.peer), exc_info=error)
+
+    def _note_half_closed(self) -> None:
+        state = self.state
+        if len(state.in_flight) and state.reason is None:
+            state.reason = f"the client closed its side with {len(state.in_flight)} requests in flight"
+            log.info(
+                "connection closed", peer=str(state.info.peer), reason=state.reason, request=state.describe_request()
+            )
+
+    def _close(self) -> None:
+        state = self.state
+        self._count_bytes(state.client, upstream=False)
+        state.client.close()
+        if state.upstream is not None:
+            self._count_bytes(state.upstream, upstream=True)
+            state.upstream.close()
+        lost = state.in_flight.give_up()
+        if state.info.upstream is None:  # never dialled: what stands in the queue was not sent
+            for exchange in lost:
+                exchange.forwarded_s = None
+        for exchange in [*lost, *self._requests.unsettled()]:
+            exchange.error = state.reason or "connection closed"
+            give_up(state, exchange)
+            state.completed(exchange)
+        state.shared.hooks.connection_closed(state.info, state.reason)
+
+    def _count_bytes(self, channel: Channel, *, upstream: bool) -> None:
+        counters = self.state.shared.counters
+        if upstream:
+            counters.upstream_connections -= 1
+            counters.bytes_from_upstream += channel.bytes_received
+            counters.bytes_to_upstream += channel.bytes_sent
+        else:
+            counters.bytes_from_clients += channel.bytes_received
+            counters.bytes_to_clients += channel.bytes_sent

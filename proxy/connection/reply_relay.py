@@ -1,0 +1,332 @@
+"""From the broker to the client: matches replies with requests, asks the quota callbacks, edits, and sends at once.
+
+One per upstream connection, run by `headrace.proxy.connection.client_connection`. A reply is never held back (KIP-219):
+what a quota says mutes the client's channel, and the reply carries the time that remains. From a read to the write
+after it is one synchronous step of the poller's (`ReplyRelay._step`); the task runs only while the client takes
+nothing, or the proxy's own answers go first.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, assert_never
+
+from headrace.proxy.connection.enforcement import judge_reply
+from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
+from headrace.proxy.connection.reply_actions import (
+    AnswerLocally,
+    Forward,
+    KeepForProxy,
+    Observe,
+    PassToken,
+    Rewrite,
+    SettleMutations,
+    WalkFetch,
+)
+from headrace.proxy.connection.reply_edits import edit_reply
+from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.network.sockets import READ_BYTES
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
+from headrace.proxy.wire.mutations import read_topic_errors
+from headrace.proxy.wire.walks.fetch import FetchWalk
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.in_flight import Exchange
+    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.network.sockets import Channel
+
+_INT32 = Struct(">i")
+
+
+class ReplyRelay(Relay):
+    """The broker's side of one connection."""
+
+    __slots__ = ("_current", "_done", "_ended", "_sending", "_sent_to", "_upstream")
+
+    def __init__(self, state: ConnectionState, upstream: Channel) -> None:
+        super().__init__(state)
+        self._upstream = upstream
+        self._sent_to = 0
+        self._current: Exchange | None = None
+        """The request whose reply is passing."""
+        self._done: list[Exchange] = []
+        self._ended = False
+        self._sending = False
+        """Whether a part of what was read could not be sent at once."""
+
+    @property
+    def mid_reply(self) -> bool:
+        """Whether a part of a reply has come and the rest has not."""
+        return self._current is not None or bool(self.tail)
+
+    async def run(self) -> None:
+        """Relay until the broker ends its side. Raises `UpstreamFault`, `PeerFault` or ``OSError``."""
+        state = self.state
+        try:
+            while not self._ended:
+                if state.others_reply_first:
+                    await state.let_others_reply()
+                await self._upstream.steps(self._step)
+                if self._sending:
+                    await self._send()
+        finally:
+            self.close()
+
+    def _step(self) -> bool:
+        """Read, scan and send what can be sent without waiting. ``False`` when the task has to go on: the broker has
+        ended its side, the client takes nothing, or an answer of the proxy's own goes first.
+        """
+        upstream = self._upstream
+        for _ in range(READS_A_STEP):
+            if self.state.others_reply_first:
+                return False
+            if self.to_splice():
+                moved = self._splice_now()
+                if self._sending:
+                    return False
+                if not upstream.may_read or (moved and self.to_splice()):
+                    return True
+            end = self.receive(upstream, self.put_tail_back())
+            if end is None:
+                return True
+            if end == 0:
+                self._check_end()
+                self._ended = True
+                return False
+            self.state.last_active_s = self.now_s = self.shared.clock()
+            self._take(end)
+            if self._sending:
+                return False
+            if not upstream.may_read:
+                return True
+        return True
+
+    def _check_end(self) -> None:
+        missing = self.scanner.left if self.walk is None else self.walk.left
+        if missing:
+            raise UpstreamFault(f"the broker closed in the middle of a reply, {missing} bytes missing")
+
+    def _take(self, end: int) -> None:
+        """Scan what was read and send it; measure the thread time of it where a callback wants to know."""
+        info = self.state.info
+        began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
+        self._scan(end)
+        self._send_now()
+        if began_ns:
+            info.thread_ns += self.shared.thread_time.end(began_ns)
+
+    # --- scanning ---
+
+    def _scan(self, end: int) -> None:
+        scanner = self.scanner
+        scanner.feed(self.shared.view, end)
+        self._sent_to = 0
+        while True:
+            at = scanner.position
+            if self._current is None:
+                if at >= end or not self._begin(at, end):
+                    break
+            elif scanner.collecting:
+                frame = scanner.advance()
+                self._sent_to = scanner.position
+                if frame is not None:
+                    self._collected(frame)
+            elif self.walk is not None:
+                self.walk_on(self.walk, at, end)
+            else:
+                scanner.advance()
+            if self._is_over():
+                self._finish()
+            elif scanner.position == at:
+                break  # it takes more bytes to go on
+        self._forward_to(scanner.position)
+        self.keep_tail(end)
+
+    def _is_over(self) -> bool:
+        if self._current is None:
+            return False
+        if self.walk is not None:
+            return self.walk.done
+        return not self.scanner.mid_frame
+
+    def _forward_to(self, end: int) -> None:
+        """Send what lies between the last part and ``end`` as it is."""
+        if end > self._sent_to:
+            self.parts.append(self.shared.view[self._sent_to : end])
+            self._sent_to = end
+
+    def _begin(self, at: int, end: int) -> bool:
+        """Look at the reply that begins at ``at``; ``False`` when too little of it is there."""
+        exchange = self.state.in_flight.first
+        if exchange is None:
+            raise UpstreamFault("the broker sent a reply that was not asked for")
+        buffer, limit = self.shared.view, self.state.limits.max_frame_bytes
+        action = exchange.reply
+        if isinstance(action, PassToken):
+            size = frame_size(buffer, at, end, limit, 0)
+            if size is None:
+                return False
+            self._current = exchange
+            if action.watch is None:
+                self.scanner.skip(size)
+            else:
+                self._collect(at, size)
+            return True
+        head = read_response_head(buffer, at, end, limit)
+        if head is None:
+            return False
+        size, correlation_id = head
+        if correlation_id != exchange.correlation_id:
+            raise UpstreamFault(
+                f"the broker answered request {correlation_id} where {exchange.correlation_id} was its turn"
+            )
+        body_at: int | None = PLAIN_BODY_AT
+        if exchange.layout.flexible:
+            if size > PLAIN_BODY_AT - LENGTH_BYTES and end - at > PLAIN_BODY_AT and buffer[at + PLAIN_BODY_AT] == 0:
+                body_at = PLAIN_BODY_AT + 1  # no tagged fields, as nearly always
+            else:
+                body_at = response_body_at(buffer, at, end, size, exchange.api_key, exchange.api_version)
+        return body_at is not None and self._begin_body(exchange, at, end, size, body_at)
+
+    def _begin_body(self, exchange: Exchange, at: int, end: int, size: int, body_at: int) -> bool:
+        """Judge the reply by its head, and pass it on or begin to collect it, as its action says."""
+        scanner, action = self.scanner, exchange.reply
+        throttle_at = exchange.layout.throttle_at
+        forwards = isinstance(action, Forward)
+        passes = forwards or isinstance(action, WalkFetch)
+        if throttle_at is not None and passes:
+            if body_at + throttle_at + 4 > size + LENGTH_BYTES:
+                raise MalformedFrame(f"a {API_NAMES[exchange.api_key]} reply ends before its throttle time")
+            if end < at + body_at + throttle_at + 4:
+                return False
+        now_s = self.now_s
+        exchange.reply_s = now_s
+        exchange.response_bytes = size
+        exchange.response_header_bytes = body_at - LENGTH_BYTES
+        large = forwards and size >= SPLICE_FROM_BYTES and self.state.can_splice
+        self.read_bytes = HEAD_BYTES if large else READ_BYTES
+        authentication = self.state.authentication
+        if authentication is not None and exchange.connection.authenticating:
+            authentication.answered(exchange.api_key)
+            exchange.authenticating = exchange.connection.authenticating
+        if not isinstance(action, SettleMutations):
+            judge_reply(self.state, exchange, now_s)
+        self._current = exchange
+        if not passes:
+            self._collect(at, size)
+            return True
+        if throttle_at is not None:
+            self._set_throttle(exchange, at + body_at + throttle_at, now_s)
+        if forwards:
+            scanner.skip(size)
+        else:
+            self.walk = FetchWalk(size + LENGTH_BYTES - body_at)
+            scanner.pass_bytes(body_at)
+        return True
+
+    def _collect(self, at: int, size: int) -> None:
+        self._forward_to(at)
+        frame = self.scanner.collect(size)
+        self._sent_to = self.scanner.position
+        if frame is not None:
+            self._collected(frame)
+
+    def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
+        buffer = self.shared.view
+        broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
+        throttle_ms = self.state.throttle_to_tell(exchange, broker_ms, now_s)
+        if throttle_ms != broker_ms:
+            _INT32.pack_into(buffer, field_at, throttle_ms)
+
+    def _collected(self, frame: bytes) -> None:
+        """Do with a whole reply what its action says."""
+        exchange = self._current
+        if exchange is None:
+            raise AssertionError("a reply was collected for no request")
+        action = exchange.reply
+        body = memoryview(frame)[LENGTH_BYTES + exchange.response_header_bytes :]
+        match action:
+            case KeepForProxy():
+                action.take(bytes(body))
+            case Observe() | PassToken():
+                exchange.reply = exchange.layout.action  # a plugin may keep the request; it must not keep the watcher
+                if action.watch is not None:
+                    action.watch(body)
+                self.parts.append(frame)
+            case SettleMutations():
+                if exchange.api_key != ApiKey.METADATA:
+                    exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
+                judge_reply(self.state, exchange, self.now_s)
+                self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
+            case Rewrite():
+                self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
+            case Forward() | WalkFetch() | AnswerLocally():
+                raise AssertionError(f"the reply to {exchange.api_key} v{exchange.api_version} was not to be collected")
+            case _:
+                assert_never(action)
+
+    def _finish(self) -> None:
+        """Take the next request's turn: a reply has passed whole, and answers of the proxy's own may be due."""
+        self._current = None
+        if isinstance(self.walk, FetchWalk):
+            self.shared.counters.hints_hidden += self.walk.hints
+        self.walk = None
+        in_flight = self.state.in_flight
+        self._done.append(in_flight.pop())
+        while (reply := in_flight.local_reply) is not None:
+            self._forward_to(self.scanner.position)
+            self.parts.append(reply.make())
+            self._done.append(in_flight.pop())
+
+    # --- sending ---
+
+    def _send_now(self) -> None:
+        """Send what was scanned; what the client does not take now is left to `_send`."""
+        state, parts = self.state, self.parts
+        if parts:
+            self.parts = []
+            rest = state.client.send_now(parts, more=self.to_splice() > 0)
+            if rest:
+                self.parts = [rest]
+                self._sending = state.replying = True
+                return
+        self._sent()
+
+    async def _send(self) -> None:
+        """Wait until the client has taken it."""
+        state = self.state
+        if self.splice is not None and self.splice.held:
+            await self.splice.drain()
+        if self.parts:
+            parts, self.parts = self.parts, []
+            await state.client.send(parts)
+        self._sending = False
+        state.end_reply()
+        self._sent()
+        await state.flush_local_replies()
+
+    def _sent(self) -> None:
+        state = self.state
+        if self._done:
+            done, self._done = self._done, []
+            for exchange in done:
+                state.completed(exchange)
+        if state.draining:
+            state.end_if_drained()
+
+    def _splice_now(self) -> int | None:
+        """Splice what has come of a large frame; `_sending` is set when the client does not take all of it now."""
+        moved = self.move(self._upstream, self.state.client)
+        splice = self.splice
+        if moved:
+            if self._is_over():
+                self._finish()
+            if (splice is not None and splice.held) or self.parts:
+                self._sending = self.state.replying = True
+            else:
+                self._sent()
+        elif moved == 0 and splice is not None and splice.ended:
+            self._check_end()
+        return moved

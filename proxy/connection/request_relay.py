@@ -1,0 +1,399 @@
+"""From the client to the broker: reads requests, asks the quota callbacks, hands the bytes on, and mutes.
+
+One per connection, run by `headrace.proxy.connection.client_connection`. From a read to the write after it is one
+synchronous step of the poller's (`RequestRelay._step`). What has to wait (a head that is not whole, requests that came
+before a mute ended) is kept and put in front of the next bytes. The task runs only while something waits: for a turn,
+for a broker that is dialled or asked, or for one that takes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.proxy.connection.enforcement import end_hold, judge_arrival, judge_batches, judge_request
+from headrace.proxy.connection.in_flight import Exchange
+from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
+from headrace.proxy.connection.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
+from headrace.proxy.connection.whole_requests import HANDSHAKE_APIS, WholeRequests, ask_for_acceptance
+from headrace.proxy.errors import ClientFault
+from headrace.proxy.network.sockets import READ_BYTES, waiting
+from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
+from headrace.proxy.wire.walks.produce import ProduceWalk
+from headrace.quota_callbacks.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.authentication import Authentication
+    from headrace.proxy.connection.state import ConnectionState
+
+SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
+"""The most that a ShareFetch may ask for. Its reply has to be held whole: the leader hints behind the records are no
+tagged field that could be made inert. A consumer gets the rest with its next request."""
+
+NO_API_KEY: Final = -1
+"""Stands for the API key of a SASL token without a header."""
+
+
+class RequestRelay(Relay):
+    """The client's side of one connection."""
+
+    __slots__ = ("_acks_zero", "_arriving", "_ended", "_held", "_turn", "_unaccepted", "_walked", "_whole")
+
+    def __init__(self, state: ConnectionState) -> None:
+        super().__init__(state)
+        self._held = False
+        """Whether the tail may hold whole requests, so that it is looked at before the socket is read again."""
+        self._ended = False
+        self._acks_zero: list[Exchange] = []
+        self._whole = WholeRequests(state, self._forward_whole)
+        self._turn: tuple[Exchange, RequestHead] | None = None
+        """The request at the front of the tail, which callbacks have judged and which waits for its turn."""
+        self._walked: Exchange | None = None
+        """The Produce that is walked through, where a callback wants its batches."""
+        self._arriving: Exchange | None = None
+        """The request that is passing and whose last byte has not been read."""
+        self._unaccepted: RequestHead | None = None
+        """The request at the front of the tail, which waits until the broker has shown that it serves this client."""
+
+    def unsettled(self) -> list[Exchange]:
+        """Return the requests that callbacks were asked about and that are not in flight: one that was not forwarded
+        yet, and a Produce without acks of which only a part has come."""
+        found = [] if self._turn is None else [self._turn[0]]
+        if self._whole.pending is not None:
+            found.append(self._whole.pending.exchange)
+        if self._arriving is not None and self._arriving.acks == 0:
+            found.append(self._arriving)
+        return found
+
+    async def run(self) -> None:
+        """Relay until the client ends its side. Raises `ClientFault`, `PeerFault` or ``OSError``."""
+        try:
+            await self._relay()
+        finally:
+            if self._held:
+                waiting.count -= len(self.tail)
+            self.close()
+
+    async def _relay(self) -> None:
+        state = self.state
+        while True:
+            self.now_s = self.shared.clock()
+            if self._unaccepted is not None:
+                await ask_for_acceptance(state, self._unaccepted)
+                self._unaccepted = None
+            if self._must_hold():
+                await state.wait_for_turn()
+            if self._held:
+                self._step()
+            else:
+                await state.client.steps(self._step)
+            if self._ended:
+                self._check_end()
+                return
+            if state.requesting:
+                await self._hand_on()
+
+    def _step(self) -> bool:
+        """Read, scan and hand on what can be handed on without waiting. ``False`` when the task has to go on: nothing
+        may be read now, the client has ended its side, or (``requesting``) something has to be waited for.
+        """
+        state = self.state
+        client = state.client
+        self.now_s = self.shared.clock()
+        for _ in range(READS_A_STEP):
+            if self.to_splice():
+                moved = self._splice_now()
+                if state.requesting:
+                    return False
+                if not client.may_read or (moved and self.to_splice()):
+                    return True
+            if self._must_hold():
+                return False
+            end = self._read()
+            if end is None:
+                return True
+            if end == 0:
+                self._ended = True
+                return False
+            self._take(end)
+            if state.requesting or self._held:
+                return False
+            if not client.may_read:
+                return True
+        return True
+
+    def _read(self) -> int | None:
+        """Fill the buffer: the tail, and what the socket has behind it. 0 is the end of the stream."""
+        kept = self.put_tail_back()
+        if self._held:
+            self._held = False
+            waiting.count -= kept
+            return kept
+        end = self.receive(self.state.client, kept)
+        if end:
+            self.state.last_active_s = self.now_s
+        return end
+
+    def _check_end(self) -> None:
+        if self.scanner.mid_frame or self.tail or self.walk is not None:
+            missing = f", {self.scanner.left} bytes missing" if self.scanner.mid_frame else ""
+            raise ClientFault(f"the client closed in the middle of a request{missing}")
+
+    def _must_hold(self) -> bool:
+        state = self.state
+        return (state.must_hold or state.mute.until_s > self.now_s) and not self.scanner.mid_frame and self.walk is None
+
+    def _take(self, end: int) -> None:
+        """Scan what was read and hand it on; measure the thread time of it where a callback wants to know."""
+        info = self.state.info
+        began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
+        self._scan(end)
+        self.state.requesting = not self._hand_on_now()
+        if began_ns:
+            info.thread_ns += self.shared.thread_time.end(began_ns)
+
+    # --- scanning ---
+
+    def _scan(self, end: int) -> None:
+        scanner = self.scanner
+        scanner.feed(self.shared.view, end)
+        sent_to = 0
+        if scanner.mid_frame:
+            sent_to = self._go_on()
+            self._note_progress()
+        while scanner.position < end:
+            if self._whole.pending is not None or self._must_hold():
+                self._held = True
+                break
+            at = scanner.position
+            walk = self.walk
+            if walk is not None:
+                self.walk_on(walk, at, end)
+                if not walk.done:
+                    break
+                self._end_walk()
+                continue
+            size = self._next_frame(at, end)
+            if size is None:
+                self._held = self._turn is not None or self._unaccepted is not None
+                break
+            if size < 0:  # to be collected
+                self._forward(sent_to, at)
+                frame = scanner.collect(-size)
+                sent_to = scanner.position
+                if frame is not None:
+                    self._whole.collected(frame)
+            elif self.walk is None:
+                scanner.skip(size)
+        self._forward(sent_to, scanner.position)
+        self._note_progress()
+        self.keep_tail(end)
+        if self._held:
+            waiting.count += len(self.tail)
+
+    def _go_on(self) -> int:
+        """Go on in the middle of a frame; return where what is to be sent begins."""
+        scanner = self.scanner
+        collecting = scanner.collecting
+        frame = scanner.advance()
+        if frame is not None:
+            self._whole.collected(frame)
+        return scanner.position if collecting else 0
+
+    def _forward(self, begin: int, end: int) -> None:
+        if end > begin:
+            self.parts.append(self.shared.view[begin:end])
+
+    def _note_progress(self) -> None:
+        """Note whether a request is partly forwarded; ask about the one that was passing when all of it was read."""
+        scanner = self.scanner
+        self.state.mid_request = mid_request = self.walk is not None or (scanner.mid_frame and not scanner.collecting)
+        exchange = self._arriving
+        if exchange is not None and not mid_request:
+            self._arriving = None
+            judge_arrival(self.state, exchange, self.now_s)
+
+    def _end_walk(self) -> None:
+        """All batches of a Produce have passed."""
+        walk, exchange = self.walk, self._walked
+        self.walk = self._walked = None
+        if exchange is not None and isinstance(walk, ProduceWalk):
+            exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
+            judge_batches(self.state, exchange, self.now_s)
+        self._note_progress()
+
+    def _next_frame(self, at: int, end: int) -> int | None:
+        """Look at the frame at ``at``: its size, negative when it has to be collected, ``None`` when too little is
+        there or when it has to wait for its turn."""
+        if self._turn is not None:
+            (exchange, judged), self._turn = self._turn, None
+            return self._admitted(exchange, judged, at)
+        state = self.state
+        buffer = self.shared.view
+        limit = state.limits.max_frame_bytes
+        authentication = state.authentication
+        if authentication is not None and authentication.tokens is not None:
+            is_token = authentication.is_token(buffer, at, end)
+            if is_token is None:
+                return None
+            if is_token:
+                return self._token(authentication, at, end, limit)
+            if authentication.tokens_over():
+                state.in_flight.forget_unanswered_token()
+        head = read_request_head(buffer, at, end, limit)
+        if head is None:
+            return None
+        if not state.accepted and head.api_key not in HANDSHAKE_APIS and not state.is_accepted():
+            self._unaccepted = head
+            return None
+        return self._received(head, at)
+
+    def _token(self, authentication: Authentication, at: int, end: int, limit: int) -> int | None:
+        state = self.state
+        size = frame_size(self.shared.view, at, end, limit, 0)
+        if size is None or authentication.tokens is None:
+            return size
+        authentication.tokens.passed()
+        token = Exchange(state.info, NO_API_KEY, 0, 0, "", size, self.now_s, TOKEN_LAYOUT)
+        state.current = token
+        if size and self._whole.can_observe(size):
+            return -size
+        token.reply = PassToken(authentication.unseen(None) if size else authentication.token(b""))
+        state.in_flight.add(token)
+        return size
+
+    def _received(self, head: RequestHead, at: int) -> int | None:
+        shared, state, now_s = self.shared, self.state, self.now_s
+        self.read_bytes = READ_BYTES
+        exchange = Exchange(
+            state.info,
+            head.api_key,
+            head.api_version,
+            head.correlation_id,
+            head.client_id,
+            head.size,
+            now_s,
+            reply_layout(head.api_key, head.api_version),
+        )
+        exchange.acks = head.acks
+        exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
+        exchange.observed = bool(shared.hooks.wants_completed(head.api_key))
+        requests = shared.counters.requests
+        requests[head.api_key] = requests.get(head.api_key, 0) + 1
+        state.current = exchange
+        if self._whole.wants(exchange):
+            state.collected_head = head
+            return -head.size
+        refusal = judge_request(state, exchange, now_s)
+        if refusal is not None:
+            self._whole.refused(exchange, refusal)
+            state.collected_head = head
+            return -head.size
+        if exchange.hold_ms:
+            self._turn = (exchange, head)
+            return None
+        return self._admitted(exchange, head, at)
+
+    def _admitted(self, exchange: Exchange, head: RequestHead, at: int) -> int:
+        """Forward the request by its head alone."""
+        self._cap_fetch(exchange, head, at)
+        end_hold(self.state, exchange)
+        self._forwarded(exchange, self.now_s)
+        if not exchange.arrived:
+            self._arriving = exchange
+        if exchange.read_batches:
+            self.walk = ProduceWalk(head.api_version, LENGTH_BYTES + head.size - head.body_at)
+            self._walked = exchange
+            self.scanner.pass_bytes(head.body_at)
+        elif head.size >= SPLICE_FROM_BYTES and self.state.can_splice:
+            self.read_bytes = HEAD_BYTES
+        return head.size
+
+    def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
+        if head.fetch_limits_at is None:
+            return
+        cap = exchange.fetch_max_bytes
+        if exchange.api_key == ApiKey.SHARE_FETCH:
+            cap = SHARE_FETCH_BYTES if cap is None else min(cap, SHARE_FETCH_BYTES)
+        if cap is not None:
+            cap_fetch(self.shared.view, at + head.fetch_limits_at, cap)
+
+    def _forward_whole(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
+        self.parts.append(frame)
+        self._forwarded(exchange, now_s)
+
+    def _forwarded(self, exchange: Exchange, now_s: float) -> None:
+        exchange.forwarded_s = now_s
+        state = self.state
+        state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
+        if state.unacknowledged:
+            if exchange.observed:
+                self._acks_zero.append(exchange)
+        else:
+            state.in_flight.add(exchange)
+
+    # --- handing on ---
+
+    def _hand_on_now(self) -> bool:
+        """Send what was scanned, as far as that goes without waiting; ``False`` when `_hand_on` has to do the rest."""
+        state = self.state
+        parts = self.parts
+        if parts:
+            if state.upstream is None:  # others use the buffer while the broker is dialled
+                self.parts = [b"".join(parts)]
+                return False
+            self.parts = []
+            rest = state.upstream.send_now(parts, more=self.to_splice() > 0)
+            if rest:
+                self.parts = [rest]
+                return False
+        if self._whole.pending is not None or state.local_reply_is_due:
+            return False
+        self._complete_acks_zero()
+        if state.draining:
+            state.end_if_drained()
+        return True
+
+    async def _hand_on(self) -> None:
+        """Send what was scanned, and wait for whatever that takes."""
+        state = self.state
+        await self._send_parts()
+        if self._whole.pending is not None:
+            state.requesting = True
+            await self._whole.settle()
+            await self._send_parts()
+        state.requesting = False
+        await state.flush_local_replies()
+        self._complete_acks_zero()
+
+    async def _send_parts(self) -> None:
+        state = self.state
+        parts, self.parts = self.parts, []
+        state.requesting = True
+        if parts:
+            upstream = state.upstream or await state.dial()
+            await upstream.send(parts)
+        if self.splice is not None and self.splice.held:
+            await self.splice.drain()
+
+    def _complete_acks_zero(self) -> None:
+        if self._acks_zero and not self.state.mid_request:
+            completed, self._acks_zero = self._acks_zero, []
+            for exchange in completed:
+                self.state.completed(exchange)
+
+    def _splice_now(self) -> int | None:
+        """Splice what has come of a large frame; ``requesting`` is set when the broker does not take all of it now."""
+        state = self.state
+        if state.upstream is None:
+            raise AssertionError("a frame passes before the broker is dialled")
+        moved = self.move(state.client, state.upstream)
+        splice = self.splice
+        if moved:
+            state.requesting = splice is not None and splice.held > 0
+            if self.walk is not None and self.walk.done:
+                self._end_walk()
+            else:
+                self._note_progress()
+        elif moved == 0 and splice is not None and splice.ended:
+            self._check_end()
+        return moved

@@ -1,0 +1,106 @@
+"""What several callbacks said about one request, put together: the longest throttle, the longest hold, a refusal, and
+what would have been in shadow mode. Checks each verdict before it can reach the wire.
+
+Made by `headrace.proxy.hooks.calls`, acted on by `headrace.proxy.connection.enforcement`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS, Reason, Refuse, Throttle
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Verdict
+
+INT16_MIN: Final = -(2**15)
+INT16_MAX: Final = 2**15 - 1
+BY_TOPIC: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS.value,
+        ApiKey.DELETE_TOPICS.value,
+        ApiKey.CREATE_PARTITIONS.value,
+        ApiKey.METADATA.value,
+    }
+)
+
+
+class Judgement:
+    """The verdicts of one asking; each part has a reason of its own. Milliseconds fit an INT32."""
+
+    __slots__ = (
+        "hold_ms",
+        "hold_reason",
+        "observed_ms",
+        "observed_reason",
+        "refusal",
+        "throttle_ms",
+        "throttle_reason",
+    )
+
+    def __init__(self) -> None:
+        self.throttle_ms = 0
+        self.throttle_reason: Reason | None = None
+        self.hold_ms = 0
+        self.hold_reason: Reason | None = None
+        self.observed_ms = 0
+        """1 at least where a quota in shadow mode would have refused."""
+        self.observed_reason: Reason | None = None
+        self.refusal: Refuse | None = None
+
+    def add(self, verdict: Verdict) -> None:
+        """One more callback has spoken. Its verdict has been checked."""
+        throttle_ms = min(verdict.throttle_ms, MAX_THROTTLE_MS)
+        if verdict.observe:
+            if max(throttle_ms, 1) > self.observed_ms:
+                self.observed_ms, self.observed_reason = max(throttle_ms, 1), verdict.reason
+            return
+        if isinstance(verdict, Throttle) and verdict.hold:
+            if throttle_ms > self.hold_ms:
+                self.hold_ms, self.hold_reason = throttle_ms, verdict.reason
+            return
+        if throttle_ms > self.throttle_ms:
+            self.throttle_ms, self.throttle_reason = throttle_ms, verdict.reason
+        if isinstance(verdict, Refuse):
+            self.refusal = verdict if self.refusal is None else _both(self.refusal, verdict)
+
+
+def check_verdict(verdict: object, request: Request) -> None:
+    """Raise what a plugin did wrong."""
+    if not isinstance(verdict, Throttle | Refuse):
+        raise TypeError(f"a verdict is a Throttle, a Refuse or None, not {verdict!r}")
+    if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
+        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it is a whole number of milliseconds, 0 or more")
+    if verdict.reason is not None and not isinstance(verdict.reason, Reason):
+        raise TypeError(f"reason is {verdict.reason!r}; it is a Reason or None")
+    if isinstance(verdict, Refuse):
+        _check_refusal(verdict, request)
+
+
+def _check_refusal(refusal: Refuse, request: Request) -> None:
+    for code in (refusal.error_code, *(refusal.topics or {}).values()):
+        if type(code) is not int or not INT16_MIN <= code <= INT16_MAX or code == 0:
+            raise ValueError(f"an error code is {code!r}; it is one of Kafka's, an INT16 that is not 0")
+    read = request.body is not None or request.mutations is not None
+    if refusal.topics is not None and (request.api_key not in BY_TOPIC or not read):
+        name = API_NAMES.get(request.api_key, str(request.api_key))
+        raise ValueError(
+            f"topics of {name} cannot be refused one by one: that is for CreateTopics, DeleteTopics,"
+            " CreatePartitions, and Metadata that creates topics, with Detail.BODY or Detail.MUTATIONS asked for"
+        )
+
+
+def _both(first: Refuse, second: Refuse) -> Refuse:
+    """Two refusals of one request: whole wins over some topics; topics add up."""
+    if first.topics is None or second.topics is None:
+        return first if first.topics is None else second
+    longer = first if first.throttle_ms >= second.throttle_ms else second
+    return Refuse(
+        error_code=longer.error_code,
+        message=longer.message,
+        throttle_ms=longer.throttle_ms,
+        topics={**second.topics, **first.topics},
+        reason=longer.reason,
+    )

@@ -1,0 +1,188 @@
+"""What quotas decided, and why: counted, logged once a minute for each cause, and the last of them kept for operators.
+
+Called by the connections for every throttle and refusal; read by the admin server (``/decisions``) and the metrics
+page. A team that is throttled finds here which quota, whose, what was observed, what is allowed and how long it waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.entities import QuotaKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from headrace.quota_callbacks.requests import Request
+    from headrace.proxy.counters import Counters
+    from headrace.quota_callbacks.verdicts import Reason
+
+log = structlog.get_logger("headrace.quotas")
+
+KEPT_DECISIONS: Final = 1000
+"""The last so many are kept, some 300 KiB."""
+
+LONG_TURN_MS: Final = 30_000
+"""A turn that takes longer outlasts the usual ``request.timeout.ms``."""
+
+
+TOKEN_QUOTAS: Final = frozenset({QuotaKey.CONTROLLER_MUTATION_RATE.value, QuotaKey.PRODUCER_IDS_RATE.value})
+"""Of these, what is observed are the tokens that are left."""
+
+
+def quota_of(reason: Reason | None) -> str:
+    """What a decision is counted under; a plugin need not give a reason."""
+    return "unnamed" if reason is None else reason.quota
+
+
+class Kind(StrEnum):
+    """What was decided."""
+
+    THROTTLED = "throttled"
+    HELD = "held"
+    """Paced: the request itself waited for its turn."""
+    REFUSED = "refused"
+    OBSERVED = "observed"
+    """Shadow mode: nobody was throttled."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """One decision and its reason."""
+
+    at_s: float
+    """The loop's clock."""
+    kind: Kind
+    quota: str
+    entity: str
+    observed: float
+    limit: float
+    throttle_ms: int
+    request: str
+    correlation_id: int
+    user: str
+    client_id: str
+    peer: str
+
+
+class Decisions:
+    """The decisions of the process."""
+
+    def __init__(self, counters: Counters) -> None:
+        self._counters = counters
+        self._last: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        self._repeated = RepeatedLines()
+
+    def __iter__(self) -> Iterator[Decision]:
+        """The last ones, oldest first."""
+        return iter(self._last)
+
+    def page(
+        self, now_s: float, *, user: str | None = None, client_id: str | None = None, newest: int = 100
+    ) -> list[dict[str, object]]:
+        """The ``newest`` decisions about a user and a client id (``None`` is any), newest first, for JSON.
+
+        Their time is told as ``age_s``, seconds before now."""
+        found: list[dict[str, object]] = []
+        for decision in reversed(self._last):
+            if len(found) >= newest:
+                break
+            if user in (None, decision.user) and client_id in (None, decision.client_id):
+                fields = asdict(decision)
+                fields["age_s"] = round(now_s - fields.pop("at_s"), 6)
+                found.append(fields)
+        return found
+
+    def decided(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
+        """A quota has bound; or, in shadow mode, would have."""
+        counters, quota = self._counters, quota_of(reason)
+        if kind is Kind.REFUSED:
+            counters.refused += 1
+        elif kind is Kind.OBSERVED:
+            counters.observed[quota] = counters.observed.get(quota, 0) + 1
+        else:
+            counters.throttled[quota] = counters.throttled.get(quota, 0) + 1
+            counters.throttled_ms += throttle_ms
+        self._keep(request, kind, throttle_ms, reason, now_s)
+        if kind is Kind.HELD and throttle_ms > LONG_TURN_MS:
+            self._warn_of_long_turn(throttle_ms, reason)
+
+    def _keep(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
+        connection = request.connection
+        decision = Decision(
+            at_s=now_s,
+            kind=kind,
+            quota=quota_of(reason),
+            entity=reason.entity if reason is not None else "",
+            observed=reason.observed if reason is not None else 0.0,
+            limit=reason.limit if reason is not None else 0.0,
+            throttle_ms=throttle_ms,
+            request=f"{API_NAMES.get(request.api_key, request.api_key)} v{request.api_version}",
+            correlation_id=request.correlation_id,
+            user=connection.user,
+            client_id=request.client_id,
+            peer=str(connection.peer),
+        )
+        self._last.append(decision)
+        left_out = self._repeated.due((kind, decision.quota, decision.entity, decision.user, decision.client_id))
+        if left_out is not None:
+            log.info(
+                f"request {kind}",
+                quota=decision.quota,
+                entity=decision.entity,
+                observed=round(decision.observed, 3),
+                limit=decision.limit,
+                throttle_ms=throttle_ms,
+                request=decision.request,
+                user=decision.user,
+                client_id=decision.client_id,
+                peer=decision.peer,
+                left_out=left_out or None,
+            )
+
+    def _warn_of_long_turn(self, turn_ms: int, reason: Reason | None) -> None:
+        entity = reason.entity if reason is not None else ""
+        if (left_out := self._repeated.due(("turn", entity))) is not None:
+            log.warning(
+                "a turn takes longer than clients usually wait: connections x request size / limit",
+                quota=quota_of(reason),
+                entity=entity,
+                turn_s=round(turn_ms / 1000, 1),
+                warned_above_s=LONG_TURN_MS / 1000,
+                advice="raise the limit, or have fewer connections or smaller requests",
+                left_out=left_out or None,
+            )
+
+
+def told(page: Mapping[str, Any]) -> Iterator[str]:
+    """The page ``/decisions`` in sentences, for the command line."""
+    waiting, decisions = page["waiting"], page["decisions"]
+    for each in waiting:
+        yield f"waiting now: {_sender(each)}, {each['remaining_ms']} ms more, for {each['quota']}"
+    for each in decisions:
+        verb = _VERBS[Kind(each["kind"])].format(ms=each["throttle_ms"])
+        reason = f"{each['quota']} of {each['entity'] or 'a plugin'}"
+        what = "tokens left" if each["quota"] in TOKEN_QUOTAS else "observed"
+        measured = f"{what} {each['observed']:.6g}, allowed {each['limit']:.6g}"
+        yield f"{each['age_s']:.0f} s ago: {each['request']} of {_sender(each)} {verb}: {reason}, {measured}"
+    if not waiting and not decisions:
+        yield "nobody was throttled or refused"
+
+
+def _sender(each: Mapping[str, Any]) -> str:
+    return f"user {each['user']}, client id {each['client_id'] or '(none)'} at {each['peer']}"
+
+
+_VERBS: Final = {
+    Kind.THROTTLED: "was throttled for {ms} ms",
+    Kind.HELD: "was held for {ms} ms until its turn",
+    Kind.REFUSED: "was refused, to come back in {ms} ms",
+    Kind.OBSERVED: "would have waited {ms} ms, and is only observed",
+}

@@ -1,0 +1,190 @@
+"""Reaching the brokers: by node id where the topology knows it, else through a bootstrap server.
+
+Also asks a bootstrap server for the brokers by itself where that needs no credentials, so that a connection to broker
+n finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that
+passes; until then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an
+error that makes the client ask for Metadata.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.topology import learn
+from headrace.proxy.wire.endpoints import rewrite_endpoints
+from headrace.proxy.wire.errors import PeerFault
+from headrace.quota_callbacks.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.proxy.network.poller import Poller
+    from headrace.proxy.network.topology import Topology
+    from headrace.quota_callbacks.requests import Address
+
+log = structlog.get_logger("headrace.upstream")
+
+_FRAME = Struct(">ihhi")
+_CLIENT_ID: Final = b"headrace"
+_METADATA_VERSION: Final = 2
+"""The first with a cluster id; every broker from 0.10.1 to 4.4 speaks it."""
+_MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
+
+
+class Upstream:
+    """Dials brokers. ``bootstrap_servers`` may be replaced on reload."""
+
+    def __init__(
+        self, *, bootstrap_servers: Sequence[Address], topology: Topology, connect_timeout_s: float, poller: Poller
+    ) -> None:
+        self.bootstrap_servers = tuple(bootstrap_servers)
+        self.connect_timeout_s = connect_timeout_s
+        self.serves_anybody = False
+        """Whether the brokers serve clients that do not authenticate; false until one has answered such a client, or
+        the proxy itself, which has no credentials."""
+        self._topology = topology
+        self._poller = poller
+        self._next = 0
+        self._refreshing: trio.Event | None = None
+
+    async def dial(self, node_id: int | None) -> tuple[PlainChannel, Address]:
+        """Connect to broker ``node_id``, or to any bootstrap server for ``None``.
+
+        Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its
+        address is asked for once more.
+        """
+        if node_id is None:
+            return await self._dial_bootstrap()
+        address = self._topology.address_of(node_id)
+        if address is None:
+            await self.refresh()
+            address = self._topology.address_of(node_id)
+        if address is None:
+            return await self._dial_bootstrap()
+        try:
+            return await self._connect(address), address
+        except UpstreamFault as unreachable:
+            fault = unreachable
+        await self.refresh()
+        moved_to = self._topology.address_of(node_id)
+        if moved_to is None or moved_to == address:
+            raise fault
+        return await self._connect(moved_to), moved_to
+
+    async def refresh(self) -> bool:
+        """Ask a bootstrap server for the brokers; whether one answered. Callers at the same time share one request."""
+        if self._refreshing is not None:
+            await self._refreshing.wait()
+            return True
+        self._refreshing = trio.Event()
+        try:
+            return await self._ask_for_brokers()
+        finally:
+            self._refreshing.set()
+            self._refreshing = None
+
+    async def answers(self) -> bool:
+        """Whether some bootstrap server answers an ApiVersions request, which needs no credentials."""
+        for _ in self.bootstrap_servers:  # one that hangs must not speak for the others
+            try:
+                await self._request(ApiKey.API_VERSIONS, 0, b"")
+            except (UpstreamFault, PeerFault):
+                continue
+            return True
+        return False
+
+    async def _dial_bootstrap(self) -> tuple[PlainChannel, Address]:
+        servers = self.bootstrap_servers
+        first, self._next = self._next, self._next + 1
+        faults = []
+        for turn in range(len(servers)):
+            address = servers[(first + turn) % len(servers)]
+            try:
+                return await self._connect(address), address
+            except UpstreamFault as fault:
+                faults.append(str(fault))
+        raise UpstreamFault("no bootstrap server can be reached: " + "; ".join(faults))
+
+    async def _connect(self, address: Address) -> PlainChannel:
+        reason = f"no answer within upstream.connect_timeout = {self.connect_timeout_s:g} s"
+        with trio.move_on_after(self.connect_timeout_s):
+            try:
+                candidates = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+            except socket.gaierror as error:
+                raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
+            for family, _, _, _, target in candidates:
+                try:
+                    return PlainChannel(await _connect_socket(family, target), UpstreamFault, self._poller)
+                except OSError as error:
+                    reason = (error.strerror or str(error)).lower()
+        raise UpstreamFault(f"cannot connect to {address}: {reason}")
+
+    async def _ask_for_brokers(self) -> bool:
+        no_topics = b"\x00\x00\x00\x00"
+        try:
+            body = await self._request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
+            found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
+        except (UpstreamFault, PeerFault) as fault:
+            log.info(
+                "the cluster was not asked for its brokers; they are learned from clients' Metadata", reason=str(fault)
+            )
+            return False
+        learn(self._topology, found, complete=True)
+        self.serves_anybody = True
+        return True
+
+    async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
+        """Send one request over a connection of its own; the reply's body. No credentials, header v1."""
+        channel, address = await self._dial_bootstrap()
+        try:
+            with trio.move_on_after(self.connect_timeout_s):
+                header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
+                size = _FRAME.size - 4 + len(header) + len(body)
+                await channel.send([_FRAME.pack(size, api_key, version, 0) + header + body])
+                return await _read_reply(channel)
+            raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
+        finally:
+            channel.close()
+
+
+async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        code = sock.connect_ex(target)
+        if code == errno.EINPROGRESS:
+            await trio.lowlevel.wait_writable(sock)
+            code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        _check(code)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _check(code: int) -> None:
+    if code:
+        raise OSError(code, os.strerror(code))
+
+
+async def _read_reply(channel: PlainChannel) -> memoryview:
+    received = bytearray()
+    chunk = bytearray(65536)
+    while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+        await channel.readable()
+        count = channel.receive_into(chunk)
+        if count == 0:
+            raise UpstreamFault("the broker closed the connection instead of answering")
+        received += chunk[: count or 0]
+        if len(received) > _MAX_OWN_REPLY_BYTES:
+            raise UpstreamFault(f"a reply to the proxy's own request is over {_MAX_OWN_REPLY_BYTES} bytes")
+    return memoryview(received)[8:]

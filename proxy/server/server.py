@@ -1,0 +1,361 @@
+"""The proxy's life: start, serve, reload, drain, stop. It makes the shared parts, opens the listeners and owns the
+nurseries.
+
+Nurseries are nested in the order of shutdown: the admin server and the sweeper outlive the connections, and the
+connections outlive the listeners.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from headrace.config.schema import OnError
+from headrace.proxy.admin.operations import ServerOperations
+from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.connection.shared_state import SharedState
+from headrace.proxy.counters import Counters
+from headrace.proxy.errors import ClientFault, StartupError
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.enforcement_switch import Enforcement
+from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
+from headrace.proxy.network.connection_counts import ConnectionCounts
+from headrace.proxy.network.listeners import accept_loop, close_listeners, open_listeners
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.topology import Topology
+from headrace.proxy.network.upstream import Upstream
+from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.proxy.server.configured import addresses_of, limits_of
+from headrace.proxy.server.garbage_collection import Collector
+from headrace.proxy.server.reloading import Reloader, warn_of
+from headrace.proxy.server.running import running_clock
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.requests import Address, Connection
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Awaitable, Callable
+
+    import pluggy
+
+    from headrace.config.schema import Config
+    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.network.listeners import Listener
+    from headrace.proxy.server.bucket_state_file import UsageFile
+    from headrace.proxy.workers.shared_memory import WorkerPlace
+
+log = structlog.get_logger("headrace.server")
+
+SWEEP_S: Final = 5.0
+"""How often idle and overdue connections and idle buckets are looked for: one pass over all, instead of a deadline
+for each, which would have to be moved on every read."""
+
+CLOSE_TIMEOUT_S: Final = 10.0
+"""How long plugins may take to flush when the proxy ends."""
+
+
+class Server:
+    """One process's proxy. Make it, then `run` it once.
+
+    ``place`` is for one worker of several, whose supervisor serves the admin port and keeps the usage file.
+
+    Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to
+    mend.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        load: Callable[[], Config] | None = None,
+        plugins: pluggy.PluginManager | None = None,
+        place: WorkerPlace | None = None,
+    ) -> None:
+        self._config = config
+        self._place = place
+        manager = plugins or new_plugin_manager()
+        if plugins is None:
+            load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
+        hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
+        quotas = ClientQuotas(
+            windows=config.windows(),
+            metric_tags=hooks.quota_metric_tags,
+            quota_limit=hooks.quota_limit,
+            shared=place.usage if place is not None else None,
+        )
+        self.connections: set[ConnectionState] = set()
+        self._token: trio.lowlevel.TrioToken | None = None
+        hooks.configure(quotas, config.plugins.options, self._context(quotas))
+        hooks.flatten()
+        topology = Topology(
+            advertised_host=config.listen.advertised.host,
+            advertised_port=config.listen.advertised.port,
+            node_ids=config.listen.node_ids,
+        )
+        poller = Poller()
+        self.shared = SharedState(
+            limits=limits_of(config),
+            topology=topology,
+            upstream=Upstream(
+                bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
+                topology=topology,
+                connect_timeout_s=config.upstream.connect_timeout_s,
+                poller=poller,
+            ),
+            poller=poller,
+            hooks=hooks,
+            enforcement=Enforcement(
+                enabled=config.enforcement.enabled,
+                exempt_users=config.enforcement.exempt_users,
+                exempt_client_ids=config.enforcement.exempt_client_ids,
+            ),
+            counters=Counters(),
+        )
+        self.operations = ServerOperations(self.shared, self.connections)
+        self.reloader = Reloader(config, self.operations, load)
+        self.reloader.set_quotas()
+        if place is None:
+            warn_of(config)
+        topology.on_change(self._brokers_changed)
+        self._counts = ConnectionCounts(place.connections if place is not None else None)
+        self._serial = 0
+        self._repeated = RepeatedLines()
+        self._listeners: list[Listener] = []
+        self._relays: trio.Nursery | None = None
+        self._stop = trio.Event()
+        self._all_gone: trio.Event | None = None
+        self._usage: UsageFile | None = None
+        self._collector = Collector()
+        self.admin_address: Address | None = None
+
+    async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
+        """Serve until `stop` or a signal. ``on_ready`` is called once every port is open."""
+        with self.shared.poller.attach():
+            await self._run(on_ready)
+
+    async def _run(self, on_ready: Callable[[Server], None]) -> None:
+        config = self._config
+        self.shared.clock = running_clock()
+        self._token = trio.lowlevel.current_trio_token()
+        self._listeners = open_listeners(
+            config.listen.address.host,
+            config.listen.address.port,
+            config.listen.node_ids,
+            backlog=config.listen.backlog,
+            shared=self._place is not None,
+        )
+        try:
+            async with trio.open_nursery() as outer:
+                if self._place is None:
+                    self._open_admin(outer)
+                    await self._open_usage(outer)
+                outer.start_soon(self._sweep)
+                outer.start_soon(self.shared.upstream.refresh)
+                await self._serve(on_ready)
+                outer.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
+                await self._close_usage()
+            close_listeners(self._listeners)
+            self.shared.pipes.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
+                await trio.to_thread.run_sync(self.shared.hooks.close, abandon_on_cancel=True)
+
+    def stop(self) -> None:
+        """Begin to drain; the second call ends at once what is still open."""
+        if self._stop.is_set() and self._relays is not None:
+            self._relays.cancel_scope.cancel()
+        self._stop.set()
+
+    async def handle_signals(self) -> None:
+        """SIGTERM and SIGINT stop, SIGHUP reloads. Runs until cancelled."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    await self.reloader.reload()
+                else:
+                    log.info("stopping", signal=signal.Signals(number).name)
+                    self.stop()
+
+    # --- what plugins are given ---
+
+    def _context(self, quotas: ClientQuotas) -> PluginContext:
+        return PluginContext(
+            options={},
+            quotas=quotas,
+            now_ms=lambda: int(self.shared.clock() * 1000),
+            muted=self._muted,
+            worker=self._place.number if self._place is not None else None,
+            run_on_loop=self._run_on_loop,
+        )
+
+    def _muted(self) -> Counter[str]:
+        """Connections that are not read now, by the quota that it is for; not those that the broker throttles."""
+        now_s = self.shared.clock()
+        mutes = [connection.mute for connection in self.connections]
+        return Counter(mute.quota for mute in mutes if mute.quota is not None and mute.until_s > now_s)
+
+    def _run_on_loop(self, function: Callable[[], Awaitable[None]]) -> None:
+        if self._token is None:
+            raise RuntimeError("the event loop does not run yet")
+        with suppress(trio.Cancelled):  # the loop's end, which is no scope of this thread's
+            trio.from_thread.run(function, trio_token=self._token)
+            return
+        raise RuntimeError("the event loop is ending")
+
+    # --- serving ---
+
+    async def _serve(self, on_ready: Callable[[Server], None]) -> None:
+        async with trio.open_nursery() as relays:
+            self._relays = relays
+            async with trio.open_nursery() as accepting:
+                for listener in self._listeners:
+                    accepting.start_soon(accept_loop, listener, self._accepted)
+                self._collector.start()
+                self.operations.serving = True
+                on_ready(self)
+                await self._stop.wait()
+                close_listeners(self._listeners)
+            await self._drain(relays)
+
+    async def _drain(self, relays: trio.Nursery) -> None:
+        """Let what is in flight finish, up to ``shutdown.drain_timeout``."""
+        self.operations.draining = True
+        timeout_s = self.reloader.config.shutdown.drain_timeout_s
+        log.info("draining", connections=len(self.connections), drain_timeout_s=timeout_s)
+        relays.cancel_scope.deadline = trio.current_time() + timeout_s
+        for connection in list(self.connections):
+            connection.begin_drain()
+        if self.connections:
+            self._all_gone = trio.Event()
+            try:
+                await self._all_gone.wait()
+            finally:
+                if self.connections:
+                    reason = "shutdown.drain_timeout, or a second signal"
+                    log.warning("connections cut", connections=len(self.connections), reason=reason)
+        relays.cancel_scope.deadline = float("inf")
+
+    def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
+        counters = self.shared.counters
+        limits = self.reloader.config.limits
+        refused_by = self._counts.limit_reached(
+            peer.host, most=limits.max_connections, most_from_host=limits.max_connections_per_ip
+        )
+        if refused_by is not None:
+            refused = counters.connections_refused
+            refused[refused_by] = refused.get(refused_by, 0) + 1
+            left_out = self._repeated.due(refused_by)
+            if left_out is not None:
+                reason = f"limits.{refused_by} is reached"
+                log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)
+            sock.close()
+            return
+        try:
+            channel = PlainChannel(sock, ClientFault, self.shared.poller)
+        except OSError as error:  # reset between accept and setsockopt
+            log.debug("connection lost", peer=str(peer), reason=error.strerror)
+            sock.close()
+            return
+        self._serial += 1
+        info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
+        connection = ClientConnection(self.shared, info, channel)
+        counters.connections_accepted += 1
+        counters.connections += 1
+        self._counts.add(peer.host)
+        self.connections.add(connection.state)
+        if self._relays is not None:
+            self._relays.start_soon(self._serve_connection, connection)
+
+    async def _serve_connection(self, connection: ClientConnection) -> None:
+        counters, state = self.shared.counters, connection.state
+        host = state.info.peer.host
+        self.shared.hooks.connection_opened(state.info)
+        if self.operations.draining:
+            state.begin_drain()
+        try:
+            await connection.serve()
+        finally:
+            self.connections.discard(state)
+            if self._all_gone is not None and not self.connections:
+                self._all_gone.set()
+            counters.connections -= 1
+            self._counts.remove(host)
+
+    def _open_admin(self, nursery: trio.Nursery) -> None:
+        listen = self._config.admin.listen
+        if listen is None:
+            return
+        from headrace.proxy.admin.server import AdminServer, bind_admin
+
+        sock = bind_admin(Address(host=listen.host, port=listen.port))
+        self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
+        nursery.start_soon(AdminServer(self.operations).serve, sock)
+
+    async def _open_usage(self, nursery: trio.Nursery) -> None:
+        """Take up what was used before a restart, before anybody is served, and save it from now on."""
+        state, quotas = self._config.quota.state, self.shared.hooks.quotas
+        if state.file is None or quotas is None:
+            return
+        from headrace.proxy.server.bucket_state_file import UsageFile
+
+        self._usage = await UsageFile.open(state.file, quotas, self._now_ms())
+        nursery.start_soon(self._save_usage, self._usage, quotas, state.interval_s)
+
+    async def _save_usage(self, usage: UsageFile, quotas: ClientQuotas, interval_s: float) -> None:
+        while True:
+            await trio.sleep(interval_s)
+            await usage.save(quotas, self._now_ms())
+
+    async def _close_usage(self) -> None:
+        usage, quotas = self._usage, self.shared.hooks.quotas
+        if usage is None or quotas is None:
+            return
+        await usage.save(quotas, self._now_ms(), last=True)
+        await usage.close()
+
+    def _now_ms(self) -> int:
+        return int(self.shared.clock() * 1000)
+
+    async def _sweep(self) -> None:
+        """Close idle connections and drop idle buckets."""
+        while True:
+            await trio.sleep(SWEEP_S)
+            now_s = trio.current_time()
+            for connection in [each for each in self.connections if each.is_idle(now_s)]:
+                connection.end_idle()
+            for connection in [each for each in self.connections if each.waits_in_vain(now_s)]:
+                connection.end_waiting()
+            if self.shared.hooks.quotas is not None:
+                self.shared.hooks.quotas.expire(int(now_s * 1000))
+                self._collector.look(len(self.shared.hooks.quotas))
+            if self._place is not None:
+                self._place.sweep()
+
+    def _brokers_changed(self, changed: frozenset[int]) -> None:
+        """Tell the callbacks, and move connections away from where their broker no longer is."""
+        topology = self.shared.topology
+        self.shared.hooks.update_cluster_metadata(topology.metadata)
+        for connection in list(self.connections):
+            node_id, upstream = connection.info.node_id, connection.info.upstream
+            if node_id in changed and node_id is not None and upstream is not None:
+                address = topology.address_of(node_id)
+                if address is not None and address != upstream:
+                    log.info(
+                        "broker moved",
+                        node_id=node_id,
+                        peer=str(connection.info.peer),
+                        from_=str(upstream),
+                        to=str(address),
+                    )
+                    connection.begin_drain()
+
+
+__all__ = ["Server", "StartupError"]

@@ -1,0 +1,231 @@
+"""How single values stand on the wire: integers, strings, bytes, varints. Each as a `Codec` of three closures.
+
+The building blocks of `headrace.proxy.wire.messages.codec`. Positions count from the first byte of a message's body;
+``body`` is always ``bytes``. A reader or skipper that runs off the end raises ``IndexError`` or ``struct.error``, which
+the walker turns into `MalformedMessage` together with every `Broken`; none allocates anything before it has seen that
+the bytes are there.
+
+Source: https://kafka.apache.org/protocol (primitive types), ``ByteUtils``, ``MessageDataGenerator``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Any, Final, TypeAlias
+
+LONGEST_STRING: Final = 0x7FFF
+"""Bytes; Kafka's generated code refuses longer ones in compact form too."""
+
+FIXED: Final = {
+    "bool": "?",
+    "int8": "b",
+    "int16": "h",
+    "uint16": "H",
+    "int32": "i",
+    "int64": "q",
+    "float64": "d",
+    "uuid": "16s",
+}
+"""The kinds of fixed width, as `struct` codes."""
+
+_INT16: Final = Struct(">h")
+_INT32: Final = Struct(">i")
+
+Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
+"""(body, position) to the value and the position behind it."""
+LengthReader: TypeAlias = Callable[[bytes, int], tuple[int, int]]
+"""(body, position) to a length or count, -1 for null, and the position behind it."""
+Skipper: TypeAlias = Callable[[bytes, int], int]
+"""(body, position) to the position behind the value; that may lie beyond the end, which the next look notices."""
+Writer: TypeAlias = Callable[[bytearray, Any], None]
+"""Appends the value."""
+
+
+class Broken(Exception):  # noqa: N818 -- a signal inside the walker: it always leaves as MalformedMessage
+    """The bytes at ``offset`` break the schema; ``path`` grows on the way out."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.offset = offset
+        self.reason = reason
+        self.path: list[str] = []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Codec:
+    """How one type is read, stepped over and written."""
+
+    read: Reader
+    skip: Skipper
+    write: Writer
+    min_bytes: int
+    """The least that a value takes: what an array's count is checked against before anything is allocated."""
+    width: int | None = None
+    """Bytes, where it never varies."""
+    code: str | None = None
+    """The `struct` code of a scalar of fixed width."""
+
+
+def read_uvarint(body: bytes, at: int) -> tuple[int, int]:
+    """An unsigned varint of at most 5 bytes and 32 bits, and the position behind it."""
+    value = body[at]
+    if value < 0x80:
+        return value, at + 1
+    value &= 0x7F
+    for index in range(1, 5):
+        byte = body[at + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            if value > 0xFFFFFFFF:
+                break
+            return value, at + index + 1
+    raise Broken(at, "a varint of more than 32 bits")
+
+
+def uvarint(value: int) -> bytes:
+    """An unsigned varint, in as few bytes as it takes."""
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append((value & 0x7F) | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple[LengthReader, Callable[[int], bytes]]:
+    """How the length before a string, bytes or an array is read and written: -1 for null, which only a nullable may be.
+
+    ``short`` is the INT16 of strings before KIP-482.
+    """
+    shortest = -1 if nullable else 0
+
+    def read_compact(body: bytes, at: int) -> tuple[int, int]:
+        length = body[at]
+        if length < 0x80:
+            stop = at + 1
+        else:
+            length, stop = read_uvarint(body, at)
+            if length > 0x7FFFFFFF:
+                raise Broken(at, f"a length of {length}")
+        if length <= shortest:
+            raise Broken(at, "null, which this field may not be")
+        return length - 1, stop
+
+    if flexible:
+        return read_compact, lambda length: uvarint(length + 1)
+
+    layout = _INT16 if short else _INT32
+    unpack, width = layout.unpack_from, layout.size
+
+    def read_plain(body: bytes, at: int) -> tuple[int, int]:
+        length: int = unpack(body, at)[0]
+        if length < 0:  # generated readers take every negative length for null
+            if not nullable:
+                raise Broken(at, "null, which this field may not be")
+            return -1, at + width
+        return length, at + width
+
+    return read_plain, layout.pack
+
+
+def check_count(body: bytes, at: int, start: int, count: int, min_bytes: int) -> None:
+    """Refuse an array that cannot be there in full, before anything is allocated for it."""
+    if count * min_bytes > len(body) - start:
+        left = max(len(body) - start, 0)
+        raise Broken(at, f"an array of {count} elements needs {count * min_bytes} bytes or more, but {left} are left")
+
+
+def fixed_codec(kind: str) -> Codec:
+    """The codec of a kind in `FIXED`."""
+    layout = Struct(">" + FIXED[kind])
+    unpack, width, pack = layout.unpack_from, layout.size, layout.pack
+
+    def write(out: bytearray, value: Any) -> None:
+        if kind == "uuid" and len(value) != 16:
+            raise ValueError(f"a uuid of {len(value)} bytes")
+        out += pack(value)
+
+    return Codec(
+        read=lambda body, at: (unpack(body, at)[0], at + width),
+        skip=lambda _body, at: at + width,
+        write=write,
+        min_bytes=width,
+        width=width,
+        code=FIXED[kind],
+    )
+
+
+def string_codec(*, flexible: bool, nullable: bool) -> Codec:
+    """STRING, NULLABLE_STRING and their compact twins: UTF-8, at most `LONGEST_STRING` bytes.
+
+    What is not UTF-8 is read with replacement characters, as ``ByteBufferAccessor.readString`` does.
+    """
+    read_length, pack_length = count_codec(flexible=flexible, nullable=nullable, short=True)
+
+    def read(body: bytes, at: int) -> tuple[str | None, int]:
+        length, start = read_length(body, at)
+        if length < 0:
+            return None, start
+        stop = start + length
+        if stop > len(body) or length > LONGEST_STRING:
+            raise _too_long("string", at, length, len(body) - start)
+        try:
+            return str(body[start:stop], "utf-8"), stop
+        except UnicodeDecodeError:
+            text = str(body[start:stop], "utf-8", "replace")
+        if len(text.encode()) > LONGEST_STRING:  # it could not be written again
+            raise Broken(at, f"a string of more than {LONGEST_STRING} bytes once what is not UTF-8 is replaced")
+        return text, stop
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None and nullable:
+            out += pack_length(-1)
+            return
+        encoded = value.encode()
+        if len(encoded) > LONGEST_STRING:
+            raise ValueError(f"a string of {len(encoded)} bytes; at most {LONGEST_STRING} fit")
+        out += pack_length(len(encoded))
+        out += encoded
+
+    return Codec(read=read, skip=_skip_sized(read_length), write=write, min_bytes=1 if flexible else 2)
+
+
+def bytes_codec(*, flexible: bool, nullable: bool) -> Codec:
+    """BYTES, NULLABLE_BYTES, RECORDS and their compact twins."""
+    read_length, pack_length = count_codec(flexible=flexible, nullable=nullable)
+
+    def read(body: bytes, at: int) -> tuple[bytes | None, int]:
+        length, start = read_length(body, at)
+        if length < 0:
+            return None, start
+        stop = start + length
+        if stop > len(body):
+            raise _too_long("bytes", at, length, len(body) - start)
+        return body[start:stop], stop
+
+    def write(out: bytearray, value: Any) -> None:
+        if value is None and nullable:
+            out += pack_length(-1)
+            return
+        out += pack_length(len(value))
+        out += value
+
+    return Codec(read=read, skip=_skip_sized(read_length), write=write, min_bytes=1 if flexible else 4)
+
+
+def _skip_sized(read_length: LengthReader) -> Skipper:
+    def skip(body: bytes, at: int) -> int:
+        length, start = read_length(body, at)
+        return start + length if length > 0 else start
+
+    return skip
+
+
+def _too_long(kind: str, at: int, length: int, left: int) -> Broken:
+    if length <= left:
+        return Broken(at, f"a {kind} of {length} bytes; Kafka allows {LONGEST_STRING}")
+    return Broken(at, f"a {kind} of {length} bytes, but {left} are left")

@@ -1,0 +1,166 @@
+"""The end of a Produce response, found without making anything of what stands before it.
+
+Produce has its throttle time and its leader hints (KIP-951) behind an array of varying length, and answers every
+batch: this is `headrace.proxy.wire.messages.codec` by hand for one message. Called by `headrace.proxy.wire.endpoints`,
+and by whoever only sets the throttle time. Source: ``ProduceResponse.json``; the generic walk of the same schema is the
+oracle of its tests.
+"""
+
+from __future__ import annotations
+
+import struct
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from headrace.proxy.wire.errors import UnknownMessage
+from headrace.proxy.wire.messages.codec import malformed
+from headrace.proxy.wire.messages.scalars import Broken, check_count, read_uvarint
+from headrace.proxy.wire.messages.tagged_fields import read_tag, read_tag_count, skip_tags
+
+if TYPE_CHECKING:
+    from headrace.proxy.wire.messages.codec import Buffer
+
+NODE_ENDPOINTS_TAG: Final = 0
+"""``NodeEndpoints`` of ``ProduceResponse.json``, from version 10."""
+
+_QUIET: Final = b"\x01\x00\x00"
+"""How a partition ends without errors, message and hint, from version 9: no elements, null, no tagged fields."""
+
+_MAX_VERSION: Final = 13
+_INT16: Final = Struct(">h").unpack_from
+_INT32: Final = Struct(">i").unpack_from
+
+# index, error code, base offset (0+), log append time (2+), log start offset (5+)
+_PARTITION_BYTES: Final = tuple(
+    30 if version >= 5 else 22 if version >= 2 else 14 for version in range(_MAX_VERSION + 1)
+)
+
+
+def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | None]:
+    """Where throttle_time_ms (INT32) stands in a response's body, and where the tagged field with the hints begins.
+
+    Both in bytes from the body's start; ``None`` for what is not there (version 0 has no throttle time). Raises
+    `UnknownMessage` for a version above 13 and `MalformedMessage` for bytes that break the schema.
+    """
+    if not 0 <= version <= _MAX_VERSION:
+        raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
+    data = bytes(body)
+    try:
+        at = _skip_flexible(data, version) if version >= 9 else _skip_plain(data, version)
+        throttle_at = at if version >= 1 else None
+        at += 4 if version >= 1 else 0
+        hints_at = None
+        if version >= 9:
+            hints_at, at = _find_hints(data, at, version)
+    except Broken as broken:
+        raise malformed("ProduceResponse", version, broken) from broken
+    except (IndexError, struct.error):
+        at = len(data) + 1
+    if at > len(data):
+        raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early"))
+    return throttle_at, hints_at
+
+
+def _skip_plain(data: bytes, version: int) -> int:
+    """Step over ``responses`` of version 0 to 8."""
+    width = _PARTITION_BYTES[version]
+    topics: int = _INT32(data, 0)[0]
+    _check(data, 0, 4, topics, 6)
+    at = 4
+    for _ in range(topics):
+        length: int = _INT16(data, at)[0]
+        if length < 0:
+            raise Broken(at, "a topic without a name")
+        at += 2 + length
+        count: int = _INT32(data, at)[0]
+        _check(data, at, at + 4, count, width)
+        at += 4
+        if version < 8:
+            at += count * width
+            continue
+        for _ in range(count):
+            at = _skip_plain_errors(data, at + width)
+    return at
+
+
+def _skip_plain_errors(data: bytes, at: int) -> int:
+    """Step over ``record_errors`` and ``error_message`` of version 8."""
+    errors: int = _INT32(data, at)[0]
+    _check(data, at, at + 4, errors, 6)
+    at += 4
+    for _ in range(errors):
+        at = _skip_plain_string(data, at + 4)
+    return _skip_plain_string(data, at)
+
+
+def _skip_plain_string(data: bytes, at: int) -> int:
+    length: int = _INT16(data, at)[0]
+    if length < -1:
+        raise Broken(at, f"a length of {length}")
+    return at + 2 + max(length, 0)
+
+
+def _skip_flexible(data: bytes, version: int) -> int:
+    """Step over ``responses`` from version 9."""
+    width = _PARTITION_BYTES[version]
+    topics, at = _count(data, 0)
+    for _ in range(topics):
+        if version >= 13:
+            at += 16
+        else:
+            length, at = _count(data, at)
+            at += length
+        partitions, at = _count(data, at)
+        for _ in range(partitions):
+            at += width
+            if data.startswith(_QUIET, at):
+                at += 3
+                continue
+            errors, at = _count(data, at)
+            for _ in range(errors):
+                at = skip_tags(data, _skip_compact(data, at + 4))
+            at = _skip_compact(data, at)
+            at = skip_tags(data, at)
+        at = skip_tags(data, at)
+    return at
+
+
+def _count(data: bytes, at: int) -> tuple[int, int]:
+    """A compact length that may not be null."""
+    count = data[at]
+    if 0 < count < 0x80:
+        return count - 1, at + 1
+    count, start = read_uvarint(data, at)
+    if count == 0:
+        raise Broken(at, "null, which this field may not be")
+    check_count(data, at, start, count - 1, 1)
+    return count - 1, start
+
+
+def _skip_compact(data: bytes, at: int) -> int:
+    """Step over a compact string that may be null."""
+    length = data[at]
+    if length < 0x80:
+        return at + (length or 1)
+    length, start = read_uvarint(data, at)
+    return start + max(length - 1, 0)
+
+
+def _check(data: bytes, at: int, start: int, count: int, min_bytes: int) -> None:
+    if count < 0:
+        raise Broken(at, f"a count of {count}")
+    check_count(data, at, start, count, min_bytes)
+
+
+def _find_hints(data: bytes, at: int, version: int) -> tuple[int | None, int]:
+    """Where the tagged field ``node_endpoints`` begins, and where the message ends."""
+    if data[at] == 0:
+        return None, at + 1
+    count, at = read_tag_count(data, at)
+    hints_at = None
+    for _ in range(count):
+        begin = at
+        tag, _start, at = read_tag(data, at)
+        if tag == NODE_ENDPOINTS_TAG and version >= 10:
+            hints_at = begin
+    return hints_at, at

@@ -1,0 +1,52 @@
+"""The start of a proxy with several workers, in the order that makes forking safe: what all processes share is loaded
+and made first, then the fork server goes its own way, and only then does the supervisor's loop run.
+"""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from headrace.config.values import count_workers
+from headrace.proxy.hooks.loading import imported_plugins
+from headrace.proxy.server.running import run_loop
+from headrace.proxy.workers.fork_server import ForkServer
+from headrace.proxy.workers.shared_memory import SharedMemory
+from headrace.proxy.workers.supervisor import Supervisor
+from headrace.proxy.workers.worker import run_worker
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+
+    from headrace.config.schema import Config
+
+
+def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
+    """Serve with several workers until a signal says stop. Raises `StartupError`, before anything serves."""
+    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))  # the code; workers make them
+    memory = SharedMemory(
+        count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
+    )
+
+    def serve(number: int, sock: socket.socket) -> int:
+        return run_worker(memory.place(number), sock)
+
+    gc.collect()
+    gc.freeze()  # what the collector does not touch stays on pages that all processes share
+    fork_server = ForkServer(serve)
+    try:
+        supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
+        run_loop(partial(_supervise, supervisor, on_ready))
+    finally:
+        fork_server.close()
+
+
+async def _supervise(supervisor: Supervisor, on_ready: Callable[[Supervisor], None]) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(supervisor.handle_signals)
+        await supervisor.run(partial(on_ready, supervisor))
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,91 @@
+"""The cost model as the configuration sets it: the options of ``request_percentage``, and the file that one names.
+
+Read at start by `headrace.quota_callbacks.builtin.request_percentage`; the pipeline, which fits models, reads and
+writes the same files. A file is TOML with one table, by API key::
+
+    [costs]
+    0 = { base_ms = 0.068, per_kib_ms = 0.0015 }
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from pydantic import Field, ValidationError
+
+from headrace.quota_callbacks.builtin.request_costs import RequestCost
+from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, misfits, text
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+TABLE: Final = "costs"
+OPTION: Final = "costs_file"
+
+_RULE: Final = 'expected API key = { base_ms = milliseconds, per_kib_ms = milliseconds }, such as "0" for Produce'
+_FILE_RULE: Final = f"expected a TOML file with the table [{TABLE}] by API key"
+
+
+def _parse_costs(table: object) -> dict[int, RequestCost]:
+    """Read a table by API key: ``{ base_ms = 0.07, per_kib_ms = 0.002 }``."""
+    if not isinstance(table, dict):
+        raise ValueError  # noqa: TRY004 -- a misfit like any other
+    costs: dict[int, RequestCost] = {}
+    faults: list[Fault] = []
+    for name, cost in table.items():
+        try:
+            costs[int(name)] = RequestCost(**{key: float(value) for key, value in cost.items()})
+        except (TypeError, ValueError, AttributeError) as error:
+            faults.append(Fault(path=(name,), found=cost, rule=f"{_RULE} ({error})"))
+    if faults:
+        raise misfits(faults)
+    return costs
+
+
+_COSTS: Final = Parsed("a table by API key", _parse_costs, {"type": "object"})
+
+
+class CostsFile(Table):
+    """What a file of costs holds."""
+
+    costs: Annotated[dict[int, RequestCost], _COSTS]
+
+
+class CostOptions(Table):
+    """The options of ``request_percentage``."""
+
+    costs: Annotated[dict[int, RequestCost], _COSTS] = Field(default_factory=dict)
+    costs_file: Annotated[str | None, text(f"the path of a TOML file with the table [{TABLE}] by API key")] = None
+
+    def by_api(self) -> dict[int, RequestCost]:
+        """Return the costs of both; those of the options win. Reads the file and blocks; raises `ValueError`."""
+        return (load_costs(self.costs_file) if self.costs_file is not None else {}) | self.costs
+
+
+def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
+    """Read the costs of a file; blocks. Raises `ValueError`, which begins with the ``option`` that named it."""
+    where = f"{option} = {path!r}"
+    try:
+        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{where}: {error.strerror or error}; {_FILE_RULE}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{where}: not TOML: {error}; {_FILE_RULE}") from error
+    try:
+        return CostsFile.model_validate(document).costs
+    except ValidationError as error:
+        faults = "; ".join(map(str, faults_of(error, CostsFile)))
+    raise ValueError(f"{where}: {faults}; {_FILE_RULE}")
+
+
+def spell_costs(costs: Mapping[int, RequestCost], notes: Mapping[int, str], head: str = "") -> str:
+    """A file that `load_costs` reads: ``head`` and, behind each line, the API's note as comments."""
+    lines = [f"# {line}".rstrip() for line in head.splitlines()]
+    lines.append(f"[{TABLE}]")
+    for api_key, cost in sorted(costs.items()):
+        note = notes.get(api_key, "")
+        line = f"{api_key} = {{ base_ms = {cost.base_ms:.6g}, per_kib_ms = {cost.per_kib_ms:.6g} }}"
+        lines.append(f"{line}  # {note}" if note else line)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,249 @@
+"""One node of a cluster: its process, its ports, its files, and what a test may do to it.
+
+Made by `testbed.kafka.cluster` only. Blocking calls with deadlines in seconds; not for use from several threads at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.errors import ClusterError, TestbedTimeoutError
+from testbed.kafka.launch import java_command, java_environment
+from testbed.kafka.properties import (
+    CONTROLLER_LISTENER,
+    MAIN_LISTENER,
+    Listener,
+    Node,
+    Properties,
+    Role,
+    Topology,
+    render,
+    server_properties,
+)
+from testbed.kafka.storage import format_directory
+from testbed.processes.kept import KeptDirectory, KeptProgram, start_program
+from testbed.processes.ports import HOST, PortBlock, reserve_ports
+from testbed.processes.programs import tail
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+BROKER_CLASS = "kafka.Kafka"
+# A clean stop moves leaderships away and closes the logs: a third of a second here, seconds under load.
+STOP_TIMEOUT_S = 30.0
+# The pseudo listener for which a JMX port is reserved.
+JMX = "JMX"
+ADDRESS_IN_USE = "Address already in use"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What all nodes of one cluster are started with."""
+
+    topology: Topology
+    cluster_id: str
+    directory: KeptDirectory
+    checkpoint: Path
+    class_data: Path | None
+    heap_mb: int
+    jvm_options: tuple[str, ...]
+    log_level: str
+
+
+class Broker:
+    """A node of the cluster, and the handle on its process.
+
+    `node_id`, `host` and `port` are those of its main listener, "PLAINTEXT"; `ports` maps every listener's name to its
+    port ("JMX" too where asked for).
+    """
+
+    __slots__ = ("_blocks", "_node", "_program", "_surroundings", "_wait_ready", "host", "roles")
+
+    def __init__(
+        self, surroundings: Surroundings, node: Node, block: PortBlock, wait_ready: Callable[[], None]
+    ) -> None:
+        self._surroundings = surroundings
+        self._node = node
+        self._blocks = [block]
+        self._wait_ready = wait_ready
+        self._program: KeptProgram | None = None
+        self.host = HOST
+        self.roles: tuple[Role, ...] = node.roles
+
+    @property
+    def node_id(self) -> int:
+        """The id the cluster knows it by."""
+        return self._node.node_id
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """The port of each listener, by name."""
+        return dict(self._node.ports)
+
+    @property
+    def port(self) -> int:
+        """The port of the main listener; a node that is a controller only has that of the controllers."""
+        return self._node.ports.get(MAIN_LISTENER, self._node.ports.get(CONTROLLER_LISTENER, -1))
+
+    @property
+    def address(self) -> str:
+        """`host:port` of the main listener."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id of the present JVM, or of the latest. Raises ClusterError before the first start."""
+        if self._program is None:
+            raise ClusterError(f"{self} has not been started")
+        return self._program.pid
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and has not been killed or stopped, whatever state its process is in."""
+        return self._program is not None
+
+    @property
+    def log_path(self) -> Path:
+        """What Kafka and the JVM have written, through all restarts."""
+        return self._surroundings.directory.path / f"node-{self.node_id}.log"
+
+    @property
+    def log_directory(self) -> Path:
+        """Where the partitions and the metadata log are kept."""
+        return self._surroundings.directory.path / f"node-{self.node_id}"
+
+    def __repr__(self) -> str:
+        return f"<{'+'.join(self.roles)} {self.node_id} at {self.address}>"
+
+    def log_tail(self, lines: int = 40) -> str:
+        """Return the last `lines` lines of its log."""
+        return tail(self.log_path, lines)
+
+    def exit_status(self) -> int | None:
+        """Return the exit status of a node that ended by itself; None while it runs, and after `kill` or `stop`."""
+        return self._program.poll() if self._program is not None else None
+
+    def kill(self) -> None:
+        """End it with SIGKILL and wait for its end. Nothing happens when it does not run."""
+        if self._program is not None:
+            self._program.kill()
+            self._program = None
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """Stop it in order, with SIGTERM. Nothing happens when it does not run.
+
+        Raises ClusterError, and kills it, when it has not ended after `timeout_s` seconds. A controller that is the
+        last of its quorum to stop may wait for the others in vain.
+        """
+        if self._program is None:
+            return
+        self._program.send_signal(signal.SIGTERM)
+        try:
+            self._program.wait(timeout_s)
+        except TestbedTimeoutError as error:
+            raise ClusterError(f"{self} did not stop in {timeout_s} s and was killed\n{self.log_tail()}") from error
+        finally:
+            self.kill()
+
+    def pause(self) -> None:
+        """Stop its process where it stands (SIGSTOP): connections stay open and nothing is answered."""
+        if self._program is not None:
+            self._program.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        if self._program is not None:
+            self._program.send_signal(signal.SIGCONT)
+
+    def restart(self, *, new_ports: bool = False, config: Properties | None = None) -> None:
+        """Start it again with its data, after stopping it in order if it still runs, and wait until it serves.
+
+        With `new_ports`, on other ports for clients (a broker that moved); controllers keep theirs, which the quorum
+        has in its configuration. `config` is added to what the broker was configured with. Raises ClusterError.
+        """
+        self.stop()
+        if new_ports:
+            self._move()
+        if config:
+            self._node = replace(self._node, config={**self._node.config, **config})
+        self.launch()
+        self._wait_ready()
+
+    def _move(self) -> None:
+        block = reserve_ports(len(self._node.ports))
+        self._blocks.append(block)
+        moved = dict(zip(self._node.ports, block.ports, strict=True))
+        if CONTROLLER_LISTENER in moved:
+            moved[CONTROLLER_LISTENER] = self._node.ports[CONTROLLER_LISTENER]
+        self._node = replace(self._node, ports=moved)
+
+    def launch(self) -> None:
+        """Start the process and return at once; `KafkaCluster.wait_ready` tells when it serves."""
+        around = self._surroundings
+        if not self.log_directory.exists():
+            format_directory(
+                self.log_directory,
+                cluster_id=around.cluster_id,
+                node_id=self.node_id,
+                checkpoint=around.checkpoint,
+            )
+        listening = replace(self._node, ports={name: port for name, port in self._node.ports.items() if name != JMX})
+        properties = around.directory.path / f"node-{self.node_id}.properties"
+        properties.write_text(
+            render(server_properties(around.topology, listening, self.log_directory)), encoding="ascii"
+        )
+        with self.log_path.open("ab") as log, Path(os.devnull).open("rb") as nothing:
+            self._program = start_program(
+                self._command(properties),
+                environment=java_environment(),
+                stdin=nothing.fileno(),
+                stdout=log.fileno(),
+                stderr=log.fileno(),
+                directory=around.directory,
+            )
+
+    def _command(self, properties: Path) -> list[str]:
+        around = self._surroundings
+        jmx = _jmx_options(self._node.ports[JMX]) if JMX in self._node.ports else ()
+        return java_command(
+            around.topology.version,
+            BROKER_CLASS,
+            [str(properties)],
+            heap_mb=around.heap_mb,
+            options=(*around.jvm_options, *jmx),
+            log_level=around.log_level,
+            class_data=around.class_data,
+        )
+
+    def failed_on_a_taken_port(self) -> bool:
+        """Whether it ended because another program has one of its ports."""
+        return self.exit_status() is not None and ADDRESS_IN_USE in self.log_tail(200)
+
+    def release(self) -> None:
+        """Forget the process, which the cluster has ended, and let others have the ports."""
+        self._program = None
+        for block in self._blocks:
+            block.release()
+
+
+def port_names(roles: Sequence[Role], listeners: Sequence[Listener], *, jmx: bool) -> list[str]:
+    """Return the names of what a node needs a port for."""
+    names = [MAIN_LISTENER, *(listener.name for listener in listeners)] if "broker" in roles else []
+    return [*names, *([CONTROLLER_LISTENER] if "controller" in roles else []), *([JMX] if jmx else [])]
+
+
+def _jmx_options(port: int) -> tuple[str, ...]:
+    prefix = "-Dcom.sun.management.jmxremote"
+    return (
+        f"{prefix}.port={port}",
+        f"{prefix}.rmi.port={port}",
+        f"{prefix}.host={HOST}",
+        f"{prefix}.authenticate=false",
+        f"{prefix}.ssl=false",
+        f"-Djava.rmi.server.hostname={HOST}",
+    )

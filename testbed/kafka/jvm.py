@@ -1,0 +1,124 @@
+"""One JVM inside this process, with several versions of Kafka's classes side by side: the oracle of the wire tests.
+
+Called by tests only. A process can hold one JVM and can start it once, so it stays until the process ends. Every Kafka
+version has a class loader of its own whose parent knows the Java platform and nothing else; objects of one version are
+strangers to another's classes.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any, Literal
+
+from testbed.errors import JvmError
+from testbed.kafka.artifacts import broker_jars, client_jars
+from testbed.kafka.java import find_java
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+Jars = Literal["clients", "broker"]
+
+# Room for three versions' classes and for messages of test size.
+JVM_OPTIONS = (
+    "-Xmx512m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    # Leaves SIGINT and SIGTERM to Python; a JVM would end the whole process at the first.
+    "-Xrs",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
+)
+
+PROTOCOL = "org.apache.kafka.common.protocol"
+MESSAGES = "org.apache.kafka.common.message"
+
+_starting = threading.Lock()
+
+
+class KafkaClasses:
+    """The classes of one Kafka version. Made by `kafka_classes`; may be used from any thread."""
+
+    __slots__ = ("_jpype", "_loader", "version")
+
+    def __init__(self, version: str, jars: Sequence[Path]) -> None:
+        self._jpype = start_jvm()
+        self.version = version
+        java = self._jpype.java
+        urls = [java.io.File(str(jar)).toURI().toURL() for jar in jars]
+        platform = java.lang.ClassLoader.getPlatformClassLoader()
+        self._loader: Any = java.net.URLClassLoader(urls, platform)
+
+    def cls(self, name: str) -> Any:
+        """Return the class called `name`, nested ones as "Outer$Inner", as a JPype class.
+
+        Raises JvmError when this version has no such class.
+        """
+        try:
+            return self._jpype.JClass(name, loader=self._loader)
+        except (self._jpype.java.lang.ClassNotFoundException, TypeError) as error:
+            raise JvmError(f"Kafka {self.version} has no class {name}") from error
+
+    def encode(self, message: Any, version: int) -> bytes:
+        """Return a generated message (an `org.apache.kafka.common.message` object) on the wire, without its header.
+
+        Raises the Java exception (UnsupportedVersionException) for fields that `version` of the message cannot carry.
+        """
+        cache = self.cls(f"{PROTOCOL}.ObjectSerializationCache")()
+        buffer = self._jpype.java.nio.ByteBuffer.allocate(message.size(cache, version))
+        message.write(self.cls(f"{PROTOCOL}.ByteBufferAccessor")(buffer), cache, version)
+        return bytes(buffer.array())
+
+    def decode(self, name: str, data: bytes, version: int) -> Any:
+        """Return the message of class `name` ("MetadataResponseData") that `data` holds, and nothing after it.
+
+        Raises JvmError when bytes are left over, and the Java exception when `data` cannot be read.
+        """
+        buffer = self._jpype.java.nio.ByteBuffer.wrap(data)
+        message = self.cls(f"{MESSAGES}.{name}")(self.cls(f"{PROTOCOL}.ByteBufferAccessor")(buffer), version)
+        if buffer.hasRemaining():
+            raise JvmError(f"{buffer.remaining()} bytes are left behind a {name} of version {version}")
+        return message
+
+
+def kafka_classes(version: str, jars: Jars = "clients") -> KafkaClasses:
+    """Return the classes of kafka-clients `version` ("3.9.1", "4.3.1", "4.4.0"), made once per process.
+
+    With `jars="broker"` the brokers' and tools' classes as well ("3.9.1", "4.3.1"). Starts the JVM when it does not run
+    yet. Raises UnknownVersionError, ArtifactsUnavailableError, JavaNotFoundError or JvmError.
+    """
+    return _kafka_classes(version, jars)
+
+
+@functools.cache
+def _kafka_classes(version: str, jars: Jars) -> KafkaClasses:
+    return KafkaClasses(version, client_jars(version) if jars == "clients" else broker_jars(version))
+
+
+def start_jvm() -> Any:
+    """Start this process's JVM if it does not run yet, and return the module jpype.
+
+    Java strings become `str` on their way into Python. Raises JavaNotFoundError, or JvmError when the package jpype1
+    is missing or the JVM does not start.
+    """
+    try:
+        import jpype
+    except ImportError as error:
+        raise JvmError("the package jpype1 is missing; install headrace[dev]") from error
+    with _starting:
+        if not jpype.isJVMStarted():
+            java = find_java()
+            # Java 22 and newer warn about each library that loads native code, JPype's own among them.
+            native_access = ("--enable-native-access=ALL-UNNAMED",) if java.version >= 22 else ()
+            try:
+                jpype.startJVM(
+                    *JVM_OPTIONS,
+                    *native_access,
+                    jvmpath=str(java.jvm_library),
+                    convertStrings=True,
+                    interrupt=False,
+                )
+            except (OSError, RuntimeError) as error:
+                raise JvmError(f"the JVM {java.jvm_library} does not start: {error}") from error
+    return jpype

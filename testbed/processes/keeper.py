@@ -1,0 +1,193 @@
+"""The keeper: a small process that starts programs for its caller and ends them when the caller ends, however it ends.
+
+Run as a script by `testbed.processes.kept` (standard library only, so that it starts in some twenty milliseconds);
+nothing imports it. It is the parent of every program it starts, so no program can be missed between its start and its
+entry in a list, and a process id cannot be taken over by a stranger before the keeper has reaped it. The caller's end
+closes the socket between the two, even after `kill -9`; then the keeper kills its programs, removes the directories it
+made, and ends. Should the keeper itself be killed, the kernel kills the programs (PR_SET_PDEATHSIG, which works here
+because the keeper has one thread: the signal is tied to the thread that forked).
+
+Requests and replies are JSON, one to a message of a SOCK_SEQPACKET socket, so that an asker who is interrupted (by
+KeyboardInterrupt, say) has sent all of a request or nothing; each reply carries its request's number. The descriptors
+of a program's standard streams travel with the request that starts it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PR_SET_PDEATHSIG = 1
+# Descriptors of the three standard streams that a request may carry.
+MAX_DESCRIPTORS = 3
+# Of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is 200 KiB.
+MESSAGE_BYTES = 1 << 18
+
+REMOVAL_ATTEMPTS = 20
+REMOVAL_PAUSE_S = 0.05
+
+
+class Program(NamedTuple):
+    """A program, and the directory with which it ends."""
+
+    process: subprocess.Popen[bytes]
+    directory: str | None
+
+
+class Keeper:
+    """The programs and directories of one caller."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        # Ended ones too, until they are forgotten: not being reaped, they keep their process id and group from others.
+        self.programs: dict[int, Program] = {}
+        self.directories: set[str] = set()
+        # Loaded before the first fork: between fork and exec there is time for one call and no more.
+        self._prctl = getattr(ctypes.CDLL(None), "prctl", None)
+
+    def serve(self, caller: int) -> None:
+        """Answer requests until the caller is gone."""
+        while self._wait_for_data(caller):
+            message, descriptors, _, _ = socket.recv_fds(self.connection, MESSAGE_BYTES, MAX_DESCRIPTORS)
+            if not message:
+                return
+            request = json.loads(message)
+            reply = self._answer(request, descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            self.connection.send(json.dumps({"number": request["number"], **reply}).encode())
+
+    def _wait_for_data(self, caller: int) -> bool:
+        """Wait for bytes on the socket; False when the process `caller` has ended.
+
+        The process is watched beside the socket because a fork of the caller may hold the socket open.
+        """
+        watched: list[Any] = [self.connection]
+        if caller >= 0:
+            watched.append(caller)
+        return self.connection in select.select(watched, [], [])[0]
+
+    def _answer(self, request: dict[str, Any], descriptors: list[int]) -> dict[str, Any]:
+        try:
+            match request["do"]:
+                case "start":
+                    return {"pid": self._start(request, descriptors)}
+                case "signal":
+                    return {"sent": self._signal(request["pid"], request["signal"])}
+                case "poll":
+                    return {"status": self._status(request["pid"])}
+                case "kill":
+                    return {"status": self._kill([request["pid"]])}
+                case "make_directory":
+                    directory = tempfile.mkdtemp(prefix=request["prefix"], dir=request["parent"])
+                    self.directories.add(directory)
+                    return {"path": directory}
+                case "remove_directory":
+                    self._remove(request["path"])
+                    return {}
+                case unknown:
+                    return {"error": f"no such request: {unknown}"}
+        except (OSError, LookupError, ValueError, subprocess.SubprocessError) as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+
+    def _start(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        stdin, stdout, stderr = descriptors
+        program = subprocess.Popen(
+            request["argv"],
+            env=request["environment"],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            preexec_fn=self._die_with_keeper,  # safe: one thread
+            start_new_session=True,  # Ctrl-C in the caller's terminal is for the caller, who then ends us in order
+        )
+        self.programs[program.pid] = Program(program, request["directory"])
+        return program.pid
+
+    def _die_with_keeper(self) -> None:
+        if self._prctl is not None:
+            self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def _signal(self, pid: int, number: int) -> bool:
+        """Send a signal to a program of ours, by which it may have ended; nothing happens then."""
+        if pid not in self.programs:
+            return False
+        os.kill(pid, number)
+        return True
+
+    def _status(self, pid: int) -> int | None:
+        """Return the exit status, minus the signal's number if a signal ended it, or None while it runs.
+
+        The program is not reaped. One that is forgotten has been killed.
+        """
+        if pid not in self.programs:
+            return -signal.SIGKILL
+        ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def _kill(self, pids: Iterable[int]) -> int:
+        """Kill programs with their process groups, all before waiting for the first, and forget them.
+
+        The group is what the program has started, unless that made itself a group of its own. Returns the exit status
+        of the last.
+        """
+        programs = [self.programs.pop(pid) for pid in pids if pid in self.programs]
+        for program in programs:
+            with contextlib.suppress(OSError):
+                os.killpg(program.process.pid, signal.SIGKILL)
+        status = -int(signal.SIGKILL)
+        for program in programs:
+            status = program.process.wait()
+        return status
+
+    def _remove(self, directory: str) -> None:
+        self._kill([pid for pid, program in self.programs.items() if program.directory == directory])
+        self.directories.discard(directory)
+        # What the programs had started is killed as well, but not waited for: it may finish a system call.
+        for _ in range(REMOVAL_ATTEMPTS):
+            shutil.rmtree(directory, ignore_errors=True)
+            if not os.path.exists(directory):  # noqa: PTH110 - pathlib takes as long to import as all the rest
+                return
+            time.sleep(REMOVAL_PAUSE_S)
+
+    def end_all(self) -> None:
+        """Kill every program, then remove the directories."""
+        self._kill(list(self.programs))
+        for directory in list(self.directories):
+            self._remove(directory)
+
+
+def main(descriptor: int, caller_pid: int) -> None:
+    """Serve the process `caller_pid` at the other end of the socket `descriptor`."""
+    # A handler, where SIG_IGN would be inherited by the programs and keep SIGTERM from them.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda _number, _frame: None)
+    caller = -1
+    with contextlib.suppress(AttributeError, OSError):  # kernels before 5.3, and systems other than Linux
+        caller = os.pidfd_open(caller_pid)
+    keeper = Keeper(socket.socket(fileno=descriptor))
+    try:
+        with contextlib.suppress(OSError):
+            keeper.serve(caller)
+    finally:
+        keeper.end_all()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

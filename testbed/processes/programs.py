@@ -1,0 +1,60 @@
+"""Runs a program to its end with its output in hand; it ends with this process, as all that `testbed.processes.kept`
+starts.
+
+Called by the tools and by what prepares brokers.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from typing import TYPE_CHECKING
+
+from testbed.errors import TestbedTimeoutError
+from testbed.kafka.launch import java_environment
+from testbed.processes.kept import start_program
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `argv` and return its exit status and its output, decoded as UTF-8.
+
+    Output goes through files, so its size is limited by the disk alone. Raises TestbedTimeoutError, with the end of
+    what it wrote to standard error, when it is not done after `timeout_s` seconds; it is killed then.
+    """
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
+        program = start_program(
+            argv,
+            environment=java_environment(),
+            stdin=given.fileno(),
+            stdout=out.fileno(),
+            stderr=err.fileno(),
+        )
+        try:
+            status = program.wait(timeout_s)
+        except TestbedTimeoutError as error:
+            raise TestbedTimeoutError(f"{error}: {content(err.fileno())[-2000:].strip()}") from error
+        finally:
+            program.kill()
+        return subprocess.CompletedProcess(list(argv), status, content(out.fileno()), content(err.fileno()))
+
+
+def content(descriptor: int) -> str:
+    """Return all that is in an open file, as text, wherever its position is."""
+    size = os.fstat(descriptor).st_size
+    return os.pread(descriptor, size, 0).decode(errors="replace")
+
+
+def tail(file: Path, lines: int = 40) -> str:
+    """Return the last `lines` lines of a log file, or a remark that there are none."""
+    try:
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    return "\n".join(text.splitlines()[-lines:]) or "(the log is empty)"

@@ -1,0 +1,413 @@
+"""Anomalies: each kind planted once, and quiet data that must give none."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.pipeline.analysis.anomalies import anomalies, duration
+from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from tests.pipeline.records import record, usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from pyspark.sql import Row, SparkSession
+
+DAY = date(2026, 9, 22)
+MIDNIGHT = int(datetime(2026, 9, 22, tzinfo=UTC).timestamp())
+HOUR = 3600
+RULES = Rules(window_s=HOUR, least_past=20)
+"""Windows of an hour: small data, and the same rules."""
+MIB = 1024 * 1024
+PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 17, 18, 22
+
+Records = list[dict[str, Any]]
+
+
+def at(hour: float, **members: Any) -> dict[str, Any]:
+    """A record so many hours after the midnight before `DAY`."""
+    return record(MIDNIGHT + round(hour * HOUR), **members)
+
+
+def steady(hours: Iterable[int] = range(-48, 24), **members: Any) -> Records:
+    """Each hour the same: 10,000 Produce requests of 20 MiB, 10 s of thread time, 10 connections, 2 producer ids."""
+    return [
+        each
+        for hour in hours
+        for each in (
+            at(hour, requests=10_000, request_bytes=20 * MIB, response_bytes=0, thread_ms=10_000.0, **members),
+            at(hour, requests=10, api_key=API_VERSIONS, request_bytes=0, response_bytes=0, **members),
+            at(hour, requests=2, api_key=INIT_PRODUCER_ID, request_bytes=0, response_bytes=0, **members),
+        )
+    ]
+
+
+def found(
+    spark: SparkSession,
+    records: Iterable[dict[str, Any]],
+    rules: Rules = RULES,
+    day: date = DAY,
+    until_hour: float = 24,
+) -> list[Row]:
+    windows = windows_of(usage(spark, records), rules.window_s).persist()
+    try:
+        frame = anomalies(windows, day, MIDNIGHT + round(until_hour * HOUR), rules)
+        assert frame.schema.names == schemas.ANOMALIES.names
+        return frame.orderBy("start", "kind", "user", "client_id").collect()
+    finally:
+        windows.unpersist()
+
+
+def hour_of(row: Row) -> float:
+    """Hours after midnight; the session's time zone is UTC, and Python's datetimes are this machine's."""
+    return (row.start.timestamp() - MIDNIGHT) / HOUR
+
+
+def one(rows: list[Row]) -> Row:
+    assert len(rows) == 1, [row.told for row in rows]
+    return rows[0]
+
+
+# --- windows ---
+
+
+def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkSession) -> None:
+    records = [
+        at(0, requests=3, errors=1, refused={"a": 1, "b": 1}, request_bytes=100, response_bytes=20, thread_ms=1.5),
+        at(0.9, requests=1, request_bytes=80, response_bytes=0, thread_ms=0.5, producer_ids=5),
+        at(0.5, api_key=API_VERSIONS, requests=4, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, api_key=SASL_HANDSHAKE, requests=3, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, api_key=INIT_PRODUCER_ID, requests=2, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, client_id="app-2", requests=7, request_bytes=0, response_bytes=0, thread_ms=0.0),
+        at(0.5, user=None, client_id=None, requests=99),
+        at(1.0, client_id=None, requests=1, request_bytes=0, response_bytes=0, thread_ms=0.0),
+    ]
+    rows = windows_of(usage(spark, records), HOUR).orderBy("start", "client_id").collect()
+    columns = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")
+    told = {((row.start - MIDNIGHT) // HOUR, row.client_id): tuple(row[name] for name in columns) for row in rows}
+    assert told == {
+        (0, None): (20, 2, 200, 2.0, 5, 11, 4),
+        (0, "app-1"): (13, 2, 200, 2.0, 5, 4, 4),
+        (0, "app-2"): (7, 0, 0, 0.0, 0, 7, 0),
+        (1, None): (1, 0, 0, 0.0, 0, 1, 0),
+        (1, ""): (1, 0, 0, 0.0, 0, 1, 0),
+    }
+
+
+# --- each kind, planted ---
+
+
+def nothing(hour: float, **members: Any) -> dict[str, Any]:
+    """A record that adds no bytes and no time."""
+    return at(hour, **{"request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
+
+
+def days_and_nights() -> Records:
+    """Two weeks, at night a quarter of the day's load; each hour is off by some 30 %, the small counts by chance."""
+    dice = random.Random(3)  # noqa: S311
+    records = []
+    for hour in range(-14 * 24, 24):
+        load = (4 if 8 <= hour % 24 < 20 else 1) * dice.lognormvariate(0, 0.3)
+        work = {"request_bytes": round(5 * MIB * load), "response_bytes": 0, "thread_ms": 2500.0 * load}
+        records += [
+            at(hour, requests=round(2500 * load), errors=dice.randint(0, 40), **work),
+            nothing(hour, requests=dice.randint(0, 100), api_key=API_VERSIONS),
+            nothing(hour, requests=dice.randint(0, 25), api_key=INIT_PRODUCER_ID),
+        ]
+    return records
+
+
+def burst(*hours: int, mib: int = 200) -> Records:
+    return [nothing(hour + 0.5, requests=1, request_bytes=mib * MIB) for hour in hours]
+
+
+STORIES: dict[str, Records] = {
+    # producer ids
+    "churn": [*steady(), nothing(7.5, requests=598, api_key=INIT_PRODUCER_ID)],
+    "new-pods": [*steady(), nothing(7.5, requests=400, api_key=INIT_PRODUCER_ID)],
+    "id-each": [nothing(3, requests=100, api_key=INIT_PRODUCER_ID), nothing(3, requests=120)],
+    "id-each-but-few": [nothing(3, requests=99, api_key=INIT_PRODUCER_ID), nothing(3, requests=120)],
+    "id-for-two": [nothing(3, requests=100, api_key=INIT_PRODUCER_ID), nothing(3, requests=201)],
+    "ids-counted": [nothing(3, requests=300, producer_ids=200)],
+    # failures
+    "errors": [*steady(), nothing(9.5, requests=0, errors=2000)],
+    "refusals": [*steady(), nothing(9.5, requests=0, refused={"producer_byte_rate": 1500, "request_percentage": 500})],
+    "some-errors": [*steady(), nothing(9.5, requests=0, errors=900)],
+    "half-fails": [nothing(3, requests=500, errors=250)],
+    "less-fails": [nothing(3, requests=500, errors=249)],
+    "emptier": [*steady(), nothing(9.5, requests=70_012)],
+    "more-alike": [*steady(), nothing(9.5, requests=25_000, request_bytes=19 * MIB)],
+    # connections
+    "reconnects": [*steady(), nothing(9.5, requests=990, api_key=SASL_HANDSHAKE)],
+    "connection-each": [nothing(3, requests=300, api_key=API_VERSIONS), nothing(3, requests=300)],
+    "connection-for-two": [nothing(3, requests=300, api_key=API_VERSIONS), nothing(3, requests=301)],
+    # changes
+    "more-bytes": [*steady(), nothing(9.5, requests=1, request_bytes=40 * MIB, response_bytes=20 * MIB)],
+    "some-more-bytes": [*steady(), *burst(9, mib=38)],
+    "more-time": [*steady(), nothing(9.5, requests=0, thread_ms=90_000.0)],
+    "more-of-both": [*steady(), nothing(9.5, requests=1, request_bytes=80 * MIB, thread_ms=90_000.0)],
+    "less-bytes": [
+        *steady(hour for hour in range(-48, 24) if hour != 9),
+        at(9.5, requests=10_012, request_bytes=4 * MIB, response_bytes=0, thread_ms=10_000.0),
+    ],
+    "stops": steady(range(-48, 9)),
+    "comes-and-goes": steady(range(-48, 9, 2)),
+    # what is known
+    "often": [*steady(), *burst(*range(-48, 12, 6))],
+    "seldom": [*steady(), *burst(-30, -20, -10, 6)],
+    "new-level": [*steady(), *burst(*range(9, 24))],
+    # quiet
+    "quiet": steady(),
+    "days-and-nights": days_and_nights(),
+    "newcomer": [nothing(hour, requests=10, request_bytes=(hour - 8) * 100 * MIB) for hour in range(9, 24)],
+    # clients with a name each
+    "jobs": [
+        *steady(),
+        *(nothing(9 + n / 700, client_id=f"job-{n}", requests=1, api_key=API_VERSIONS) for n in range(600)),
+    ],
+}
+"""What the user of that name has done; all of them are judged at once."""
+
+
+@pytest.fixture(scope="module")
+def told(spark: SparkSession) -> dict[str, list[Row]]:
+    records = [each | {"user": user} for user, story in STORIES.items() for each in story]
+    by_user: dict[str, list[Row]] = {user: [] for user in STORIES}
+    for row in found(spark, records):
+        by_user[row.user].append(row)
+    return by_user
+
+
+Told = dict[str, list["Row"]]
+
+
+def test_producer_ids_beyond_the_usual_are_churn(told: Told) -> None:
+    row = one(told["churn"])
+    assert (hour_of(row), row.kind, row.client_id) == (7, "producer-id-churn", "app-1")
+    assert (row.observed, row.usual, row.windows) == (600, 2, 1)
+    assert row.score == pytest.approx(math.log(601 / 3) / 0.1)
+    assert row.told == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
+    assert told["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
+
+
+def test_a_producer_for_each_record_is_churn_without_a_past(told: Told) -> None:
+    row = one(told["id-each"])
+    assert (row.kind, row.observed, row.usual, row.score) == ("producer-id-churn", 100, None, None)
+    assert row.told == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
+    assert told["id-each-but-few"] == []
+    assert told["id-for-two"] == []
+
+
+def test_new_ids_that_the_proxy_has_counted_are_churn(told: Told) -> None:
+    row = one(told["ids-counted"])
+    assert (row.kind, row.observed) == ("producer-id-churn", 200)
+
+
+@pytest.mark.parametrize("user", ["errors", "refusals"])
+def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
+    row = one(told[user])
+    assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
+    assert row.observed == pytest.approx(2000 / 10_012)
+    assert row.told == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
+    assert told["some-errors"] == [], "9 %"
+
+
+def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> None:
+    assert (
+        one(told["half-fails"]).told == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
+    )
+    assert told["less-fails"] == []
+
+
+def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
+    row = one(told["emptier"])
+    assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
+    assert row.told == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
+    assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
+
+
+def test_connections_beyond_the_usual_are_a_storm(told: Told) -> None:
+    row = one(told["reconnects"])
+    assert (hour_of(row), row.kind, row.observed, row.usual) == (9, "connection-storm", 990, 10)
+    assert row.told == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
+
+
+def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Told) -> None:
+    row = one(told["connection-each"])
+    assert row.told == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
+    assert told["connection-for-two"] == []
+
+
+def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
+    row = one(told["more-bytes"])
+    assert (row.kind, row.observed, row.usual) == ("sudden-change", 80 * MIB, 20 * MIB)
+    assert row.score == pytest.approx(math.log(4) / 0.1, abs=0.01)
+    assert row.told == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
+    assert told["some-more-bytes"] == [], "2.9 times"
+
+
+def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
+    row = one(told["more-time"])
+    assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
+    assert row.told == ("app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much")
+    assert "thread time" in one(told["more-of-both"]).told, "ten times is more than five times the bytes"
+
+
+def test_bytes_that_fall_are_a_sudden_change(told: Told) -> None:
+    row = one(told["less-bytes"])
+    assert (row.observed, row.usual) == (4 * MIB, 20 * MIB)
+    assert row.score == pytest.approx(math.log(1 / 5) / 0.1, abs=0.01)
+    assert row.told == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of it"
+
+
+def test_who_stops_while_others_go_on_is_a_sudden_change(told: Told) -> None:
+    row = one(told["stops"])
+    assert (hour_of(row), row.observed, row.windows) == (9, 0, 1)
+    assert row.told == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: nothing at all"
+    assert told["comes-and-goes"] == []
+
+
+def test_nobody_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
+    assert found(spark, steady(range(-48, 9)) + steady(range(12, 24))) == []
+
+
+def test_what_came_in_several_hours_before_is_known(told: Told) -> None:
+    """A burst every sixth hour has come nine times by then; of one that came three times it is told."""
+    assert told["often"] == []
+    assert hour_of(one(told["seldom"])) == 6
+
+
+def test_a_new_level_is_told_once_and_known_by_then(told: Told) -> None:
+    row = one(told["new-level"])
+    assert (hour_of(row), row.windows) == (9, RULES.known_hours)
+    assert row.told.endswith(": 11.0 times as much; for 300 minutes")
+
+
+@pytest.mark.parametrize("user", ["quiet", "days-and-nights", "newcomer"])
+def test_what_is_quiet_or_new_is_not_told(told: Told, user: str) -> None:
+    assert told[user] == []
+
+
+def test_clients_with_a_name_each_are_judged_as_their_user(told: Told) -> None:
+    """600 processes that come and go, one connection each: none has a past, and their user has."""
+    row = one(told["jobs"])
+    assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
+    assert row.told.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
+
+
+def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSession) -> None:
+    """Five hours of five connections in five minutes, and 100 in the window from 5:05 on."""
+    calm = [nothing(minute / 60, requests=5, api_key=API_VERSIONS) for minute in range(0, 360, 5)]
+    storm = [nothing((306 + minute) / 60, requests=50, api_key=API_VERSIONS) for minute in (0, 1)]
+    row = one(found(spark, calm + storm, Rules()))
+    assert (row.kind, row.observed, row.usual) == ("connection-storm", 105, 5)
+    assert hour_of(row) == pytest.approx(5 + 5 / 60)
+    assert row.told == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
+
+
+@pytest.mark.parametrize(("until_hour", "count"), [(9.9, 0), (10, 1)])
+def test_a_window_that_is_not_over_is_not_judged(spark: SparkSession, until_hour: float, count: int) -> None:
+    assert len(found(spark, [*steady(), *burst(9)], until_hour=until_hour)) == count
+
+
+@pytest.mark.exhaustive
+def test_other_days_are_not_judged(spark: SparkSession) -> None:
+    assert found(spark, [*steady(), *burst(9)], day=DAY - timedelta(days=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("stricter", "looser"),
+    [
+        ({"factor": 5.0}, {"factor": 4.9}),
+        pytest.param({"score": 16.2}, {"score": 16.0}, marks=pytest.mark.exhaustive),
+        pytest.param({"least_bytes": 100 * MIB + 1}, {"least_bytes": 100 * MIB}, marks=pytest.mark.exhaustive),
+        ({"least_past": 58}, {"least_past": 57}),
+    ],
+)
+def test_the_limits_are_options(spark: SparkSession, stricter: dict[str, Any], looser: dict[str, Any]) -> None:
+    """Five times the usual at the 58th window, in which 100 MiB are used: ln(5) / 0.1 is 16.1."""
+    records = [*steady(), *burst(9, mib=80)]
+    assert found(spark, records, dataclasses.replace(RULES, **stricter)) == []
+    assert len(found(spark, records, dataclasses.replace(RULES, **looser))) == 1
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(60, "1 minute"), (300, "5 minutes"), (3600, "1 hour"), (86_400, "24 hours"), (5400, "90 minutes")],
+)
+def test_durations(seconds: int, said: str) -> None:
+    assert duration(seconds) == said
+
+
+# --- the command ---
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(pipeline, ["anomalies", *arguments], catch_exceptions=False)
+    return result.exit_code, result.output
+
+
+def test_the_table_is_made_anew_for_the_days_that_are_judged(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path))
+    lake.append("usage", usage(spark, [*steady(), *burst(-10, 9, mib=80)]), "date", "hour")
+    given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
+    for _ in range(2):
+        status, said = run(*given)
+        assert status == 0, said
+        assert said.splitlines() == [
+            "2026-09-21 to 2026-09-22: 2 x sudden-change",
+            "2026-09-21 14:00 sudden-change: app-1 of alice: 100.0 MiB in 1 hour, usually 20.0 MiB: 5.0 times as much",
+            "2026-09-22 09:00 sudden-change: app-1 of alice: 100.0 MiB in 1 hour, usually 20.0 MiB: 5.0 times as much",
+        ]
+    table = lake.read("anomalies", schemas.ANOMALIES)
+    assert {(str(row.date), row.observed) for row in table.collect()} == {
+        ("2026-09-21", 100 * MIB), ("2026-09-22", 100 * MIB),
+    }  # fmt: skip
+    status, said = run(*given, "--from", "2026-09-22", "--to", "2026-09-22", "--factor", "6")
+    assert "2026-09-22 to 2026-09-22: nothing unusual" in said
+    assert [str(row.date) for row in lake.read("anomalies", schemas.ANOMALIES).collect()] == ["2026-09-21"]
+
+
+def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path: Path) -> None:
+    status, said = run("--lake", str(tmp_path))
+    assert status == 1
+    assert "there is no table 'usage'" in said
+    Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
+    assert run("--lake", str(tmp_path)) == (0, "there is no usage, so there is nothing to judge\n")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--window", "7"), "--window 7: expected minutes that divide a day of 1440"),
+        (("--from", "yesterday"), "'yesterday' does not match the format"),
+        (("--past", "0"), "Invalid value for '--past'"),
+    ],
+)
+def test_options_that_make_no_sense_are_told(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+    status, told = run("--lake", str(tmp_path), *given)
+    assert status == 2
+    assert said in told
+
+
+def test_days_in_the_wrong_order_are_told(spark: SparkSession, tmp_path: Path) -> None:
+    Lake(spark, str(tmp_path)).append("usage", usage(spark, [at(0)]), "date", "hour")
+    status, told = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
+    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in told) == (2, True)
+    status, told = run("--lake", str(tmp_path), "--from", "2031-09-23")
+    newest = (datetime.fromtimestamp(at(0)["second"], UTC)).date()
+    assert (status, told) == (
+        1,
+        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day there is usage of\n",
+    )

@@ -1,0 +1,426 @@
+"""Rollups and bills: sums worked out by hand, totals that are those of the usage, and the command on a small lake."""
+
+from __future__ import annotations
+
+import csv
+import datetime as dt
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.pipeline.analysis.prices import NO_TEAM, UNATTRIBUTED, PriceSheet, TeamTerms
+from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake, read_text
+from tests.pipeline.records import NOON, record, usage
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+    from pyspark.sql import DataFrame, Row, SparkSession
+
+GIB = 2**30
+DAY_S = 86_400
+ONE_O_CLOCK = dt.datetime(2026, 9, 21, 13)  # noqa: DTZ001 -- Spark hands out times of the session's zone, UTC
+MONDAY, TUESDAY = dt.date(2026, 9, 21), dt.date(2026, 9, 22)
+
+RECORDS = [
+    record(request_bytes=1000, response_bytes=50, thread_ms=0.5, broker_ms=2.0),
+    record(NOON + 3599, requests=3, errors=1, request_bytes=2000, response_bytes=150, thread_ms=1.5, broker_ms=2.0),
+    record(api_key=1, request_bytes=100, response_bytes=9000,
+           throttled={"request_percentage": 2, "consumer_byte_rate": 3},
+           throttle_ms={"request_percentage": 20, "consumer_byte_rate": 300}),
+    record(NOON + 1, api_key=78, request_bytes=100, response_bytes=700, refused={"controller_mutation_rate": 4}),
+    record(NOON + 3600, api_key=19, request_bytes=70, response_bytes=30, mutations=12),
+    record(NOON + DAY_S, request_bytes=11, response_bytes=1),
+    record(user="bob", client_id="app-2", api_key=22, request_bytes=40, response_bytes=40, producer_ids=5),
+    record(user=None, client_id=None, request_bytes=17, response_bytes=3),
+    record(NOON + 2, user=None, client_id=None, api_key=1, request_bytes=19, response_bytes=23),
+]  # fmt: skip
+BYTES = sum(each["request_bytes"] + each["response_bytes"] for each in RECORDS)
+
+
+def teams(spark: SparkSession, *rows: tuple[str | None, str | None, str]) -> DataFrame:
+    return spark.createDataFrame(list(rows), schemas.TEAMS)
+
+
+def rows_of(frame: DataFrame, *columns: str) -> list[tuple[Any, ...]]:
+    return sorted((tuple(row) for row in frame.select(*columns).collect()), key=repr)
+
+
+@pytest.fixture(scope="module")
+def hours(spark: SparkSession) -> DataFrame:
+    return by_hour(usage(spark, RECORDS), teams(spark, ("alice", None, "payments"))).cache()
+
+
+# --- rollups ----------------------------------------------------------------------------------------------------------
+
+
+def test_an_hour_of_a_sender_is_the_sum_of_its_records(hours: DataFrame) -> None:
+    assert hours.schema.names == schemas.ROLLUP_HOUR.names
+    (row,) = hours.where("user = 'alice' and hour = timestamp'2026-09-21 13:00:00'").collect()
+    assert row.asDict() == {
+        "date": MONDAY,
+        "hour": ONE_O_CLOCK,
+        "user": "alice",
+        "client_id": "app-1",
+        "team": "payments",
+        "requests": 6,
+        "errors": 1,
+        "produced_bytes": 3000,
+        "fetched_bytes": 9700,
+        "request_bytes": 3200,
+        "response_bytes": 9900,
+        "thread_ms": pytest.approx(2.2),
+        "broker_ms": pytest.approx(6.0),
+        "mutations": 0,
+        "producer_ids": 0,
+        "throttled": 5,
+        "throttle_ms": 320,
+        "refused": 4,
+    }
+
+
+def test_hours_begin_where_they_begin(hours: DataFrame) -> None:
+    of_alice = hours.where("user = 'alice'")
+    assert rows_of(of_alice, "date", "hour") == [
+        (MONDAY, ONE_O_CLOCK),
+        (MONDAY, ONE_O_CLOCK + dt.timedelta(hours=1)),
+        (TUESDAY, ONE_O_CLOCK + dt.timedelta(days=1)),
+    ]
+
+
+def test_usage_without_a_sender_is_a_row_of_its_own(hours: DataFrame) -> None:
+    assert rows_of(hours.where("user is null"), "client_id", "team", "produced_bytes", "fetched_bytes") == [
+        (None, None, 17, 23)
+    ]
+
+
+def test_days_are_sums_of_hours(hours: DataFrame) -> None:
+    days = by_day(hours)
+    assert days.schema.names == schemas.ROLLUP_DAY.names
+    assert rows_of(days, "date", "user", "requests", "mutations", "producer_ids", "request_bytes") == [
+        (MONDAY, "alice", 7, 12, 0, 3270),
+        (MONDAY, "bob", 1, 0, 5, 40),
+        (MONDAY, None, 2, 0, 0, 36),
+        (TUESDAY, "alice", 1, 0, 0, 11),
+    ]
+
+
+def test_all_totals_are_those_of_the_usage_to_the_byte(hours: DataFrame) -> None:
+    for frame in (hours, by_day(hours)):
+        (row,) = frame.selectExpr("sum(request_bytes + response_bytes)", "sum(requests)").collect()
+        assert tuple(row) == (BYTES, sum(each["requests"] for each in RECORDS))
+
+
+def test_records_of_an_older_pipeline_have_no_maps(spark: SparkSession) -> None:
+    old = record(throttled=None, throttle_ms=None, refused=None, mutations=None)
+    (row,) = by_hour(usage(spark, [old]), teams(spark)).collect()
+    assert (row.throttled, row.throttle_ms, row.refused, row.mutations) == (0, 0, 0, 0)
+
+
+# --- teams ------------------------------------------------------------------------------------------------------------
+
+
+def test_both_names_win_over_the_user_and_the_user_over_the_client_id(spark: SparkSession) -> None:
+    senders = [("alice", "app-1"), ("alice", "app-2"), ("bob", "app-1"), ("bob", "app-3"), ("bob", None)]
+    found = by_hour(
+        usage(spark, [record(user=user, client_id=client_id) for user, client_id in senders]),
+        teams(
+            spark, ("alice", "app-1", "both"), ("alice", None, "user"), (None, "app-1", "client"), ("bob", "x", "no")
+        ),
+    )
+    assert rows_of(found, "user", "client_id", "team") == [
+        ("alice", "app-1", "both"),
+        ("alice", "app-2", "user"),
+        ("bob", "app-1", "client"),
+        ("bob", "app-3", None),
+        ("bob", None, None),
+    ]
+
+
+def test_a_teams_file(spark: SparkSession) -> None:
+    text = '\ufeffuser,client_id,team\r\nalice,,payments\r\n,"a, b",search\n\nbob,app-1, search \nbob,app-1,search\n'
+    rows = read_teams(text, "teams.csv")
+    assert rows == [("alice", None, "payments"), (None, "a, b", "search"), ("bob", "app-1", "search")]
+    assert teams(spark, *rows).count() == 3
+
+
+def test_a_teams_file_that_is_none_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
+        read_text(spark, str(tmp_path / "nowhere.csv"))
+    with pytest.raises(InputError, match=r" is a folder; expected a file"):
+        read_text(spark, str(tmp_path))
+    (tmp_path / "teams.csv").write_bytes("user,client_id,team\nBjörn,,x\n".encode("latin-1"))
+    with pytest.raises(InputError, match=r"teams\.csv is not UTF-8"):
+        read_text(spark, str(tmp_path / "teams.csv"))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "teams.csv:1: expected the columns user,client_id,team; got nothing"),
+        ("user,team\nalice,payments\n", "teams.csv:1: expected the columns user,client_id,team; got user,team"),
+        ("user,client_id,team\nalice,payments\n", "teams.csv:2: 2 columns; expected 3: user,client_id,team"),
+        ("user,client_id,team\nalice,,\n", "teams.csv:2: no team"),
+        (
+            "user,client_id,team\n,,payments\n",
+            "teams.csv:2: team payments of nobody; expected a user, a client_id or both",
+        ),
+        ("user,client_id,team\na,,x\na,,y\n", "teams.csv:3: team y, but line 2 says x of the same sender"),
+        ("user,client_id,team\na,,(none)\n", "teams.csv:2: team (none): bills use this name"),
+        ('user,client_id,team\n"a"b,,x\n', "teams.csv:2: not CSV: "),
+    ],
+)
+def test_a_wrong_teams_file_is_told_with_its_line(text: str, told: str) -> None:
+    with pytest.raises(InputError) as error:
+        read_teams(text, "teams.csv")
+    assert told in str(error.value)
+
+
+def test_of_many_wrong_lines_the_first_are_told() -> None:
+    with pytest.raises(InputError) as error:
+        read_teams("user,client_id,team\n" + "a,,\n" * 25, "teams.csv")
+    lines = str(error.value).splitlines()
+    assert len(lines) == 21
+    assert lines[-1] == "teams.csv: and 5 more"
+
+
+# --- bills ------------------------------------------------------------------------------------------------------------
+
+SHEET = PriceSheet(
+    currency="EUR",
+    per_gib_produced=Decimal("0.10"),
+    per_million_requests=Decimal(2),
+    minimum=Decimal(1),
+    teams={
+        "payments": TeamTerms(discount_percent=Decimal(10), per_gib_produced=Decimal("0.05")),
+        "search": TeamTerms(per_thread_hour=Decimal("1.20")),
+    },
+)
+
+
+@pytest.fixture(scope="module")
+def days(spark: SparkSession) -> DataFrame:
+    big = [
+        record(request_bytes=100 * GIB, requests=1_500_000, thread_ms=3_600_000.0),
+        record(NOON + DAY_S, request_bytes=GIB, requests=0, thread_ms=0.0),
+        record(user="bob", request_bytes=GIB // 2, requests=0, thread_ms=1_800_000.0),
+        record(user="eve", request_bytes=10, requests=250_000),
+        record(user=None, client_id=None, request_bytes=5 * GIB, requests=1),
+    ]
+    known = teams(spark, ("alice", None, "payments"), ("bob", None, "search"))
+    return by_day(by_hour(usage(spark, big), known)).cache()
+
+
+@pytest.fixture(scope="module")
+def by_period(days: DataFrame) -> dict[Period, list[Row]]:
+    return {period: bill(days, SHEET, period).orderBy("line").collect() for period in Period}
+
+
+def lines_of(lines: list[Row], team: str, date: dt.date) -> dict[str, Decimal]:
+    return {row["item"]: row.amount for row in lines if (row.team, row.date) == (team, date)}
+
+
+def test_a_bill_has_the_columns_of_its_table(days: DataFrame) -> None:
+    assert [(each.name, each.dataType) for each in bill(days, SHEET, Period.DAY).schema] == [
+        (each.name, each.dataType) for each in schemas.CHARGEBACK
+    ]
+
+
+def test_a_bill_by_day(by_period: dict[Period, list[Row]]) -> None:
+    lines = by_period[Period.DAY]
+    # 100 GiB x 0.05 = 5, 1.5 million requests x 2 = 3; an hour of a thread that only search pays for; 10 % off 8
+    assert lines_of(lines, "payments", MONDAY) == {
+        "produced": 5, "requests": 3, "thread time": 0, "discount": Decimal("-0.8"), "total": Decimal("7.2"),
+    }  # fmt: skip
+    # 1 GiB x 0.05, 10 % off is 0.005, half up 0.01; raised to 1
+    assert lines_of(lines, "payments", TUESDAY) == {
+        "produced": Decimal("0.05"), "requests": 0, "thread time": 0, "discount": Decimal("-0.01"),
+        "minimum": Decimal("0.96"), "total": 1,
+    }  # fmt: skip
+    # half a GiB x 0.10, half an hour x 1.20
+    assert lines_of(lines, "search", MONDAY) == {
+        "produced": Decimal("0.05"), "requests": 0, "thread time": Decimal("0.6"), "minimum": Decimal("0.35"),
+        "total": 1,
+    }  # fmt: skip
+    # nobody is there to pay a minimum
+    assert lines_of(lines, NO_TEAM, MONDAY) == {
+        "produced": 0, "requests": Decimal("0.5"), "thread time": 0, "total": Decimal("0.5"),
+    }  # fmt: skip
+    assert lines_of(lines, UNATTRIBUTED, MONDAY) == {
+        "produced": Decimal("0.5"), "requests": 0, "thread time": 0, "total": Decimal("0.5"),
+    }  # fmt: skip
+
+
+def test_a_line_says_what_it_is_of(by_period: dict[Period, list[Row]]) -> None:
+    (row,) = [row for row in by_period[Period.DAY] if (row.team, row["item"]) == ("search", "produced")]
+    assert row.asDict() == {
+        "period": "day", "date": MONDAY, "team": "search", "line": 1, "item": "produced", "used": GIB // 2,
+        "unit": "bytes", "quantity": Decimal("0.5"), "per": "GiB", "price": Decimal("0.1"), "amount": Decimal("0.05"),
+        "currency": "EUR",
+    }  # fmt: skip
+
+
+def test_a_bill_by_month_is_one_for_both_days(by_period: dict[Period, list[Row]]) -> None:
+    lines = by_period[Period.MONTH]
+    assert {(row.period, row.date) for row in lines} == {("month", dt.date(2026, 9, 1))}
+    # 101 GiB x 0.05 = 5.05 and 3, less 10 % (0.805, half up 0.81)
+    assert lines_of(lines, "payments", dt.date(2026, 9, 1)) == {
+        "produced": Decimal("5.05"), "requests": 3, "thread time": 0, "discount": Decimal("-0.81"),
+        "total": Decimal("7.24"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("period", Period)
+def test_a_bill_has_all_of_the_usage_and_its_totals_are_its_lines(
+    by_period: dict[Period, list[Row]], period: Period
+) -> None:
+    lines = by_period[period]
+    assert sum(row.used for row in lines if row["item"] == "produced") == 106 * GIB + GIB // 2 + 10
+    assert sum(row.used for row in lines if row["item"] == "requests") == 1_750_001
+    totals = sum(row.amount for row in lines if row["item"] == "total")
+    assert totals == sum(row.amount for row in lines if row["item"] != "total") != 0
+
+
+def test_the_largest_usage_is_billed_exactly(spark: SparkSession) -> None:
+    sheet = PriceSheet(currency="EUR", decimals=6, per_gib_produced=Decimal("0.000001"))
+    most = 2**62
+    (row,) = (
+        bill(by_day(by_hour(usage(spark, [record(request_bytes=most)]), teams(spark))), sheet, Period.DAY)
+        .where("item = 'produced'")
+        .collect()
+    )
+    assert (row.used, row.quantity, row.amount) == (most, 2**32, Decimal("4294.967296"))
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def run(lake: Path, *arguments: str) -> Result:
+    return CliRunner().invoke(pipeline, ["rollup", "--lake", str(lake), *arguments])
+
+
+@pytest.fixture
+def lake(spark: SparkSession, tmp_path: Path) -> Lake:
+    tables = Lake(spark, str(tmp_path / "lake"))
+    tables.append("usage", usage(spark, RECORDS).coalesce(1), "date", "hour")
+    return tables
+
+
+def bytes_by_date(lake: Lake) -> dict[dt.date, int]:
+    days = lake.read("rollup_day", schemas.ROLLUP_DAY).selectExpr("date", "request_bytes + response_bytes as size")
+    return {row.date: row["sum(size)"] for row in days.groupBy("date").sum("size").collect()}
+
+
+def test_the_command_rolls_up_and_says_what(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "teams.csv").write_text("user,client_id,team\nalice,,payments\n", encoding="utf-8")
+    result = run(tmp_path / "lake", "--teams", str(tmp_path / "teams.csv"))
+    assert result.exit_code == 0, result.output
+    assert (
+        f"2 days, the last hour is 2026-09-22 13:00 UTC; 2 senders, 11 requests, {BYTES:,} bytes, of which 62 do not"
+        " tell their sender and 80 are of senders without a team" in result.output
+    )
+    assert sum(bytes_by_date(lake).values()) == BYTES
+    assert lake.read("rollup_hour", schemas.ROLLUP_HOUR).where("team = 'payments'").count() == 3
+
+
+def test_a_run_that_is_repeated_changes_nothing_and_other_days_stay(spark: SparkSession, lake: Lake) -> None:
+    assert run(lake.root).exit_code == 0
+    first = bytes_by_date(lake)
+    lake.append("usage", usage(spark, [record(NOON + DAY_S, request_bytes=5, response_bytes=0)]), "date", "hour")
+    lake.append("usage", usage(spark, [record(NOON, request_bytes=7, response_bytes=0)]), "date", "hour")
+    for _ in range(2):
+        assert run(lake.root, "--from", "2026-09-22", "--to", "2026-09-22").exit_code == 0
+        assert bytes_by_date(lake) == {MONDAY: first[MONDAY], TUESDAY: first[TUESDAY] + 5}
+
+
+def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(
+        'currency = "EUR"\nper_million_requests = 1_000_000\n[teams.nobody]\nminimum = 5\n', encoding="utf-8"
+    )
+    output = tmp_path / "bill.csv"
+    # A day is asked for; its month is billed.
+    arguments = ("--prices", str(tmp_path / "prices.toml"), "--output", str(output))
+    assert run(lake.root).exit_code == 0
+    result = run(lake.root, "--from", "2026-09-22", *arguments)
+    assert result.exit_code == 0, result.output
+    with output.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0] == {
+        "period": "month", "date": "2026-09-01", "team": NO_TEAM, "line": "1", "item": "requests", "used": "9",
+        "unit": "requests", "quantity": "0.000009", "per": "million requests", "price": "1000000", "amount": "9.00",
+        "currency": "EUR",
+    }  # fmt: skip
+    assert [(row["team"], row["item"], row["amount"]) for row in rows] == [
+        (NO_TEAM, "requests", "9.00"), (NO_TEAM, "total", "9.00"),
+        (UNATTRIBUTED, "requests", "2.00"), (UNATTRIBUTED, "total", "2.00"),
+    ]  # fmt: skip
+    assert "2 bills, 11.00 EUR in all" in result.output
+    assert f"2026-09  {NO_TEAM}  9.00 EUR" in result.output
+    assert "terms for team nobody, of which there is no usage" in result.output
+
+
+@pytest.mark.exhaustive
+def test_bills_by_day_and_by_month_stand_beside_each_other(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_million_requests = 1_000_000\n', encoding="utf-8")
+    for per in ("day", "month", "day"):
+        assert run(lake.root, "--prices", str(tmp_path / "prices.toml"), "--per", per).exit_code == 0
+    totals = lake.read("chargeback", schemas.CHARGEBACK).where("item = 'total'")
+    assert rows_of(totals.groupBy("period").sum("amount"), "period", "sum(amount)") == [("day", 11), ("month", 11)]
+
+
+@pytest.mark.exhaustive
+def test_days_whose_usage_is_gone_can_still_be_billed(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_million_requests = 1_000_000\n', encoding="utf-8")
+    assert run(lake.root).exit_code == 0
+    lake.append("usage", usage(spark, []), "date", "hour")
+    later = Lake(spark, lake.root)
+    later.replace("usage", usage(spark, []).drop("date", "hour"))
+    result = run(lake.root, "--prices", str(tmp_path / "prices.toml"))
+    assert result.exit_code == 0, result.output
+    assert f"there is no usage in {lake.root}: nothing was rolled up" in result.output
+    assert "2 bills, 11.00 EUR in all" in result.output
+
+
+@pytest.mark.exhaustive
+def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None:
+    Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
+    result = run(tmp_path, "--from", "2026-09-01", "--to", "2026-09-30", "--prices", str(tmp_path / "prices.toml"))
+    assert result.exit_code == 0, result.output
+    assert f"no usage in {tmp_path} from 2026-09-01 to 2026-09-30: nothing was rolled up" in result.output
+    assert f"no rolled up days in {tmp_path} from 2026-09-01 to 2026-09-30: there is nothing to bill" in result.output
+    assert not (tmp_path / "rollup_day").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        ((), 1, "there is no table 'usage' in"),
+        (("--teams", "nowhere.csv"), 1, "nowhere.csv does not exist"),
+        (("--prices", "nowhere.toml"), 1, "nowhere.toml: cannot be read: no such file or directory"),
+        (("--output", "bill.csv"), 2, "--output is where the bill goes, and without --prices there is none"),
+        (("--from", "2026-09-02", "--to", "2026-09-01"), 2, "--from 2026-09-02 is after --to 2026-09-01"),
+        (("--from", "yesterday"), 2, "'yesterday' does not match the format"),
+    ],
+)
+def test_what_cannot_be_done_is_told(
+    spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, told: str
+) -> None:
+    result = run(tmp_path / "lake", *arguments)
+    assert (result.exit_code, told in result.output) == (code, True), result.output
+
+
+@pytest.mark.exhaustive
+def test_a_bill_that_cannot_be_written_is_told(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
+    (tmp_path / "bill.csv.draft").mkdir()
+    result = run(lake.root, "--prices", str(tmp_path / "prices.toml"), "--output", str(tmp_path / "bill.csv"))
+    assert result.exit_code == 1
+    assert f"cannot write {tmp_path}/bill.csv: is a directory" in result.output

@@ -1,0 +1,95 @@
+"""The pages' examples of rollup and recommend: what they read is taken, and what they show is what comes out."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from headrace.config.loading import load_quotas
+from headrace.pipeline.analysis.prices import ITEMS, read_prices
+from headrace.pipeline.analysis.recommend import DEFAULT_LEAST, Rules
+from headrace.pipeline.analysis.rollup import read_teams
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.entities import QuotaKey
+from tests.pipeline.records import NOON, record, usage
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PAGE = (Path(__file__).parents[3] / "docs" / "pipeline-rollup-recommend.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+
+
+def columns(first: str) -> set[str]:
+    """Those that the table beginning with ``first`` names."""
+    rows = PAGE[PAGE.index(f"| {first}") :].split("\n\n")[0].splitlines()
+    return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
+
+
+@pytest.mark.parametrize(
+    "line", [line for block in blocks("sh")[:2] for line in block.replace("\\\n", "").splitlines()]
+)
+def test_the_commands_have_options_that_there_are(line: str) -> None:
+    _, _, job, *options = shlex.split(line)
+    command = pipeline.get_command(click.Context(pipeline), job)
+    assert command is not None
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {each for each in options if each.startswith("--")} <= known
+
+
+def test_the_tables_columns_are_all_there() -> None:
+    assert columns("`date`, `hour`") == set(schemas.ROLLUP_HOUR.names)
+    assert columns("`user`, `client_id` | the entity") == set(schemas.RECOMMENDATIONS.names)
+
+
+def test_the_teams_file_is_taken() -> None:
+    assert len(read_teams(blocks("csv")[0], "teams.csv")) == 3
+
+
+def test_the_price_sheet_is_taken_and_has_all_prices(tmp_path: Path) -> None:
+    (tmp_path / "prices.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    sheet = read_prices(str(tmp_path / "prices.toml"))
+    assert set(sheet.prices()) == {item.key for item in ITEMS}
+    assert set(sheet.teams) == {"payments", "search"}
+
+
+def test_the_bill_is_what_comes_out(spark: SparkSession, tmp_path: Path) -> None:
+    used = record(user="eve", request_bytes=2**29)
+    Lake(spark, str(tmp_path)).append("usage", usage(spark, [used]), "date", "hour")
+    (tmp_path / "prices.toml").write_text(blocks("toml")[0], encoding="utf-8")
+    arguments = ["--prices", str(tmp_path / "prices.toml"), "--output", str(tmp_path / "bill.csv")]
+    result = CliRunner().invoke(pipeline, ["rollup", "--lake", str(tmp_path), *arguments])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "bill.csv").read_text(encoding="utf-8").startswith(blocks("csv")[1])
+
+
+def test_the_quotas_are_what_comes_out(spark: SparkSession, tmp_path: Path) -> None:
+    used = [record(NOON + second, request_bytes=1_100_000, thread_ms=0.0) for second in range(100)]
+    Lake(spark, str(tmp_path)).append("usage", usage(spark, used), "date", "hour")
+    toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
+    arguments = ["--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "headrace.example.com:9192"]
+    result = CliRunner().invoke(pipeline, ["recommend", "--lake", str(tmp_path), "--no-default", *arguments])
+    assert result.exit_code == 0, result.output
+    assert blocks("toml")[1] in toml.read_text(encoding="utf-8")
+    assert blocks("sh")[2] in commands.read_text(encoding="utf-8")
+    assert len(load_quotas(toml)[0]) == 1
+
+
+def test_the_numbers_are_those_of_the_code() -> None:
+    rules, words = Rules(), " ".join(PAGE.split())
+    assert f"times `--headroom` ({rules.headroom:g})" in words
+    assert f"times `--throttled-headroom` ({rules.throttled_headroom:g})" in words
+    assert f"less than `--least-seconds` ({rules.least_seconds})" in words
+    assert f"`--least`): {DEFAULT_LEAST[QuotaKey.PRODUCER_BYTE_RATE]:,} bytes a second" in words
+    assert f"; {DEFAULT_LEAST[QuotaKey.PRODUCER_IDS_RATE]} producer ids." in words

@@ -1,0 +1,408 @@
+"""What-if: the same answers as ``headrace replay``, and what waiting makes of it."""
+
+from __future__ import annotations
+
+import random
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.pipeline.analysis.events import events_of
+from headrace.pipeline.analysis.quota_files import read_quotas
+from headrace.pipeline.analysis.traces import read_trace
+from headrace.pipeline.analysis.waiting import QUEUED, WaitingSenders
+from headrace.pipeline.analysis.what_if import decide, fixed_quotas, what_if
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.records.replay import Change, Op, Replay, Usage
+from tests.pipeline.records import NOON, record, usage
+from tests.proxy.replay.replay_traces import alter, answers, text, use, window
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import DataFrame, SparkSession
+
+RATES = (("at", 999), ("above", 1010))
+WINDOWS = dict.fromkeys(QuotaKey, Window())
+
+
+def lines_of(spark: SparkSession, *entries: dict[str, Any] | str) -> DataFrame:
+    lines = text(*entries).splitlines()
+    return spark.createDataFrame(list(enumerate(lines, 1)), "order long, value string")
+
+
+def change(user: str, **values: float) -> Change:
+    entity = QuotaEntity(user=DEFAULT if user == "<default>" else user)
+    return Change(t_ms=0, entity=entity, values={QuotaKey(key): value for key, value in values.items()}, removed=())
+
+
+# --- traces ---
+
+
+def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
+    """All operations, entities that share and change buckets, idle hours, quotas that come and go."""
+    chance = random.Random(seed)  # noqa: S311 -- no secrets
+    entries = [window(producer_id_window={"samples": 11, "seconds": 60})]
+    now_ms = 1_000_000
+    users, client_ids = ["alice", "bob", "carol", ""], ["a", "b", None]
+    entities = [
+        {"user": "alice"},
+        {"user": None},
+        {"user": "bob", "client-id": "a"},
+        {"client-id": "b"},
+        {"user": None, "client-id": None},
+    ]
+    for _ in range(length):
+        now_ms += chance.choice([0, 1, 40, 300, 1500, 1500, 20_000]) if chance.random() < 0.99 else 4_000_000
+        user, client_id = chance.choice(users), chance.choice(client_ids)
+        if chance.random() < 0.03:
+            entity = chance.choice(entities)
+            keys = ["producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate"]
+            keys += ["producer_ids_rate"] if "client-id" not in entity else []
+            key = chance.choice(keys)
+            if chance.random() < 0.3:
+                entries.append(alter(now_ms, entity, remove=[key]))
+            else:
+                entries.append(alter(now_ms, entity, **{key: chance.choice([1, 5, 20, 1000])}))
+            continue
+        op = chance.choice(["produce", "fetch", "request", "controller_mutation", "producer_id", "new_producer_ids"])
+        if op == "producer_id":
+            amount: Any = chance.choice([-1, 2**62 + chance.randrange(40), chance.randrange(40)])
+        else:
+            amount = chance.randrange(30) if op != "request" else round(chance.random() * 400, 3)
+        others = {"strict": chance.random() < 0.5} if op == "controller_mutation" else {}
+        entries.append(use(now_ms, op, amount, user=user, client_id=client_id, **others))
+    return entries
+
+
+@pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
+def test_event_for_event_the_same_as_replay(spark: SparkSession, seed: int) -> None:
+    trace = random_trace(seed)
+    expected = [(each["throttle_time_ms"], each["accepted"]) for each in answers(*trace)]
+    assert sum(throttle_ms > 0 for throttle_ms, _ in expected) > 100
+    assert not all(accepted for _, accepted in expected)
+    events, quotas = read_trace(lines_of(spark, *trace))
+    decided = decide(events.repartition(3), quotas).orderBy("order").collect()
+    assert [(row.throttle_time_ms, row.accepted) for row in decided] == expected
+
+
+def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
+    events, quotas = read_trace(lines_of(spark, window(), use(5, "produce", 10**9)))
+    assert [tuple(row) for row in decide(events, quotas).collect()] == [(2, 0, True, None)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([], "line 1: nothing, the trace is empty"),
+        ([use(1, "produce", 1)], 'line 1: no "window"'),
+        ([window(), use(1, "produce", 1), "{"], "line 3: not JSON"),
+        (
+            [window(), use(5, "produce", 1), use(5, "produce", 1), use(4, "produce", 1), "{"],
+            "line 4: t is 4, after a line with 5; expected times that do not go back",
+        ),
+    ],
+)
+def test_a_bad_trace_is_told_by_its_line(spark: SparkSession, lines: list[Any], said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read_trace(lines_of(spark, *lines))
+    assert str(caught.value).startswith(said)
+
+
+@pytest.mark.parametrize(
+    "partitions", [2, pytest.param(1, marks=pytest.mark.exhaustive), pytest.param(3, marks=pytest.mark.exhaustive)]
+)
+def test_times_that_go_back_are_found_wherever_the_trace_is_cut(spark: SparkSession, partitions: int) -> None:
+    trace = [window(), *(use(t_ms, "produce", 1) for t_ms in (10, 20, 30, 29, 40, 50))]
+    lines = list(enumerate(text(*trace).splitlines(), 1))
+    cut = spark.createDataFrame(spark.sparkContext.parallelize(lines, partitions), "order long, value string")
+    with pytest.raises(InputError) as caught:
+        read_trace(cut)
+    assert str(caught.value).startswith("line 5: t is 29, after a line with 30; ")
+
+
+# --- usage ---
+
+
+def test_usage_is_charged_by_second_sender_and_kind(spark: SparkSession) -> None:
+    records = [
+        record(NOON, api_key=0, request_bytes=700, thread_ms=1.0),
+        record(NOON, api_key=0, request_bytes=300, topic="t", requests=0, thread_ms=0.0),
+        record(NOON, api_key=1, request_bytes=90, response_bytes=4000, thread_ms=0.5),
+        record(NOON, api_key=19, mutations=3, thread_ms=0.0),
+        record(NOON, api_key=0, user=None, client_id=None, request_bytes=10**9),
+    ]
+    events = events_of(usage(spark, records)).orderBy("order").collect()
+    assert [(row.t_ms, row.user, row.client_id, row.op, row.amount, row.strict) for row in events] == [
+        (NOON * 1000 + 999, "alice", "app-1", "produce", 1000.0, False),
+        (NOON * 1000 + 999, "alice", "app-1", "fetch", 4000.0, False),
+        (NOON * 1000 + 999, "alice", "app-1", "request", 1.5, False),
+        (NOON * 1000 + 999, "alice", "app-1", "controller_mutation", 3.0, True),
+    ]
+
+
+def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSession) -> None:
+    records = [
+        record(NOON + second, user=user, request_bytes=rate, thread_ms=0.0)
+        for second in range(60)
+        for user, rate in (("over", 2000), ("under", 900))
+    ]
+    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
+    rows = what_if(events_of(usage(spark, records)), quotas).orderBy("user").collect()
+    over, under = rows
+    assert (over.user, over.events, over.amount, over.quota, over.entity) == (
+        "over",
+        60,
+        120_000.0,
+        1000.0,
+        "user=<default>",
+    )
+    assert (under.user, under.throttled, under.waits, under.shifted_amount) == ("under", 0, 0, 0.0)
+    assert over.throttled > 40
+    # 120,000 bytes, 11,000 of them in the first window, at 1,000 a second: the last come after 109 s, not 60
+    assert 45_000 <= over.longest_shift_ms <= 50_000
+    assert 100_000 <= over.waited_ms <= 130_000
+
+
+def test_as_recorded_it_is_what_replay_says(spark: SparkSession) -> None:
+    chance = random.Random(7)  # noqa: S311
+    records = [
+        record(NOON + second, user=user, request_bytes=chance.randrange(3000), thread_ms=chance.random() * 30)
+        for second in range(120)
+        for user in ("alice", "bob")
+    ]
+    changes = [
+        change("alice", producer_byte_rate=1500, request_percentage=1),
+        change("<default>", producer_byte_rate=500),
+    ]
+    rows = what_if(events_of(usage(spark, records)), fixed_quotas(changes, WINDOWS)).collect()
+    found = {(row.key, row.user): (row.throttled, row.throttle_ms, row.longest_throttle_ms) for row in rows}
+    trace = [window(), alter(0, {"user": "alice"}, producer_byte_rate=1500, request_percentage=1)]
+    trace.append(alter(0, {"user": None}, producer_byte_rate=500))
+    uses = []
+    for each in records:
+        sender = {"user": each["user"], "client_id": "app-1"}
+        for op, amount in (("produce", float(each["request_bytes"])), ("request", each["thread_ms"])):
+            begins = each["second"] * 1000  # and with it a rate's sample
+            uses += [use(begins, op, 0, **sender), use(begins + 999, op, amount, **sender)]
+    trace += sorted(uses, key=itemgetter("t"))
+    expected: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for each in answers(*trace):
+        key = {"produce": "producer_byte_rate", "request": "request_percentage"}[each["op"]], each["user"]
+        throttled, total, longest = expected.get(key, (0, 0, 0))
+        throttle_ms = each["throttle_time_ms"] if each["t"] % 1000 else 0
+        expected[key] = throttled + (throttle_ms > 0), total + throttle_ms, max(longest, throttle_ms)
+    del expected["request_percentage", "bob"]  # no such quota holds him
+    assert found == expected
+    assert found["producer_byte_rate", "bob"][0] > 50
+
+
+def test_what_is_fetched_beyond_the_quota_comes_later_as_what_is_produced_does(spark: SparkSession) -> None:
+    """The proxy forwards a throttled Fetch, so its bytes stay recorded."""
+    records = [
+        record(NOON + second, user=user, api_key=api_key, thread_ms=0.0, **{field: 2000})
+        for second in range(60)
+        for user, api_key, field in (("producer", 0, "request_bytes"), ("consumer", 1, "response_bytes"))
+    ]
+    records = [each | {"request_bytes": 0} if each["user"] == "consumer" else each for each in records]
+    quota = change("<default>", producer_byte_rate=1000, consumer_byte_rate=1000)
+    consumer, producer = (
+        what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).orderBy("key").collect()
+    )
+    assert (consumer.key, producer.key) == ("consumer_byte_rate", "producer_byte_rate")
+    columns = ("throttled", "throttle_ms", "waits", "waited_ms", "shifted_amount", "longest_shift_ms")
+    assert [consumer[name] for name in columns] == [producer[name] for name in columns]
+    assert consumer.longest_shift_ms > 45_000
+
+
+def test_what_is_used_steadily_at_the_quota_is_not_throttled(spark: SparkSession) -> None:
+    """Eleven seconds' usage is held against eleven seconds, not ten."""
+    records = [record(NOON + second, request_bytes=rate, user=user) for second in range(60) for user, rate in RATES]
+    quotas = fixed_quotas([change("<default>", producer_byte_rate=1000)], WINDOWS)
+    rows = what_if(events_of(usage(spark, records)), quotas).collect()
+    assert {row.user: row.throttled > 0 for row in rows} == {"at": False, "above": True}
+
+
+def test_no_usage_is_no_answer(spark: SparkSession) -> None:
+    assert (
+        what_if(events_of(usage(spark, [])), fixed_quotas([change("a", producer_byte_rate=1)], WINDOWS)).collect() == []
+    )
+
+
+def test_quotas_come_from_a_configuration_file_or_a_part_of_one(tmp_path: Path) -> None:
+    path = tmp_path / "quotas.toml"
+    path.write_text('[quota.window]\nnum = 5\n\n[[quotas]]\nentity = { user = "a" }\nproducer_byte_rate = "1MiB"\n')
+    changes, windows = read_quotas(str(path))
+    assert [(each.entity.user, each.values) for each in changes] == [("a", {QuotaKey.PRODUCER_BYTE_RATE: 2**20})]
+    assert windows[QuotaKey.PRODUCER_BYTE_RATE].samples == 5
+    path.write_text("[quota.window]\nnum = 5\n")
+    with pytest.raises(InputError, match=r"quotas\.toml has no \[\[quotas\]\]"):
+        read_quotas(str(path))
+    path.write_text('[[quotas]]\nentity = { user = "a" }\nproducer_byte_rate = -1\n')
+    with pytest.raises(InputError, match=r"producer_byte_rate"):
+        read_quotas(str(path))
+    with pytest.raises(InputError, match=r"nowhere\.toml"):
+        read_quotas(str(tmp_path / "nowhere.toml"))
+
+
+# --- waiting ---
+
+
+def waiting(rate: float, *usages: tuple[int, str, float]) -> WaitingSenders:
+    replay = Replay(WINDOWS)
+    replay.alter(change("u", producer_byte_rate=rate))
+    bucket = replay.bucket(Op.PRODUCE, "u", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for t_ms, client_id, amount in usages:
+        senders.send(Usage(t_ms=t_ms, user="u", client_id=client_id, op=Op.PRODUCE, amount=amount, strict=False))
+    senders.finish()
+    return senders
+
+
+def test_what_comes_in_a_mute_waits_for_its_end() -> None:
+    # 22,000 bytes, 999 ms into a second, so over 10.999 s: 11,001 ms (Kafka's X = (O - T) / T * W)
+    senders = waiting(1000, (0, "a", 22_000), (1000, "a", 10), (13_000, "a", 10))
+    (shift,) = senders.hours.values()
+    assert (shift.waits, shift.waited_ms) == (1, 11_001)
+    assert (shift.amount, shift.amount_ms, shift.longest_ms) == (10.0, 100_010.0, 10_001)
+
+
+@pytest.mark.parametrize(
+    "field", ["request_bytes", "mutations", pytest.param("response_bytes", marks=pytest.mark.exhaustive)]
+)
+def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
+    """Their bucket is made when the first of them is told to wait, of what has been recorded until then."""
+    chance = random.Random(3)  # noqa: S311 -- no secrets
+    key = {
+        "request_bytes": QuotaKey.PRODUCER_BYTE_RATE,
+        "response_bytes": QuotaKey.CONSUMER_BYTE_RATE,
+        "mutations": QuotaKey.CONTROLLER_MUTATION_RATE,
+    }[field]
+    api_key = {"request_bytes": 0, "response_bytes": 1, "mutations": 19}[field]
+    records = [
+        record(NOON + second, api_key=api_key, client_id=client_id, thread_ms=0.0, **{field: chance.randrange(1500)})
+        for second in range(200)
+        for client_id in ("a", "b")
+        if chance.random() < 0.8
+    ]
+    quota = change("<default>", **{key.value: 1000})
+    (row,) = what_if(events_of(usage(spark, records)), fixed_quotas([quota], WINDOWS)).collect()
+    replay = Replay(WINDOWS)
+    replay.alter(quota)
+    op = {"request_bytes": Op.PRODUCE, "response_bytes": Op.FETCH, "mutations": Op.CONTROLLER_MUTATION}[field]
+    bucket = replay.bucket(op, "alice", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for each in records:
+        senders.send(
+            Usage(
+                t_ms=each["second"] * 1000 + 999,
+                user="alice",
+                client_id=each["client_id"],
+                op=op,
+                amount=float(each[field]),
+                strict=True,
+            )
+        )
+    senders.finish()
+    (shift,) = senders.hours.values()
+    assert (row.waits, row.waited_ms, row.longest_shift_ms) == (shift.waits, shift.waited_ms, shift.longest_ms)
+    assert row.shifted_amount == pytest.approx(shift.amount)
+    assert row.waits > 20
+    if field == "mutations":  # nothing is lost: what was refused comes later
+        assert row.refused > 20
+        assert row.shifted_amount > 100_000
+
+
+def test_another_channel_of_the_same_bucket_is_not_muted() -> None:
+    senders = waiting(1000, (0, "a", 22_000), (1000, "b", 0), (1001, "b", 0))
+    (shift,) = senders.hours.values()
+    assert shift.amount == 0.0
+    assert shift.waits == 2  # its first charge finds the bucket overdrawn, its second comes later
+
+
+def test_who_falls_behind_for_good_keeps_a_bounded_number_of_lots() -> None:
+    usages = [(second * 1000, "a", 5000.0) for second in range(3 * QUEUED)]
+    replay = Replay(WINDOWS)
+    replay.alter(change("u", producer_byte_rate=1000))
+    bucket = replay.bucket(Op.PRODUCE, "u", "a")
+    assert bucket is not None
+    senders = WaitingSenders(bucket)
+    for t_ms, client_id, amount in usages:
+        senders.send(Usage(t_ms=t_ms, user="u", client_id=client_id, op=Op.PRODUCE, amount=amount, strict=False))
+        assert sum(len(sender.lots) for sender in senders._senders.values()) <= QUEUED
+    senders.finish()
+    late = sum(shift.amount for shift in senders.hours.values())
+    total = sum(amount for _, _, amount in usages)
+    assert late >= total - 2 * 22_000  # all but what the first windows took at once
+
+
+# --- the command ---
+
+
+QUOTAS = '[[quotas]]\nentity = { user = "<default>" }\nproducer_byte_rate = 1000\n'
+
+
+def ask(tmp_path: Path, *arguments: object) -> tuple[int, str]:
+    (tmp_path / "quotas.toml").write_text(QUOTAS)
+    result = CliRunner().invoke(pipeline, ["what-if", *map(str, arguments)])
+    return result.exit_code, result.output
+
+
+@pytest.fixture
+def tables(spark: SparkSession, tmp_path: Path) -> Lake:
+    tables = Lake(spark, str(tmp_path / "lake"))
+    records = [
+        record(NOON + second, cluster=cluster, request_bytes=900) for second in range(30) for cluster in ("a", "b")
+    ]
+    tables.append("usage", usage(spark, records), "date", "hour")
+    return tables
+
+
+def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> None:
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml")
+    status, said = ask(tmp_path, *given)
+    assert (status, "the usage is of 2 clusters, a, b; expected --cluster ID, one of them" in said) == (1, True), said
+    status, said = ask(tmp_path, *given, "--cluster", "a")
+    assert (status, "30 records from" in said, "1 buckets, 0 of them throttled" in said) == (0, True, True), said
+
+
+@pytest.mark.exhaustive
+def test_without_usage_the_answer_that_is_there_stays(tables: Lake, tmp_path: Path) -> None:
+    given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")
+    assert ask(tmp_path, *given)[0] == 0
+    status, said = ask(tmp_path, *given, "--from", "2027-01-01")
+    assert (status, "nothing is asked of it, and nothing was written" in said) == (0, True), said
+    assert tables.read("what_if", schemas.WHAT_IF).count() == 1
+
+
+@pytest.mark.parametrize(
+    ("days", "told"),
+    [
+        (("--from", "2026-09-22", "--to", "2026-09-21"), "--from 2026-09-22 is after --to 2026-09-21"),
+        (("--from", "2026-13-45"), "'2026-13-45' does not match the format"),
+    ],
+)
+def test_days_that_are_none_are_told(tmp_path: Path, days: tuple[str, ...], told: str) -> None:
+    status, said = ask(tmp_path, "--lake", tmp_path, "--quotas", tmp_path / "quotas.toml", *days)
+    assert (status, told in " ".join(said.split())) == (2, True), said
+
+
+def test_what_is_where_the_output_goes_stays(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "trace.jsonl").write_text(text(window(), use(5, "produce", 1)))
+    kept = tmp_path / "output" / "thesis.txt"
+    kept.parent.mkdir()
+    kept.write_text("years of work")
+    status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", kept.parent)
+    assert (status, "is there already; remove it, or give another" in said) == (1, True), said
+    assert kept.read_text() == "years of work"
+    status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", tmp_path / "decided")
+    assert (status, "1 events decided, in" in said) == (0, True), said

@@ -1,0 +1,268 @@
+"""Ingest: each record once, whatever comes twice, late, broken or from a newer proxy."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.pipeline.errors import InputError
+from headrace.pipeline.ingestion.ingest import parse
+from headrace.pipeline.ingestion.instances import instances
+from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
+from headrace.pipeline.lake import schemas
+from headrace.pipeline.lake.tables import Lake
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, put_aside, sequences, take_in
+from tests.pipeline.records import NOON, record, usage, write_lines
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+# --- what is a record ---
+
+
+def test_a_right_line_has_no_fault(spark: SparkSession) -> None:
+    lines = [json.dumps(record(throttle_ms={"producer_byte_rate": 5}))]
+    lines.append(json.dumps(record(user=None, client_id=None, topic="t")))
+    lines.append(json.dumps(record(new_field={"a": [1]})))
+    lines.append(json.dumps({"schema": 1, "kind": "end", "instance": "a", "sequence": 3}))
+    raw = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
+    rows = parse(raw).collect()
+    assert [row.fault for row in rows] == [None] * 4
+    assert rows[0].throttle_ms == {"producer_byte_rate": 5}
+    assert rows[1].user is None
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("", "an empty line"),
+        ("usage", "not a JSON object with the columns of a usage record"),
+        ('{"schema": 1, "ki', "not a JSON object with the columns of a usage record"),
+        ("[1, 2]", "not a JSON object with the columns of a usage record"),
+        (json.dumps(record(requests="many")), "not a JSON object with the columns of a usage record"),
+        (json.dumps(record(second=1.5)), "not a JSON object with the columns of a usage record"),
+        ("{}", "no schema"),
+        (
+            json.dumps(record(schema=2, kind="tale")),
+            "schema 2 is newer than 1, which this pipeline knows; update it, then ingest --quarantined",
+        ),
+        (json.dumps(record(schema=0)), "schema is 0; there is none below 1"),
+        (json.dumps(record(kind="tale")), "kind is tale; expected usage, lost, end"),
+        (json.dumps(record(instance="")), "no instance"),
+        (json.dumps(record(sequence=None)), "no sequence"),
+        (json.dumps(record(sequence=-1)), f"sequence is -1; expected 0 to {2**53}"),
+        (json.dumps(record(second=None)), "no second"),
+        (json.dumps(record(second=10**15)), f"second is {10**15}; expected seconds since 1970"),
+        (json.dumps(record(request_bytes=None)), f"request_bytes is null; expected 0 to {2**40}"),
+        (json.dumps(record(thread_ms=-0.5)), f"thread_ms is -0.5; expected 0 to {2**40}"),
+        (json.dumps(record(thread_ms=math.nan)), f"thread_ms is NaN; expected 0 to {2**40}"),
+        (json.dumps(record(broker_ms="NaN")), f"broker_ms is NaN; expected 0 to {2**40}"),
+        (json.dumps(record(broker_ms=math.inf)), f"broker_ms is Infinity; expected 0 to {2**40}"),
+        (json.dumps(record(request_bytes=-1)), f"request_bytes is -1; expected 0 to {2**40}"),
+        (json.dumps(record(requests=2**63 - 1)), f"requests is {2**63 - 1}; expected 0 to {2**40}"),
+        (json.dumps(record(sequence=2**63 - 1)), f"sequence is {2**63 - 1}; expected 0 to {2**53}"),
+        (json.dumps(record(api_key=-7)), "api_key is -7; expected 0 to 32767"),
+        (json.dumps(record(refused={"k": -1})), f"refused has a number that is not 0 to {2**40}"),
+        (json.dumps(record(throttle_ms={"k": 2**50})), f"throttle_ms has a number that is not 0 to {2**40}"),
+        (json.dumps(record(kind="lost", records=2**60)), f"records is {2**60}; expected 0 to {2**53}"),
+        (None, "no value (a tombstone)"),
+        (json.dumps(record(requests=10**30)), "not a JSON object with the columns of a usage record"),
+    ],
+)
+def test_a_wrong_line_says_what_is_wrong(spark: SparkSession, line: str | None, fault: str) -> None:
+    (row,) = parse(spark.createDataFrame([(line, "here")], schemas.RAW)).collect()
+    assert row.fault == fault
+    assert row.value == line
+
+
+# --- from files ---
+
+
+def test_records_are_in_the_hour_of_their_second(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-0-1.jsonl", record(NOON - 1, sequence=0), record(NOON, sequence=1))
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.lines, outcome.records, outcome.duplicates) == (2, 2, 0)
+    hours = lake.read("usage", schemas.USAGE).select("date", "hour", "sequence").collect()
+    assert sorted((str(row.date), row.hour, row.sequence) for row in hours) == [
+        ("2026-09-21", 12, 0),
+        ("2026-09-21", 13, 1),
+    ]
+
+
+def test_what_comes_twice_is_there_once(lake: Lake, tmp_path: Path) -> None:
+    first, second = record(sequence=1), record(sequence=2)
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", first, first, second)
+    take_in(lake, tmp_path / "in")
+    write_lines(
+        tmp_path / "in" / "usage-copy.jsonl", second, record(sequence=3), record(sequence=1, instance="proxy-b-1")
+    )
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 2, 1)
+    assert kept(lake) == [
+        ("proxy-a-1", 1, 1000),
+        ("proxy-a-1", 2, 1000),
+        ("proxy-a-1", 3, 1000),
+        ("proxy-b-1", 1, 1000),
+    ]
+
+
+def test_nothing_new_is_nothing_to_do(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
+    assert take_in(lake, tmp_path / "in").lines == 1
+    assert take_in(lake, tmp_path / "in").lines == 0
+
+
+def test_files_that_are_being_written_are_left_alone(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / ".usage-a-000000000000.part", record())
+    write_lines(tmp_path / "in" / "notes.txt", "not for us")
+    assert take_in(lake, tmp_path / "in").lines == 0
+
+
+def test_a_file_is_taken_however_old_it_is(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1))
+    take_in(lake, tmp_path / "in")
+    write_lines(tmp_path / "in" / "usage-b-1.jsonl", record(sequence=2))
+    long_ago = time.time() - 1000 * DAY_S  # noqa: TID251 -- files have wall times
+    os.utime(tmp_path / "in" / "usage-b-1.jsonl", (long_ago, long_ago))
+    assert take_in(lake, tmp_path / "in").records == 1
+
+
+def test_folders_below_are_taken_in(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record(sequence=1))
+    write_lines(tmp_path / "in" / "site=b" / "proxy-b" / "usage-b-1.jsonl", record(sequence=2, instance="b"))
+    write_lines(tmp_path / "in" / "usage-c-1.jsonl", record(sequence=3, instance="c"))
+    assert take_in(lake, tmp_path / "in").records == 3
+
+
+def test_a_folder_without_a_file_for_us_says_so(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "proxy-a" / "records.jsonl", record())
+    said: list[str] = []
+    source = FileSource(folder=str(tmp_path / "in"))
+    ingest(lake, told=said.append).run(source)
+    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or below"]
+    write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
+    for _ in range(2):
+        said.clear()
+        ingest(lake, told=said.append).run(source)
+        assert not any("no file" in line for line in said)
+
+
+def test_a_source_is_what_it_reads(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    in_full, other = str(tmp_path / "in"), str(tmp_path / "out")
+    spellings = [in_full, f"{in_full}/", f"file:{in_full}", f"{tmp_path}/x/../in", f"{tmp_path}//in"]
+    assert len({checkpoint_name(FileSource(folder=each), spark) for each in spellings}) == 1
+    assert len({checkpoint_name(FileSource(folder=each), spark) for each in (in_full, other)}) == 2
+
+    def of(topic: str = "t", servers: str = "a:1,b:1", **settings: Any) -> str:
+        client = {"ssl.keystore.password": "p"} | settings.pop("client", {})
+        source = KafkaSource(topic=topic, bootstrap_servers=servers, client=client, **settings)
+        return checkpoint_name(source, spark)
+
+    assert of() == of(accept_data_loss=True) == of(client={"ssl.keystore.password": "q"}) == of(servers="b:1, a:1")
+    assert len({of(), of(topic="u"), of(servers="c:1")}) == 3
+
+
+def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkSession) -> None:
+    lines = [(json.dumps(record(NOON + 3600 * (number % 2), sequence=number)), "here") for number in range(4000)]
+    raw = spark.createDataFrame(lines, schemas.RAW)
+
+    def files(batch: DataFrame, name: str) -> int:
+        table = Lake(spark, f"{lake.root}-{name}")
+        ingest(table).take("here", batch, 0)
+        assert sequences(table) == list(range(4000))
+        return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
+
+    assert files(raw, "few") == 1
+    settings = {"advisoryPartitionSizeInBytes": "8kb", "coalescePartitions.minPartitionSize": "1b"}
+    for name, size in settings.items():
+        spark.conf.set(f"spark.sql.adaptive.{name}", size)
+    try:
+        assert files(raw, "many") > 1
+    finally:
+        for name in settings:
+            spark.conf.unset(f"spark.sql.adaptive.{name}")
+
+
+def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken", record(sequence=2))
+    take_in(lake, tmp_path / "in")
+    before = kept(lake)
+    shutil.rmtree(tmp_path / "lake" / "_checkpoints")
+    said: list[str] = []
+    outcome = ingest(lake, told=said.append).run(FileSource(folder=str(tmp_path / "in")))
+    assert said[0].startswith("no checkpoint for this source in ")
+    assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 0, 2)
+    assert kept(lake) == before
+    assert len(put_aside(lake)) == 1
+
+
+def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
+    lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
+    batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
+    taking = ingest(lake)
+    taking.take("here", batch, 0)
+    taking.take("here", batch, 0)
+    assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
+    assert len(put_aside(lake)) == 2
+    taking.again()
+    assert len(put_aside(lake)) == 2
+
+
+def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", "broken", record(schema=9), record())
+    outcome = take_in(lake, tmp_path / "in")
+    assert outcome.records == 1
+    assert sum(outcome.quarantined.values()) == 2
+    assert put_aside(lake)[0] == "not a JSON object with the columns of a usage record"
+    origin = lake.read("quarantine", schemas.QUARANTINE).first()
+    assert origin is not None
+    assert origin.origin.endswith("/in/usage-a-1.jsonl")
+
+
+def test_an_empty_folder_and_none(lake: Lake, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert take_in(lake, tmp_path / "empty").told() == (
+        "0 lines in 0 batches: 0 records, 0 marks, 0 duplicates, 0 put aside"
+    )
+    with pytest.raises(InputError, match=r"--from-files .*/nowhere: there is no such folder"):
+        take_in(lake, tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"there is no table 'usage' in .*; headrace pipeline ingest makes it"):
+        lake.read("usage", schemas.USAGE)
+
+
+def test_a_table_without_a_newer_column_has_nulls_in_it(lake: Lake, spark: SparkSession) -> None:
+    old = usage(spark, [record(sequence=1)]).drop("topic", "refused")
+    lake.append("usage", old, "date", "hour")
+    (row,) = lake.read("usage", schemas.USAGE).collect()
+    assert (row.topic, row.refused, row.request_bytes) == (None, None, 1000)
+
+
+# --- what is missing ---
+
+
+def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -> None:
+    def told(instance: str, sequence: int, **members: Any) -> dict[str, Any]:
+        return record(instance=instance, sequence=sequence, **members)
+
+    lost = {"schema": 1, "kind": "lost", "instance": "b", "sequence": 2, "second": NOON, "records": 7, "reason": "full"}
+    lost |= {"requests": None, "request_bytes": None, "response_bytes": None}
+    end = {"schema": 1, "kind": "end", "instance": "b", "sequence": 3}
+    write_lines(
+        tmp_path / "in" / "usage-a.jsonl",
+        told("a", 1), told("a", 2, second=NOON + 5), told("a", 5), told("a", 9), told("b", 0), told("b", 1), lost, end,
+    )  # fmt: skip
+    take_in(lake, tmp_path / "in")
+    found = (
+        instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy("instance").collect()
+    )
+    told_of = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
+    assert told_of == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]

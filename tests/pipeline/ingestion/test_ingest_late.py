@@ -1,0 +1,186 @@
+"""Ingest and time: hours that are final, the watermark that makes them so, and clocks that are ahead."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.pipeline.errors import OutputError
+from headrace.pipeline.ingestion import ingest as ingest_module
+from headrace.pipeline.ingestion import sources
+from headrace.pipeline.ingestion.watermark import FILE, Run, Watermark
+from headrace.pipeline.lake.tables import Lake, exists, write_text
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, put_aside, sequences, take_in
+from tests.pipeline.records import NOON, record, write_lines
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+def test_an_hour_is_final_when_it_is_behind_the_watermark(lake: Lake, tmp_path: Path) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOON, sequence=1))
+    take_in(lake, tmp_path / "in", watermark_s=7200)
+    open_still, final = record(NOON - 7200, sequence=2), record(NOON - 7201, sequence=3)
+    write_lines(tmp_path / "in" / "usage-a-2.jsonl", open_still, final)
+    outcome = take_in(lake, tmp_path / "in", watermark_s=7200)
+    assert (outcome.records, len(outcome.quarantined)) == (1, 1)
+    assert put_aside(lake) == [
+        f"late: second {NOON - 7201} is before {NOON - 7200}, and hours before that are final (--watermark)"
+    ]
+    kept_aside = ingest(lake, 7200).again()
+    assert (kept_aside.records, sum(kept_aside.quarantined.values())) == (0, 1)
+    again = ingest(lake, None).again()
+    assert again.records == 1
+    assert sequences(lake) == [1, 2, 3]
+    assert ingest(lake, None).again().records == 0
+
+
+def test_a_record_that_is_there_already_is_not_late(lake: Lake, tmp_path: Path) -> None:
+    old = record(NOON - 10 * DAY_S, sequence=1)
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", old)
+    take_in(lake, tmp_path / "in")
+    write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON, sequence=2))
+    take_in(lake, tmp_path / "in")
+    write_lines(tmp_path / "in" / "usage-a-3.jsonl", old)
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.records, outcome.duplicates, outcome.quarantined) == (0, 1, {})
+
+
+def histories(folder: Path, days: int) -> None:
+    """Of two proxies, copied one after the other, a file for each day."""
+    for number, (proxy, day) in enumerate((proxy, day) for proxy in "ab" for day in range(days)):
+        path = folder / f"usage-{proxy}-{day}.jsonl"
+        write_lines(path, record(NOON + day * DAY_S, instance=proxy, sequence=day))
+        os.utime(path, (NOON + number, NOON + number))
+
+
+def test_the_histories_of_several_proxies_do_not_make_each_other_late(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FILES_AT_ONCE", 2)
+    histories(tmp_path / "in", 4)
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.batches, outcome.records, outcome.quarantined) == (4, 8, {})
+    assert Watermark.read(lake) == Watermark(second=NOON + 3 * DAY_S)
+    write_lines(tmp_path / "in" / "usage-c-0.jsonl", record(NOON, instance="c", sequence=0))
+    assert sum(take_in(lake, tmp_path / "in").quarantined.values()) == 1, "the next run has a watermark of its own"
+
+
+def test_a_run_that_was_killed_goes_on_under_its_watermark(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "FILES_AT_ONCE", 2)
+    histories(tmp_path / "in", 4)
+    take = ingest_module.Ingest.take
+
+    def die_after_the_second(self: ingest_module.Ingest, name: str, batch: object, number: int) -> None:
+        take(self, name, batch, number)  # type: ignore[arg-type]
+        if number == 1:
+            raise OutputError("killed")
+
+    monkeypatch.setattr(ingest_module.Ingest, "take", die_after_the_second)
+    with pytest.raises(OutputError, match=r"^killed$"):
+        take_in(lake, tmp_path / "in")
+    (run,) = Watermark.read(lake).runs.values()
+    assert run == Run(before=None, newest=NOON + 3 * DAY_S)
+    monkeypatch.setattr(ingest_module.Ingest, "take", take)
+    write_lines(tmp_path / "other" / "usage-z-1.jsonl", record(NOON + 9 * DAY_S, instance="z", sequence=100))
+    assert take_in(lake, tmp_path / "other").records == 1, "another source does not end this one's run"
+    outcome = take_in(lake, tmp_path / "in")
+    assert (outcome.records, outcome.duplicates, outcome.quarantined) == (4, 2, {})
+    assert Watermark.read(lake) == Watermark(second=NOON + 9 * DAY_S)
+
+
+def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(NOON, sequence=1, schema=2))
+    assert sum(take_in(lake, tmp_path / "in").quarantined.values()) == 1
+    write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 9 * DAY_S, sequence=2))
+    assert take_in(lake, tmp_path / "in").records == 1
+    assert ingest(lake).again().records == 0
+    monkeypatch.setattr(ingest_module, "SCHEMA_VERSION", 2)
+    assert ingest(lake).again().records == 1
+    assert sequences(lake) == [1, 2]
+
+
+# --- clocks that are ahead ---
+
+
+def test_a_clock_that_is_ahead_makes_nobody_late(lake: Lake, tmp_path: Path) -> None:
+    ahead = NOON + 400 * DAY_S
+    lost = {"schema": 1, "kind": "lost", "instance": "p", "sequence": 7, "second": ahead, "records": 1}
+    write_lines(
+        tmp_path / "in" / "usage-a-1.jsonl",
+        record(NOON, sequence=1), record(ahead, sequence=2), record(NOON + 3600, sequence=3), json.dumps(lost),
+    )  # fmt: skip
+    outcome = take_in(lake, tmp_path / "in", now=NOON)
+    assert (outcome.records, outcome.marks, sum(outcome.quarantined.values())) == (2, 0, 2)
+    why = f"ahead: second {ahead} is more than 3600 s after {NOON}, when it came; ingest --quarantined, later"
+    assert put_aside(lake) == [why, why]
+    write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 60, sequence=4))
+    assert take_in(lake, tmp_path / "in", now=NOON).records == 1
+    assert ingest(lake, now=NOON + DAY_S).again().records == 0
+    again = ingest(lake, now=ahead).again()
+    assert (again.records, again.marks) == (1, 1)
+    assert sequences(lake) == [1, 2, 3, 4]
+    assert len(put_aside(lake)) == 2
+
+
+# --- the file ---
+
+
+def test_the_watermark_is_kept_as_it_is(lake: Lake) -> None:
+    assert Watermark.read(lake) == Watermark()
+    runs = {"a": Run(before=None, newest=5), "b": Run(before=3, newest=None)}
+    Watermark(second=4, runs=runs).write(lake)
+    assert Watermark.read(lake) == Watermark(second=4, runs=runs)
+    assert Watermark(second=4, runs=runs).ended("a") == Watermark(second=5, runs={"b": runs["b"]})
+    assert Watermark(second=4).begun("c").moved("c", 3).moved("c", 2).ended("c") == Watermark(second=4)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"second": "x", "runs": {}}', '{"second": 1, "runs": {"a": 1}}']
+)
+def test_a_damaged_watermark_says_what_to_do(lake: Lake, tmp_path: Path, text: str) -> None:
+    write_text(lake.spark, lake.path(FILE), text)
+    write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
+    with pytest.raises(
+        OutputError, match=r"_ingest/watermark.json is damaged .*; remove it: the watermark then begins"
+    ):
+        take_in(lake, tmp_path / "in")
+    assert not lake.has("usage")
+
+
+def test_a_file_is_replaced_in_one_step(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from headrace.pipeline.lake import tables as lake_module
+
+    path = str(tmp_path / "folder" / "file.json")
+    for is_local in (True, False):
+        if not is_local:  # as in other stores
+            monkeypatch.setattr(lake_module, "_local", lambda *_: None)
+        write_text(spark, path, "one")
+        write_text(spark, path, "two")
+        assert lake_module.read_text(spark, path) == "two"
+        assert not exists(spark, path + ".draft")
+        assert not lake_module.create_text(spark, path, "three")
+        assert lake_module.read_text(spark, path) == "two"
+        lake_module.remove(spark, path)
+        assert lake_module.create_text(spark, path, "three")
+        lake_module.remove(spark, path)
+
+
+def test_a_write_that_fails_leaves_what_was_there(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file.json"
+    write_text(spark, str(path), "one")
+    path.with_name("file.json.draft").mkdir()
+    with pytest.raises(OutputError, match=rf"cannot write {path}: is a directory"):
+        write_text(spark, str(path), "two")
+    assert path.read_text() == "one"

@@ -1,0 +1,307 @@
+"""The report: numbers worked out by hand, names that stay text, a file that loads nothing; in a real browser, too."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+from click.testing import CliRunner
+
+from headrace.pipeline.cli import pipeline
+from headrace.pipeline.lake.tables import MADE_BY, Lake
+from headrace.pipeline.report import SECTIONS, Days, report, sums
+from tests.pipeline.records import NOON, record, usage
+from tests.pipeline.report.report_pages import (
+    CONSUMER,
+    MADE,
+    ODD,
+    PRODUCER,
+    REQUESTS,
+    SCRIPT,
+    Read,
+    no_references,
+    pixels_of,
+    tables_of,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from click.testing import Result
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="module")
+def page(spark: SparkSession) -> str:
+    return report(tables_of(spark), made=MADE)
+
+
+@pytest.fixture(scope="module")
+def read(page: str) -> Read:
+    return Read(page)
+
+
+# --- the file ---
+
+
+def test_it_has_every_section_under_a_heading_and_a_link(read: Read) -> None:
+    assert [attributes["id"] for tag, attributes in read.tags if tag == "section"] == list(SECTIONS)
+    links = [attributes["href"] for tag, attributes in read.tags if tag == "a"]
+    assert links == [f"#{anchor}" for anchor in SECTIONS]
+    for anchor, title in SECTIONS.items():
+        assert read.texts[anchor][0].strip() == ""
+        assert title in read.texts[anchor]
+    assert [tag for tag, _ in read.tags if tag == "h1"] == ["h1"]
+
+
+def test_it_loads_nothing_and_runs_nothing(read: Read) -> None:
+    no_references(read)
+    (policy,) = [attributes["content"] for tag, attributes in read.tags if "http-equiv" in attributes]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; style-src 'unsafe-inline';")
+
+
+def test_names_are_text(page: str, read: Read) -> None:
+    assert SCRIPT not in page
+    assert "<img" not in page
+    assert "<b>" not in page
+    assert read.row("senders", SCRIPT, table=0)[0] == "1,000"
+    assert read.row("senders", ODD, table=0)[0] == "1"
+    assert read.row("bills", "<b>payments</b>") == ["1", "6.00"]
+    assert {SCRIPT, ODD} <= {text.strip() for text in read.texts["senders"]}
+
+
+def test_what_would_turn_a_line_around_is_seen(page: str, read: Read) -> None:
+    assert "\u202e" not in page
+    assert read.row("senders", ODD, r"safe\u202egro.live")[0] == "1"
+
+
+def test_figures_are_told_and_tables_have_heads(read: Read) -> None:
+    figures = [attributes for tag, attributes in read.tags if tag == "figure"]
+    assert len(figures) == 9
+    assert all(attributes["aria-label"] for attributes in figures)
+    pictures = [attributes for tag, attributes in read.tags if tag == "svg"]
+    assert len(pictures) == 9
+    assert all(attributes["aria-hidden"] == "true" for attributes in pictures)
+    heads = [attributes["scope"] for tag, attributes in read.tags if tag == "th"]
+    assert set(heads) == {"col", "row"}
+
+
+# --- the numbers ---
+
+
+def test_the_sums(read: Read) -> None:
+    assert read.row("glance", "time, UTC") == ["2026-09-21 13:00:00 to 2026-09-21 16:00:00"]
+    assert read.row("glance", "usage records") == ["5"]
+    assert read.row("glance", "requests") == ["1,005"]
+    assert read.row("glance", "bytes in") == ["3.00 GiB"]  # and a KiB
+    assert read.row("glance", "bytes out") == ["1.00 GiB"]
+    # 3,600 ms in 10,801 s
+    assert read.row("glance", "thread time of the brokers, estimated") == ["3.60 s (0.033 % of one thread)"]
+    assert read.row("glance", "users") == ["3"]
+    assert read.row("glance", "requests throttled") == ["8"]
+    assert read.row("glance", "requests refused, whole or in part") == ["1"]
+
+
+def test_hours(read: Read) -> None:
+    assert read.row("used", "2026-09-21 13:00") == ["3", "1", "3 GiB", "0 B", "3.60 s", "3", "1"]
+    assert read.row("used", "2026-09-21 14:00") == ["1,000", "0", "0 B", "1 GiB", "0 ms", "5", "0"]
+    assert read.row("used", "2026-09-21 16:00") == ["2", "0", "1 KiB", "512 B", "0 ms", "0", "0"]
+    assert "most in the hour from 2026-09-21 13:00 UTC, 3 GiB in and 0 B out" in str(read.tags)
+    assert "2026-09-21 13:00 UTC: 3 GiB in" in read.texts["used"]
+
+
+def test_who_used_it(read: Read) -> None:
+    assert read.row("senders", "alice", table=0) == ["3", "1", "3 GiB", "0 B", "3.60 s", "3", "1", "75.0 %"]
+    assert read.row("senders", SCRIPT, "<img src=x>") == ["1,000", "0", "0 B", "1 GiB", "0 ms", "5", "0", "25.0 %"]
+    everybody = ["1,005", "1", "3.00 GiB", "1.00 GiB", "3.60 s", "8", "1", "100.0 %"]
+    assert read.row("senders", "all", table=0) == everybody
+    assert read.row("senders", "all", "", table=1) == everybody
+    # Of the bytes out, thread time or requests, each has all but nothing; names decide between equals.
+    assert [row[0] for row in read.tables["senders"][0]] == ["user", "alice", SCRIPT, "(unnamed)", ODD, "all"]
+    assert "(unnamed) made 1 request:" in read.text("senders")
+
+
+def test_throttling(read: Read) -> None:
+    assert "8 of 1,005 requests (0.8 %) were throttled, for 1.85 s in all; 1 were refused" in read.text("throttling")
+    assert read.row("throttling", PRODUCER) == ["2", "1.50 s", "750 ms", "0"]
+    assert read.row("throttling", "controller_mutation_rate") == ["0", "0 ms", "-", "1"]
+    assert read.row("throttling", "alice", "app-1", REQUESTS) == ["1", "250 ms", "250 ms", "0"]
+    assert read.row("throttling", SCRIPT, "<img src=x>", CONSUMER) == ["5", "100 ms", "20 ms", "0"]
+
+
+def test_recommendations(read: Read) -> None:
+    assert read.row("recommendations", SCRIPT, "-") == [
+        "2 MiB/s", "1 KiB/s", "1 MiB/s", "1.50 MiB/s", "3,600", "4", f"of {ODD}",
+    ]  # fmt: skip
+    assert read.row("recommendations", "bob", "app-1") == ["12.5 %", "1 %", "3 %", "4 %", "60", "0", "the least"]
+    assert f"{SCRIPT}: quota 2 MiB/s, p99 1 MiB/s, peak 1.50 MiB/s" in read.texts["recommendations"]
+
+
+def test_what_if(read: Read) -> None:
+    assert read.row("what-if", PRODUCER) == ["2", "1", "6", "0", "5", "7.20 s", "25.0 %"]
+    assert read.row("what-if", SCRIPT, "-", PRODUCER) == [
+        f"user={SCRIPT}", "1 MiB/s", "6 of 60", "0", "3 s", "7.20 s", "50.0 %", "1.80 s",
+    ]  # fmt: skip
+    assert "bob" not in read.text("what-if")
+
+
+def test_bills_costs_and_anomalies(read: Read) -> None:
+    assert read.row("bills", "all") == ["2", "8.00"]
+    assert read.row("bills", "produced") == ["4", "GiB", "8.00"]
+    fitted = ["0.071 ms", "0.0015 ms", "90,000", "100", "0.020 ms", "0.050 ms", "yes", "better"]
+    assert read.row("costs", "Produce") == fitted
+    assert read.row("costs", "API 99") == [*["-"] * 6, "no", "too few requests"]
+    told = ["c", "120", "1.50", "9", "3", f"{SCRIPT}: 120"]
+    assert read.row("anomalies", "2026-09-21 13:00", "retry storm", SCRIPT) == told
+
+
+def test_data_quality(read: Read) -> None:
+    """Instance a has 0, 1, 2 (lost), 3, 4 and 9."""
+    assert "Missing: 4 records in 1 gap of 1 instance" in read.text("quality")
+    assert read.row("quality", "proxy-a-1") == ["2026-09-21 13:00:00", "2026-09-21 16:00:00", "6", "4", "1", "7", "no"]
+    assert read.row("quality", "no room for N s") == ["1", "7", "30", "4 KiB", "0 B"]
+    assert read.row("quality", "late: second N") == ["3", "2026-09-21 13:00:00"]
+    assert read.row("quality", "no kind") == ["1", "2026-09-21 13:00:00"]
+
+
+def test_others_are_summed_so_that_all_is_all(spark: SparkSession) -> None:
+    records = [
+        record(user=f"user-{each:02}", requests=each, request_bytes=10 * each, response_bytes=0, thread_ms=0.0)
+        for each in range(1, 26)
+    ]
+    hours = sums.hourly(usage(spark, records))
+    found = sums.top_senders(hours, sums.overall(hours), "user")
+    assert [row["user"] for row in found.rows] == [f"user-{number:02}" for number in range(25, 5, -1)]
+    assert (found.other_rows, found.others["requests"], found.others["request_bytes"]) == (5, 15, 150)
+    assert found.total["requests"] == sum(range(26)) == 325
+
+
+# --- what is not there ---
+
+
+def test_without_tables_it_says_which_job_makes_them() -> None:
+    read = Read(report({}, made=MADE))
+    no_references(read)
+    for anchor, table in {
+        "glance": "usage", "used": "usage", "senders": "usage", "throttling": "usage", "what-if": "what_if",
+        "recommendations": "recommendations", "bills": "chargeback", "costs": "costs", "anomalies": "anomalies",
+    }.items():  # fmt: skip
+        told = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} makes it."
+        assert told in read.texts[anchor]
+    assert "No instance has recorded anything." in read.texts["quality"]
+
+
+def test_empty_tables_say_so(spark: SparkSession) -> None:
+    empty = {name: frame.limit(0) for name, frame in tables_of(spark).items()}
+    read = Read(report(empty, made=MADE))
+    assert "The table usage has no records of this time." in read.texts["glance"]
+    assert "There is no usage of this time." in read.texts["used"]
+    assert "The table recommendations is empty." in read.texts["recommendations"]
+    assert "The table costs is empty." in read.texts["costs"]
+    assert "The table chargeback has no bills" in read.text("bills")
+    assert "no usage would be charged" in read.text("what-if")
+    assert "Nothing was unlike each entity's own past." in read.texts["anomalies"]
+    assert "No line was put aside." in read.texts["quality"]
+    assert not [tag for tag, _ in read.tags if tag in ("svg", "table")]
+
+
+def test_usage_without_throttles_or_bytes(spark: SparkSession) -> None:
+    records = [record(sequence=0, requests=0, request_bytes=0, response_bytes=0, thread_ms=0.0)]
+    read = Read(report({"usage": usage(spark, records)}, made=MADE))
+    assert "None of 0 requests was throttled or refused." in read.texts["throttling"]
+    assert read.row("senders", "alice", "app-1")[-1] == "-"
+    assert "No record is missing in between." in read.text("quality")
+
+
+# --- days and steps ---
+
+
+def test_days_are_those_asked_for(spark: SparkSession) -> None:
+    records = [record(NOON + 86_400 * day, requests=10**day) for day in range(4)]
+    tables = {"usage": usage(spark, records), "anomalies": tables_of(spark)["anomalies"]}
+    days = Days(first=dt.date(2026, 9, 22), last=dt.date(2026, 9, 23))
+    read = Read(report(tables, made=MADE, days=days, title=SCRIPT))
+    assert read.row("glance", "requests") == ["110"]
+    assert "Nothing was unlike each entity's own past." in read.texts["anomalies"]
+    assert SCRIPT in read.texts[""]
+    about = "From 2026-09-22 to 2026-09-23, UTC. Made by headrace pipeline report on 2026-09-22 at 08:30 UTC."
+    assert about in read.texts[""]
+
+
+# --- the command ---
+
+
+def run(lake: str | Path, *arguments: str) -> Result:
+    return CliRunner().invoke(pipeline, ["report", "--lake", str(lake), *arguments])
+
+
+def test_the_command_writes_what_is_in_the_lake(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(spark, str(tmp_path / "lake"))
+    tables = tables_of(spark)
+    lake.append("usage", tables["usage"].coalesce(1), "date", "hour")
+    lake.replace("chargeback", tables["chargeback"].coalesce(1), "period", "date")
+    file = tmp_path / "report.html"
+    file.write_text("an older one")
+    result = run(lake.root, "--output", str(file), "--title", "Ours & theirs", "--to", "2026-09-21")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert f"KiB in {file}" in result.stderr
+    read = Read(file.read_text(encoding="utf-8"))
+    assert "Ours & theirs" in read.texts[""]
+    assert read.row("glance", "requests") == ["1,005"]
+    assert read.row("bills", "search") == ["1", "2.00"]
+    assert "headrace pipeline what-if makes it" in read.text("what-if")
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".draft"] == []
+
+
+def test_what_cannot_be_done_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    missing = run(tmp_path / "nowhere", "--output", str(tmp_path / "report.html"))
+    assert (missing.exit_code, missing.stderr) == (
+        1,
+        f"headrace pipeline: --lake {tmp_path}/nowhere does not exist; headrace pipeline ingest makes it\n",
+    )
+    folder = run(tmp_path, "--output", str(tmp_path / "no" / "report.html"))
+    assert folder.exit_code == 1
+    assert f"there is no folder {tmp_path}/no" in folder.stderr
+    turned = run(tmp_path, "--output", "x.html", "--from", "2026-09-22", "--to", "2026-09-21")
+    assert turned.exit_code == 2
+    assert "--from 2026-09-22 is after --to 2026-09-21" in turned.stderr
+    assert not (tmp_path / "report.html").exists()
+
+
+# --- a real browser ---
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+BLUE = (0x00, 0x72, 0xB2)
+"""The first colour of `headrace.pipeline.report.style`, in the light."""
+
+
+def browse(page: str, folder: Path, *options: str) -> str:
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is None:
+        pytest.skip(f"there is no browser on the PATH: none of {', '.join(BROWSERS)}")
+    file = folder / "report.html"
+    file.write_text(page, encoding="utf-8")
+    command = [
+        found, "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run",
+        "--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={folder / 'profile'}", *options, file.as_uri(),
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+def test_a_browser_finds_names_to_be_text(page: str, tmp_path: Path) -> None:
+    """As chromium has understood it: its own HTML of the document, where a script would be one."""
+    read = Read(browse(page, tmp_path, "--dump-dom"))
+    no_references(read)
+    assert SCRIPT in {text.strip() for text in read.texts["senders"]}
+    assert list(SECTIONS) == [attributes["id"] for tag, attributes in read.tags if tag == "section"]
+
+
+def test_a_browser_draws_the_bars(page: str, tmp_path: Path) -> None:
+    shot = tmp_path / "shot.png"
+    browse(page, tmp_path, f"--screenshot={shot}", "--window-size=700,1300")
+    # One bar of each of the three plots is of this colour: 100 pixels high, a fourth of the width of some 630.
+    assert pixels_of(shot.read_bytes()).count(bytes(BLUE)) > 2 * 100 * 630 // 4

@@ -1,0 +1,219 @@
+"""The observers of SASL exchanges: whom they name, and when. `test_sasl_identity_kafka` asks Kafka the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.plugins.sasl_identity import SaslIdentity
+from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name
+from headrace.plugins.sasl_identity.options import IdentityOptions
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.options import read_options
+from tests.plugins.sasl_identity.sasl_messages import bearer, jwt, unsecured
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.identities import AuthenticationObserver
+
+FALLBACK = "somebody"
+LONG = "x" * (MAX_PRINCIPAL_CHARACTERS + 1)
+
+
+def observer(mechanism: str, **options: str) -> AuthenticationObserver:
+    plugin = SaslIdentity()
+    plugin.configure(PluginContext(options=options, quotas=None))  # type: ignore[arg-type]
+    return plugin.authentication_started(mechanism)
+
+
+# --- names ---
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (b"\0tim\0tanstaaftanstaaf", "tim"),  # RFC 4616, section 4
+        (b"Ursel\0Kurt\0xipj3plmq", "Kurt"),  # the same: a broker of Kafka refuses it
+        ("\0日,本=\0p".encode(), "日,本="),
+        (b"\0\0p", None),
+        (b"\0alice", None),
+        (b"\0alice\0p\0q", None),
+        (b"", None),
+        (b"\0" + LONG.encode() + b"\0p", None),
+        (b"\0" + LONG[1:].encode() + b"\0p", LONG[1:]),
+    ],
+)
+def test_names_in_plain(message: bytes, name: str | None) -> None:
+    assert plain_name(message) == name
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO", "user"),  # RFC 7677, section 3
+        (b"n,a=user,n=user,r=fyko+d2lbbFgONRv9qkxdawL", "user"),
+        (b"n,,m=ext,n=user,r=x", "user"),
+        (b"n,,n=a=2Cb=3Dc,r=x", "a,b=c"),
+        (b"n,,n==3D2C,r=x", "=2C"),
+        (b"n,,n=a=2cb,r=x", None),
+        (b"n,,n=a=b,r=x", None),
+        (b"n,,n=,r=x", None),
+        (b"n,,n=user,r=x,other=1,tokenauth=false", "user"),
+        (b"n,,n=token-id,r=x,tokenauth=true", None),
+        (b"n,,n=token-id,r=x,tokenauth=false,tokenauth=TRUE", None),
+        (b"n,,r=x,n=user", None),
+        (b"n,,n=user", None),
+        (b"n,n=user,r=x", None),
+        (b"\xff,,n=user,r=x", None),
+        (b"", None),
+        (b"n,,n=" + LONG.encode() + b",r=x", None),
+    ],
+)
+def test_names_in_scram(message: bytes, name: str | None) -> None:
+    assert scram_name(message) == name
+
+
+@pytest.mark.parametrize(
+    ("message", "name"),
+    [
+        (bearer(unsecured({"sub": "alice"})), "alice"),
+        (bearer(unsecured({"sub": "alice"}), authzid="a=alice", extensions="traceId=1\x01"), "alice"),
+        (bearer(unsecured({"sub": "ålice, of = sales"})), "ålice, of = sales"),
+        (bearer(unsecured({"sub": "alice"}) + "c2lnbmF0dXJl"), "alice"),
+        (bearer(unsecured({"sub": "first"}), extensions=f"auth=bearer  {unsecured({'sub': 'last'})}\x01"), "last"),
+        (bearer("opaque-token"), None),
+        (bearer("a.b.c.d.e"), None),
+        (bearer("a.!.c"), None),
+        (bearer(unsecured({"sub": 5})), None),
+        (bearer(unsecured({"sub": ""})), None),
+        (bearer(unsecured({"sub": LONG})), None),
+        (bearer(unsecured({"name": "alice"})), None),
+        (bearer(jwt('["sub"]')), None),
+        (bearer(jwt("[" * 10_000)), None),
+        (bearer(unsecured({"sub": "alice"})).replace(b"Bearer", b"Basic"), None),
+        (b"n,,\x01auth=Bearer " + unsecured({"sub": "alice"}).encode(), "alice"),
+        (b"n,,\x01\x01", None),
+        (b"\x01", None),
+        (b"", None),
+        (bearer(unsecured({"sub": "alice", "pad": "x" * MAX_JWT_CHARACTERS})), None),
+    ],
+)
+def test_names_in_oauthbearer(message: bytes, name: str | None) -> None:
+    assert oauth_name(message, "sub") == name
+
+
+def test_another_claim() -> None:
+    message = bearer(unsecured({"sub": "0f3a", "preferred_username": "alice"}))
+    assert oauth_name(message, "preferred_username") == "alice"
+
+
+@given(st.one_of(st.binary(max_size=200), st.text("n=,\0\x01auth.Ber -_", max_size=60).map(str.encode)))
+def test_whatever_comes_is_a_name_or_none(message: bytes) -> None:
+    for name in (plain_name(message), scram_name(message), oauth_name(message, "sub")):
+        assert name is None or 0 < len(name) <= MAX_PRINCIPAL_CHARACTERS
+
+
+# --- when ---
+
+
+def test_plain_is_named_by_the_answer() -> None:
+    watching = observer("PLAIN")
+    assert watching.principal is None
+    watching.exchanged(b"\0alice\0secret", b"")
+    assert watching.principal == "alice"
+
+
+def test_scram_is_named_by_the_servers_signature() -> None:
+    """The exchange of RFC 7677, section 3."""
+    watching = observer("SCRAM-SHA-256")
+    nonce = b"rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+    watching.exchanged(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO", b"r=" + nonce + b",s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096")
+    assert watching.principal is None
+    watching.exchanged(
+        b"c=biws,r=" + nonce + b",p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=",
+        b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=",
+    )
+    assert watching.principal == "user"
+
+
+@pytest.mark.parametrize("answers", [(b"v=early",), (b"r=x,s=y,i=1", b"e=invalid-proof"), (b"r=x", b"r=y", b"v=late")])
+def test_scram_without_a_signature_in_its_place_names_nobody(answers: tuple[bytes, ...]) -> None:
+    watching = observer("SCRAM-SHA-512")
+    for answer in answers:
+        watching.exchanged(b"n,,n=user,r=x", answer)
+    watching.served()
+    assert watching.principal is None
+
+
+def test_oauthbearer_is_named_by_an_empty_answer() -> None:
+    watching = observer("OAUTHBEARER")
+    watching.exchanged(bearer(unsecured({"sub": "alice"})), b'{"status":"invalid_token"}')
+    assert watching.principal is None
+    watching.exchanged(bearer(unsecured({"sub": "bob"})), b"")
+    assert watching.principal == "bob"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "exchange"),
+    [
+        ("PLAIN", [(b"what is this", b"")]),
+        ("SCRAM-SHA-256", [(b"n,,n=id,r=x,tokenauth=true", b"r=x,s=y,i=1"), (b"c=biws", b"v=z")]),
+        ("OAUTHBEARER", [(bearer("opaque"), b"")]),
+        ("GSSAPI", [(b"\x60ticket", b"\x60mutual"), (b"", b"\x05wrapped"), (b"\x05wrapped", b"")]),
+    ],
+)
+def test_the_fallback_user_is_who_cannot_be_seen(mechanism: str, exchange: list[tuple[bytes, bytes]]) -> None:
+    watching, nameless = observer(mechanism, fallback_user=FALLBACK), observer(mechanism)
+    for sent, answer in exchange:
+        assert watching.principal is None
+        watching.exchanged(sent, answer)
+        nameless.exchanged(sent, answer)
+    assert watching.principal == FALLBACK
+    assert nameless.principal is None
+
+
+@pytest.mark.parametrize("mechanism", ["GSSAPI", "SCRAM-SHA-1", "MADE-UP", ""])
+def test_who_is_served_behind_an_unknown_exchange_is_the_fallback_user(mechanism: str) -> None:
+    watching = observer(mechanism, fallback_user=FALLBACK)
+    watching.exchanged(b"\x60", b"\x60")
+    assert watching.principal is None
+    watching.served()
+    assert watching.principal == FALLBACK
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"])
+def test_nobody_is_named_before_an_answer(mechanism: str) -> None:
+    watching = observer(mechanism, fallback_user=FALLBACK)
+    watching.served()
+    assert watching.principal is None
+
+
+# --- options ---
+
+
+def test_options() -> None:
+    assert read_options(IdentityOptions, {}, "sasl_identity") == IdentityOptions(
+        fallback_user=None, oauth_principal_claim="sub"
+    )
+    table = {"fallback_user": "kerberos", "oauth_principal_claim": "azp"}
+    assert read_options(IdentityOptions, table, "sasl_identity") == IdentityOptions(
+        fallback_user="kerberos", oauth_principal_claim="azp"
+    )
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ({"fallback": "x"}, r"fallback: unknown key; did you mean plugins\.options\.sasl_identity\.fallback_user\?"),
+        ({"fallback_user": ""}, 'fallback_user = "": expected the name of a user, 1 to 1024 characters'),
+        ({"fallback_user": 5}, "fallback_user = 5: expected"),
+        ({"fallback_user": LONG}, "expected the name of a user, 1 to 1024 characters"),
+        ({"oauth_principal_claim": ["sub"]}, r'oauth_principal_claim = \["sub"\]: expected the name of a claim'),
+    ],
+)
+def test_options_that_make_no_sense(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=rf"^plugins\.options\.sasl_identity\.{message}|{message}$"):
+        read_options(IdentityOptions, table, "sasl_identity")

@@ -1,0 +1,177 @@
+"""The thread that writes usage records: what it loses, how it tells, and that nothing ends it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from headrace.plugins.usage_records.encoding import Encoder
+from headrace.plugins.usage_records.pending_losses import MOST_REASONS, OTHER_REASONS
+from headrace.plugins.usage_records.rows import Row
+from headrace.plugins.usage_records.writer_thread import WriterThread, to_next_second_s
+from headrace.quota_callbacks.records.usage_records import LostRecord
+from tests.faults.waiting import wait_until
+from tests.plugins.usage_records.usage_rows import FETCH, SecondBySecond, request, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from headrace.plugins.usage_records.writer_thread import Held
+
+
+class Kept:
+    """A sink that keeps lines, and fails when it is told to."""
+
+    removed = 0
+
+    def __init__(self) -> None:
+        self.lines: list[dict[str, Any]] = []
+        self.fails: Exception | None = None
+        self.lost_after_all: list[tuple[str, Held]] = []
+        self.held: list[Held] = []
+        self.takes_marks = True
+        self.closed = False
+
+    def write(self, lines: list[bytes], held: Sequence[Held], first: int, now_s: float) -> None:
+        if self.fails is not None:
+            raise self.fails
+        assert json.loads(lines[0])["sequence"] == first
+        self.lines += map(json.loads, lines)
+        self.held += held
+
+    def tick(self, now_s: float) -> list[tuple[str, Held]]:
+        lost, self.lost_after_all = self.lost_after_all, []
+        return lost
+
+    def close(self) -> None:
+        self.closed = True
+
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+class Writing(SecondBySecond):
+    """A thread's work, a second at a time."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        super().__init__(seconds(), self.kept)
+
+    @property
+    def told(self) -> list[tuple[str, int]]:
+        return [(each["kind"], each["sequence"]) for each in self.kept.lines]
+
+
+def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
+    writing = Writing()
+    writing.kept.fails = FULL
+    writing.write(request())
+    assert (writing.told, writing.thread.lost, writing.thread.written) == ([], 1, 0)
+    writing.kept.fails = None
+    writing.write(request())
+    assert writing.told == [("usage", 0), ("lost", 1)], "what was never written has no number"
+    lost = writing.kept.lines[1]
+    assert (lost["records"], lost["requests"], lost["request_bytes"], lost["response_bytes"]) == (1, 1, 100, 40)
+    assert lost["reason"] == "No space left on device"
+    assert set(lost) == LostRecord.__required_keys__
+
+
+def test_however_long_it_goes_on_losses_are_told_in_one_mark_for_each_reason() -> None:
+    writing = Writing()
+    for number in range(1500):
+        writing.kept.fails = FULL if number % 3 else ValueError(f"of {number % 2}")
+        writing.write(request(), request(FETCH, request_bytes=10))
+    writing.kept.fails = None
+    writing.write()
+    assert writing.told == [("lost", 0), ("lost", 1), ("lost", 2)]
+    marks = {each["reason"]: each for each in writing.kept.lines}
+    assert {reason: mark["records"] for reason, mark in marks.items()} == {
+        "No space left on device": 2000,
+        "ValueError: of 0": 500,
+        "ValueError: of 1": 500,
+    }
+    assert sum(mark["request_bytes"] for mark in marks.values()) == 1500 * 110
+    assert sum(mark["requests"] for mark in marks.values()) == writing.thread.lost == 3000
+    assert all(mark["first_second"] <= mark["second"] for mark in marks.values())
+
+
+def test_reasons_are_bounded_and_nothing_is_forgotten() -> None:
+    writing = Writing()
+    for number in range(2 * MOST_REASONS):
+        writing.kept.fails = ValueError(str(number))
+        writing.write(request())
+    writing.kept.fails = None
+    writing.write()
+    assert len(writing.kept.lines) == MOST_REASONS + 1
+    told = {each["reason"]: each["records"] for each in writing.kept.lines}
+    assert told[OTHER_REASONS] == MOST_REASONS
+    assert sum(told.values()) == 2 * MOST_REASONS
+
+
+def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> None:
+    writing = Writing()
+    writing.write(request(request_bytes=70))
+    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.held[0])]
+    writing.write()
+    lost = writing.kept.lines[1]
+    assert (lost["sequence"], lost["records"], lost["requests"], lost["request_bytes"]) == (1, 1, 1, 70)
+    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.held[1])]
+    writing.write()
+    again = writing.kept.lines[2]
+    assert again == {**lost, "sequence": 2}, "a mark that is lost is told again"
+    assert writing.thread.lost == 1
+
+
+def test_a_mark_waits_until_the_one_before_was_answered() -> None:
+    writing = Writing()
+    writing.kept.takes_marks = False
+    writing.kept.lost_after_all = [("gone", Row())]
+    writing.write()
+    assert writing.told == []
+    writing.kept.lost_after_all = [("gone", Row())]
+    writing.kept.takes_marks = True
+    writing.write()
+    assert [each["records"] for each in writing.kept.lines] == [2]
+
+
+def test_records_are_written_when_their_second_has_ended() -> None:
+    for now_ns in (0, 1, 999_999_999, 1_790_000_412_300_000_000):
+        then_ns = now_ns + round(to_next_second_s(now_ns) * 1e9)
+        assert then_ns // 10**9 == now_ns // 10**9 + 1
+        assert then_ns % 10**9 < 10_000_000
+
+
+def test_closing_writes_what_is_left_and_the_end() -> None:
+    sums, kept = seconds(), Kept()
+
+    def no_loop(_function: object) -> None:
+        raise RuntimeError("the event loop is ending")
+
+    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 0, run_on_loop=no_loop)
+    thread.start()
+    sums.add(request(), 7)
+    thread.close()
+    thread.close()
+    assert [each["kind"] for each in kept.lines] == ["usage", "end"]
+    assert kept.closed
+
+
+def test_a_place_that_raises_whatever_it_likes_does_not_end_the_thread() -> None:
+    sums, kept = seconds(), Kept()
+
+    def run_on_loop(take: Callable[[], Awaitable[None]]) -> None:
+        trio.run(take)
+
+    thread = WriterThread(sums, kept, Encoder("a-1"), present_second=lambda: 8, run_on_loop=run_on_loop)
+    kept.fails = ZeroDivisionError("a mistake")
+    sums.add(request(), 7)
+    thread.start()
+    wait_until(lambda: thread.lost == 1, "the loss is counted")
+    kept.fails = None
+    wait_until(lambda: len(kept.lines) == 1, "and told, by the same thread")
+    assert kept.lines[0]["reason"] == "ZeroDivisionError: a mistake"
+    thread.close()
+    assert [each["kind"] for each in kept.lines] == ["lost", "end"]

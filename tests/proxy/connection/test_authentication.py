@@ -1,0 +1,599 @@
+"""Who the client is: scripts of handshakes, tokens and answers, and the user that requests are charged to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from headrace.plugins.sasl_identity import SaslIdentity
+from headrace.plugins.sasl_identity.observers import UnseenIdentity
+from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES, Authentication
+from headrace.proxy.connection.shared_state import Limits
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.proxy.wire.messages.codec import encode
+from headrace.quota_callbacks.entities import ANONYMOUS
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.requests import Address, Connection
+from headrace.quota_callbacks.verdicts import Refuse
+from tests.proxy.playbook import Book, framed, open_book, reply, request
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from trio.testing import MockClock
+
+    from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.requests import Request
+
+METADATA = 3
+HEARTBEAT, HANDSHAKE, API_VERSIONS, AUTHENTICATE = 12, 17, 18, 36
+FAILED, ILLEGAL_STATE, UNSUPPORTED_MECHANISM = 58, 34, 33
+ALICE = b"\0alice\0correct-horse"
+BOB = b"\0bob\0battery-staple"
+LIFETIME_MS = 60_000
+
+
+class Charges:
+    """Notes as whom each request is charged, and whether it is part of an authentication."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self.requests: list[tuple[int, str, bool]] = []
+        self.replies: list[tuple[int, str]] = []
+        self.completed: list[Request] = []
+
+    @hookimpl
+    def request_received(self, request: Request) -> None:
+        connection = request.connection
+        self.requests.append((request.api_key, connection.user, connection.authenticating))
+
+    @hookimpl
+    def response_received(self, request: Request) -> None:
+        self.replies.append((request.api_key, request.connection.user))
+
+    @hookimpl
+    def request_completed(self, request: Request) -> None:
+        self.completed.append(request)
+
+
+class Stranger:
+    """Another source of identities."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, observe: Callable[[str], Any]) -> None:
+        self.observe = observe
+
+    @hookimpl
+    def authentication_started(self, connection: Connection, mechanism: str) -> AuthenticationObserver | None:
+        observer: AuthenticationObserver | None = self.observe(mechanism)
+        return observer
+
+
+class Says:
+    """An observer that names whatever it was made with, or raises it."""
+
+    def __init__(self, principal: object) -> None:
+        self.found = principal
+        self.shown: list[tuple[bytes, bytes]] = []
+
+    @property
+    def principal(self) -> Any:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found if self.shown else None
+
+    def exchanged(self, client_token: bytes, broker_token: bytes) -> None:
+        self.shown.append((client_token, broker_token))
+
+    def served(self) -> None: ...
+
+
+def plugins(charges: Charges | None = None, **more: Any) -> dict[str, Any]:
+    return {"sasl_identity": SaslIdentity(), "charges": charges or Charges(), **more}
+
+
+def user(book: Book) -> str:
+    return book.connection.info.user
+
+
+async def shake(book: Book, mechanism: str, *, version: int = 1, error: int = 0, number: int = 1) -> None:
+    answer = reply(HANDSHAKE, version, number, error_code=error, mechanisms=[mechanism])
+    asked = request(HANDSHAKE, version, number, mechanism=mechanism)
+    assert await book.round_trip(asked, answer) == answer
+
+
+async def say(
+    book: Book, token: bytes, answer: bytes = b"", *, version: int = 2, error: int = 0, **fields: Any
+) -> None:
+    """A SaslAuthenticate and its answer, which is what the client gets."""
+    asked = request(AUTHENTICATE, version, 7, auth_bytes=token)
+    answered = reply(AUTHENTICATE, version, 7, error_code=error, auth_bytes=answer, **fields)
+    assert await book.round_trip(asked, answered) == answered
+
+
+async def beat(book: Book, number: int = 9) -> None:
+    answer = reply(HEARTBEAT, 4, number)
+    assert await book.round_trip(request(HEARTBEAT, 4, number), answer) == answer
+
+
+# --- adopted once accepted ---
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+async def test_plain(version: int, autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        await beat(book)
+        await shake(book, "PLAIN")
+        assert book.connection.info.mechanism == "PLAIN"
+        await book.client.says(request(AUTHENTICATE, version, 2, auth_bytes=ALICE))
+        await book.broker.hears()
+        assert user(book) == ANONYMOUS
+        assert book.connection.info.authenticating
+        await book.broker.says(reply(AUTHENTICATE, version, 2))
+        await book.client.hears()
+        assert user(book) == "alice"
+        assert not book.connection.info.authenticating
+        await beat(book)
+    assert charges.requests == [
+        (HEARTBEAT, ANONYMOUS, False),
+        (HANDSHAKE, ANONYMOUS, True),
+        (AUTHENTICATE, ANONYMOUS, True),
+        (HEARTBEAT, "alice", False),
+    ]
+
+
+async def test_scram_only_with_the_servers_signature(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "SCRAM-SHA-512")
+        await say(book, b"n,,n=alice,r=x", b"r=xy,s=c2FsdA==,i=4096")
+        assert user(book) == ANONYMOUS
+        await say(book, b"c=biws,r=xy,p=cHJvb2Y=", b"v=c2lnbmF0dXJl")
+        assert user(book) == "alice"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "OAUTHBEARER", "GSSAPI"])
+async def test_a_refused_token_adopts_nobody(mechanism: str, autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, mechanism)
+        await say(book, ALICE, error=FAILED, error_message="no")
+        assert user(book) == ANONYMOUS
+        assert not book.connection.info.authenticating
+        await say(book, ALICE)  # after a refusal it is no authentication any more
+        assert user(book) == ANONYMOUS
+
+
+async def test_a_refused_mechanism(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "PLAIN", error=UNSUPPORTED_MECHANISM)
+        assert not book.connection.info.authenticating
+        assert book.connection.info.mechanism is None
+        await say(book, ALICE)
+        assert user(book) == ANONYMOUS
+
+
+async def test_a_token_without_a_handshake_is_nobodys(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await say(book, ALICE)
+        assert user(book) == ANONYMOUS
+
+
+async def test_in_single_bytes(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        pieces = [
+            (book.broker, reply(HANDSHAKE, 1, 1), book.client),
+            (book.client, request(AUTHENTICATE, 2, 2, auth_bytes=ALICE), book.broker),
+            (book.broker, reply(AUTHENTICATE, 2, 2), book.client),
+        ]
+        for speaker, frame, listener in pieces:
+            for byte in frame[:-1]:
+                await speaker.says(bytes([byte]))
+                await trio.testing.wait_all_tasks_blocked()
+            assert user(book) == ANONYMOUS
+            await speaker.says(frame[-1:])
+            assert await listener.hears() == frame
+        assert user(book) == "alice"
+
+
+# --- several at once ---
+
+
+async def test_who_sends_two_tokens_at_once_is_whom_the_broker_accepts(autojump_clock: MockClock) -> None:
+    """A broker that takes the first answers the second with an error; one that refuses the first closes."""
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "PLAIN")
+        await book.client.says(*(request(AUTHENTICATE, 2, n, auth_bytes=t) for n, t in ((2, ALICE), (3, BOB))))
+        await book.broker.hears()
+        await book.broker.hears()
+        await book.broker.says(reply(AUTHENTICATE, 2, 2), reply(AUTHENTICATE, 2, 3, error_code=ILLEGAL_STATE))
+        await book.client.hears()
+        await book.client.hears()
+        assert user(book) == "alice"
+
+
+async def test_a_second_handshake_does_not_hide_who_was_accepted(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await book.client.says(
+            request(HANDSHAKE, 1, 1, mechanism="PLAIN"),
+            request(AUTHENTICATE, 2, 2, auth_bytes=ALICE),
+            request(HANDSHAKE, 1, 3, mechanism="PLAIN"),
+            request(AUTHENTICATE, 2, 4, auth_bytes=BOB),
+        )
+        await book.upstream.wait_for_dial(1)
+        await book.broker.says(
+            reply(HANDSHAKE, 1, 1),
+            reply(AUTHENTICATE, 2, 2),
+            reply(HANDSHAKE, 1, 3, error_code=ILLEGAL_STATE),
+            reply(AUTHENTICATE, 2, 4, error_code=ILLEGAL_STATE),
+        )
+        for _ in range(4):
+            await book.client.hears()
+        assert user(book) == "alice"
+        assert not book.connection.info.authenticating
+
+
+# --- again (KIP-368) ---
+
+
+async def test_reauthentication(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE, session_lifetime_ms=LIFETIME_MS)
+        await shake(book, "PLAIN")
+        assert user(book) == "alice"
+        await say(book, BOB, session_lifetime_ms=LIFETIME_MS)
+        assert user(book) == "bob"
+        assert not book.connection.info.authenticating
+        await shake(book, "PLAIN")
+        await say(book, ALICE, error=FAILED)
+        assert user(book) == "bob"
+    assert [exempt for _, _, exempt in charges.requests] == [True] * 6
+
+
+async def test_a_handshake_where_sessions_have_no_end_is_an_ordinary_request(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await shake(book, "PLAIN", error=ILLEGAL_STATE)
+        await say(book, BOB, error=ILLEGAL_STATE)
+        assert user(book) == "alice"
+    assert [(name, exempt) for _, name, exempt in charges.requests[2:]] == [("alice", False)] * 2
+
+
+# --- tokens without headers ---
+
+
+async def test_plain_without_headers(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "PLAIN", version=0)
+        await book.client.says(framed(ALICE))
+        assert await book.broker.hears() == framed(ALICE)
+        assert user(book) == ANONYMOUS
+        await book.broker.says(framed(b""))
+        assert await book.client.hears() == framed(b"")
+        assert user(book) == "alice"
+        await beat(book)
+
+
+async def test_scram_without_headers_and_in_single_bytes(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "SCRAM-SHA-256", version=0)
+        for token, answer in ((b"n,,n=alice,r=x", b"r=xy,s=c2FsdA==,i=4096"), (b"c=biws,r=xy,p=cA==", b"v=cw==")):
+            assert user(book) == ANONYMOUS
+            for speaker, listener, message in ((book.client, book.broker, token), (book.broker, book.client, answer)):
+                for byte in framed(message):
+                    await speaker.says(bytes([byte]))
+                    await trio.testing.wait_all_tasks_blocked()
+                assert await listener.hears() == framed(message)
+        assert user(book) == "alice"
+        await beat(book)
+
+
+async def test_a_token_and_a_request_at_once(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        asked = (request(HANDSHAKE, 0, 1, mechanism="PLAIN"), framed(ALICE), request(HEARTBEAT, 4, 2))
+        await book.client.says(*asked)
+        await book.upstream.wait_for_dial(1)
+        assert await book.broker.hears() == asked[0]
+        await trio.testing.wait_all_tasks_blocked()
+        assert book.broker.hears_nothing()  # only the broker's answer makes the next frame a token
+        answers = (reply(HANDSHAKE, 0, 1), framed(b""), reply(HEARTBEAT, 4, 2))
+        for question, answer in zip(asked, answers, strict=True):
+            if question is not asked[0]:
+                assert await book.broker.hears() == question
+            await book.broker.says(answer)
+            assert await book.client.hears() == answer
+        assert user(book) == "alice"
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "GSSAPI", "MADE-UP"])
+async def test_requests_behind_a_refused_handshake_are_judged(mechanism: str, autojump_clock: MockClock) -> None:
+    """They were once taken for tokens, and passed unread."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        asked = request(HEARTBEAT, 4, 2)
+        await book.client.says(request(HANDSHAKE, 0, 1, mechanism=mechanism), asked)
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        await book.broker.says(reply(HANDSHAKE, 0, 1, error_code=ILLEGAL_STATE))
+        await book.client.hears()
+        assert await book.broker.hears() == asked
+    assert [api_key for api_key, *_ in charges.requests] == [HANDSHAKE, HEARTBEAT]
+
+
+@pytest.mark.parametrize("size", [8, 100])
+async def test_an_unknown_version_behind_a_token_is_a_request(size: int, autojump_clock: MockClock) -> None:
+    """A broker that is newer than the proxy would serve it, so that it must not pass for one more token."""
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "GSSAPI", version=0)
+        await book.client.says(framed(b"\0\0\0\x63" + bytes(size)))  # Produce v99
+        await book.client.hears_the_end()
+
+
+# --- clients that the broker has not accepted ---
+
+
+async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: MockClock) -> None:
+    """The proxy asks for something that only those get who are served, and then the request goes on."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        asked = request(HEARTBEAT, 4, 2)
+        await book.client.says(request(API_VERSIONS, 0, 1), asked)
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        await book.broker.says(reply(API_VERSIONS, 0, 1))
+        await book.client.hears()
+        await book.broker.hears()  # Metadata of no topics, by the proxy
+        assert charges.requests == []
+        await book.broker.says(reply(METADATA, 4, 2))
+        assert await book.broker.hears() == asked
+        assert [api_key for api_key, *_ in charges.requests] == [HEARTBEAT]
+        assert book.upstream.serves_anybody
+        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        assert await book.client.hears() == reply(HEARTBEAT, 4, 2)
+
+
+async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.hears()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+    assert charges.requests == []
+    assert not book.upstream.serves_anybody
+
+
+async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await beat(book)
+        assert charges.requests == [(HEARTBEAT, "alice", False)]
+        assert not book.upstream.serves_anybody
+
+
+async def test_after_a_refused_mechanism_requests_are_requests(autojump_clock: MockClock) -> None:
+    """Kafka closes the connection then; another broker may not."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        await shake(book, "PLAIN", version=0, error=UNSUPPORTED_MECHANISM)
+        await beat(book)
+        await shake(book, "PLAIN", version=0)
+        await book.round_trip(framed(ALICE), framed(b""))
+        assert user(book) == "alice"
+    assert [api_key for api_key, *_ in charges.requests] == [HANDSHAKE, HEARTBEAT, HANDSHAKE]
+
+
+async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: MockClock) -> None:
+    """The broker has nothing to say to the last token, and the client goes on."""
+    charges = Charges()
+    stranger = Stranger(lambda _: UnseenIdentity("kerberos", ends_empty=True))
+    async with open_book(plugins=plugins(charges, stranger=stranger)) as book:
+        await shake(book, "GSSAPI", version=0)
+        assert await book.round_trip(framed(b"\x60ticket"), framed(b"\x60mutual")) == framed(b"\x60mutual")
+        assert await book.round_trip(framed(b""), framed(b"\x05wrapped")) == framed(b"\x05wrapped")
+        await book.client.says(framed(b"\x05last"))
+        assert await book.broker.hears() == framed(b"\x05last")
+        assert user(book) == ANONYMOUS
+        await beat(book)
+        assert user(book) == "kerberos"
+        await beat(book)
+        assert not len(book.connection.in_flight)
+    assert charges.requests[1:] == [(HEARTBEAT, ANONYMOUS, True), (HEARTBEAT, "kerberos", False)]
+    assert charges.replies[1:] == [(HEARTBEAT, "kerberos"), (HEARTBEAT, "kerberos")]
+
+
+# --- where the principal cannot be seen ---
+
+
+async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> None:
+    stranger = Stranger(lambda _: UnseenIdentity("somebody"))
+    async with open_book(plugins=plugins(stranger=stranger)) as book:
+        await book.client.says(request(HEARTBEAT, 4, 1), request(HANDSHAKE, 1, 2, mechanism="MADE-UP"))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.says(reply(HEARTBEAT, 4, 1))  # of a request before the handshake
+        await book.client.hears()
+        assert user(book) == ANONYMOUS
+        await book.broker.says(reply(HANDSHAKE, 1, 2))
+        await book.client.hears()
+        await book.broker.hears()
+        await book.broker.hears()
+        await say(book, b"token", b"challenge")
+        answer = reply(API_VERSIONS, 0, 3)  # anybody gets that
+        await book.round_trip(request(API_VERSIONS, 0, 3), answer)
+        assert user(book) == ANONYMOUS
+        assert book.connection.info.authenticating
+        await beat(book)
+        assert user(book) == "somebody"
+        assert not book.connection.info.authenticating
+
+
+async def test_without_a_name_and_a_fallback_it_stays_anonymous(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "GSSAPI")
+        await say(book, b"\x60ticket", b"")
+        await beat(book)
+        assert user(book) == ANONYMOUS
+        assert not book.connection.info.authenticating
+
+
+@pytest.mark.parametrize("version", [0, 1])
+async def test_a_token_too_long_to_be_collected_passes_unseen(version: int, autojump_clock: MockClock) -> None:
+    limits = Limits(
+        max_frame_bytes=10**6,
+        max_collected_bytes=200,
+        max_in_flight_requests=1000,
+        idle_timeout_s=600.0,
+        reply_timeout_s=3600.0,
+    )
+    async with open_book(plugins=plugins(), limits=limits) as book:
+        await shake(book, "PLAIN", version=version)
+        token = ALICE + bytes(300)
+        if version:
+            await say(book, token)
+        else:
+            assert await book.round_trip(framed(token), framed(b"")) == framed(b"")
+        await beat(book)
+        assert user(book) == ANONYMOUS
+
+
+# --- plugins ---
+
+
+async def test_a_strangers_observer_wins_and_sees_the_pairs(autojump_clock: MockClock) -> None:
+    says = Says("Alice Liddell")
+    stranger = Stranger(lambda mechanism: says if mechanism == "PLAIN" else None)
+    async with open_book(plugins={"stranger": stranger, "sasl_identity": SaslIdentity()}) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE, b"welcome")
+        assert user(book) == "Alice Liddell"
+        assert says.shown == [(ALICE, b"welcome")]
+
+
+async def test_a_mechanism_that_a_stranger_leaves_to_others(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(stranger=Stranger(lambda _: None))) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        assert user(book) == "alice"
+
+
+async def test_without_a_source_of_identities_everybody_is_anonymous(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await beat(book)
+        assert user(book) == ANONYMOUS
+        assert not book.connection.info.authenticating
+
+
+@pytest.mark.parametrize("wrong", [ValueError("oh no"), "", 5, "x" * (MAX_PRINCIPAL_CHARACTERS + 1), object()])
+async def test_an_observer_that_fails_is_counted_and_names_nobody(wrong: object, autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(stranger=Stranger(lambda _: Says(wrong)))) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await beat(book)
+        assert user(book) == ANONYMOUS
+        assert book.shared.hooks.failures == {"stranger": 1}
+
+
+async def test_a_plugin_that_fails_leaves_the_mechanism_to_others(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(stranger=Stranger(lambda _: 1 / 0))) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        assert user(book) == "alice"
+        assert book.shared.hooks.failures == {"stranger": 1}
+
+
+class Gatekeeper:
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, api_key: int) -> None:
+        self.api_key = api_key
+
+    @hookimpl
+    def request_received(self, request: Request) -> Refuse | None:
+        return Refuse(error_code=FAILED) if request.api_key == self.api_key else None
+
+
+async def test_a_refused_handshake_has_not_begun(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(gate=Gatekeeper(HANDSHAKE))) as book:
+        await book.client.says(request(HANDSHAKE, 0, 1, mechanism="PLAIN"))
+        await book.client.hears()
+        assert not book.connection.info.authenticating
+        await beat(book)
+        await say(book, ALICE)
+        assert user(book) == ANONYMOUS
+
+
+async def test_a_token_that_the_proxy_refuses_names_nobody(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(gate=Gatekeeper(AUTHENTICATE))) as book:
+        await shake(book, "PLAIN")
+        await book.client.says(request(AUTHENTICATE, 2, 2, auth_bytes=ALICE))
+        await book.client.hears()
+        assert user(book) == ANONYMOUS
+
+
+async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) -> None:
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        await shake(book, "PLAIN")
+        await say(book, ALICE)
+        await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), request(AUTHENTICATE, 2, 2, auth_bytes=BOB))
+        await book.broker.hears()
+        await book.broker.hears()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(charges.completed) == 4
+        for kept in charges.completed:
+            assert kept.body is None
+            assert kept.reply is kept.layout.action  # type: ignore[attr-defined]
+
+
+# --- without a connection ---
+
+
+def test_tokens_beyond_the_cap_pass_unseen() -> None:
+    manager = new_plugin_manager()
+    says = Says("alice")
+    register(manager, "stranger", Stranger(lambda _: says))
+    connection = Connection(connection_id=1, peer=Address(host="h", port=1))
+    authentication = Authentication(connection, HookCalls(manager), lambda: None)
+    authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
+    half = bytes(LARGEST_TOKEN_BYTES // 2)
+    first, second, third = (authentication.token(half) for _ in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    says.found = None
+    for watch in (first, second, third):
+        watch(memoryview(b"more"))
+    assert len(says.shown) == 2
+    later = authentication.token(half)
+    assert later is not None
+    says.found = "alice"
+    later(memoryview(b""))  # it has missed one, so it is asked no more
+    assert connection.user == ANONYMOUS
+
+    authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
+    again = authentication.token(half + half)  # all that was held is given up
+    assert again is not None
+    again(memoryview(b""))
+    assert connection.user == "alice"

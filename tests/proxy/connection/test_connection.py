@@ -1,0 +1,586 @@
+"""One connection, as a script: what reaches the broker, what reaches the client, and when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from headrace.proxy.connection.shared_state import Limits
+from headrace.proxy.hooks.enforcement_switch import Enforcement
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.requests import Detail, Interest, Request
+from headrace.quota_callbacks.verdicts import Refuse, Throttle
+from tests.proxy.playbook import MemoryChannel, Party, framed, open_book, read_reply, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+PRODUCE, FETCH, METADATA, HEARTBEAT = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA, ApiKey.HEARTBEAT
+SLOW = QuotaEntity(client_id="c")
+
+
+def produce_quota(limit: float) -> tuple[QuotaKey, QuotaEntity, float]:
+    return QuotaKey.PRODUCER_BYTE_RATE, SLOW, limit
+
+
+def fetch_quota(limit: float) -> tuple[QuotaKey, QuotaEntity, float]:
+    return QuotaKey.CONSUMER_BYTE_RATE, SLOW, limit
+
+
+async def test_bytes_pass_unchanged_where_nothing_has_to_be_said(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        answer = reply(HEARTBEAT, 4)
+        assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
+        assert book.upstream.dialled == [None]
+
+
+async def test_a_probe_that_says_nothing_costs_no_upstream_connection(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        book.client.channel.shut_down_writing()
+        await book.client.hears_the_end()
+        assert book.upstream.dialled == []
+
+
+async def test_many_small_requests_go_out_in_one_write(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(5)))
+        await trio.testing.wait_all_tasks_blocked()
+        assert len({await book.broker.hears() for _ in range(5)}) == 5
+        await book.broker.says(*(reply(HEARTBEAT, 4, n) for n in range(5)))
+        assert [read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] for _ in range(5)] == [*range(5)]
+
+
+async def test_an_over_quota_produce_is_forwarded_and_the_next_one_waits(autojump_clock: MockClock) -> None:
+    """KIP-219: 20,000 bytes at 1,000 B/s over 10 s is 10 s too much, and the reply goes out at once."""
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        first = request(PRODUCE, 9, 1, acks=1, padding=20_000)
+        throttle_ms = round((len(first) - 4) / 1000 * 1000 - 10_000)
+        begin = trio.current_time()
+        answer = await book.round_trip(first, reply(PRODUCE, 9, 1))
+        assert trio.current_time() - begin < 1
+        assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == pytest.approx(throttle_ms, abs=5)
+
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.broker.hears()
+        assert trio.current_time() - begin == pytest.approx(throttle_ms / 1000, abs=0.005)
+
+
+async def test_requests_that_came_with_the_one_that_overdraws_wait_too(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        begin = trio.current_time()
+        frames = [request(PRODUCE, 9, 1, acks=1, padding=20_000), request(HEARTBEAT, 4, 2), request(HEARTBEAT, 4, 3)]
+        await book.client.says(*frames)
+        await trio.testing.wait_all_tasks_blocked()
+        assert await book.broker.hears() == frames[0]
+        assert book.broker.hears_nothing()
+        assert await book.broker.hears() == frames[1]
+        assert await book.broker.hears() == frames[2]
+        assert trio.current_time() - begin > 9
+
+
+async def test_a_reply_during_a_mute_carries_what_remains(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=1, padding=20_000))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        await trio.sleep(4)
+        await book.broker.says(reply(PRODUCE, 9, 1))
+        left_ms = read_reply(PRODUCE, 9, await book.client.hears())["throttle_time_ms"]
+        assert 5900 < left_ms < 6200
+
+
+async def test_a_broker_that_throttles_longer_wins(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        begin = trio.current_time()
+        first = request(PRODUCE, 9, 1, acks=1, padding=20_000)
+        answer = await book.round_trip(first, reply(PRODUCE, 9, 1, throttle_time_ms=30_000))
+        assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == 30_000
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.broker.hears()
+        assert trio.current_time() - begin == pytest.approx(30, abs=0.01)
+
+
+@pytest.mark.parametrize("version", [0, 1, 8, 12, 13])
+async def test_produce_of_every_shape_is_muted_and_told_where_it_can_be(
+    autojump_clock: MockClock, version: int
+) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        answer = await book.round_trip(request(PRODUCE, version, 1, acks=1, padding=20_000), reply(PRODUCE, version, 1))
+        fields = read_reply(PRODUCE, version, answer)
+        assert ("throttle_time_ms" in fields) is (version >= 1)
+        assert fields.get("throttle_time_ms", 10_000) > 9000
+        assert book.connection.mute.until_s > trio.current_time() + 9
+
+
+async def test_produce_without_acks_has_no_reply_and_mutes_all_the_same(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        begin = trio.current_time()
+        silent = request(PRODUCE, 9, 1, acks=0, padding=20_000)
+        await book.client.says(silent, request(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await book.broker.hears() == silent
+        assert len(book.connection.in_flight) == 0
+        await book.broker.hears()
+        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        assert read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] == 2
+        assert trio.current_time() - begin > 9
+
+
+@pytest.mark.parametrize("version", [4, 11, 12, 15, 16, 18])
+async def test_a_fetch_over_quota_is_handed_on_whole_and_mutes(autojump_clock: MockClock, version: int) -> None:
+    async with open_book(quotas=[fetch_quota(1000)]) as book:
+        begin = trio.current_time()
+        partition = {"partition_index": 0, "high_watermark": 1, "records": bytes(20_000)}
+        answer = reply(FETCH, version, 1, responses=[{"partitions": [partition]}])
+        got = await book.round_trip(request(FETCH, version, 1, max_bytes=5000), answer)
+        fields = read_reply(FETCH, version, got)
+        throttle_ms = fields.pop("throttle_time_ms")
+        assert throttle_ms == pytest.approx(len(answer) - 4 - (5 if version >= 12 else 4) + 4 - 10_000, abs=2)
+        assert fields["responses"][0]["partitions"][0]["records"] == bytes(20_000)
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.broker.hears()
+        assert trio.current_time() - begin == pytest.approx(throttle_ms / 1000, abs=0.01)
+
+
+async def test_a_fetch_is_capped_at_what_its_bucket_holds(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[fetch_quota(100)]) as book:
+        await book.client.says(request(FETCH, 17, 1, max_bytes=10**6, min_bytes=1))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await book.broker.hears() == request(FETCH, 17, 1, max_bytes=1000, min_bytes=1)
+
+
+async def test_switched_off_nobody_is_throttled(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)], enforcement=Enforcement(enabled=False)) as book:
+        await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=200_000), reply(PRODUCE, 9, 1))
+        begin = trio.current_time()
+        await book.round_trip(request(HEARTBEAT, 4, 2), reply(HEARTBEAT, 4, 2))
+        assert trio.current_time() == begin
+
+
+@pytest.mark.parametrize(
+    "exempt", [Enforcement(exempt_users=["ANONYMOUS"]), Enforcement(exempt_client_ids=["c"])], ids=["user", "client id"]
+)
+async def test_the_exempt_are_not_throttled(autojump_clock: MockClock, exempt: Enforcement) -> None:
+    async with open_book(quotas=[produce_quota(1000)], enforcement=exempt) as book:
+        answer = await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=200_000), reply(PRODUCE, 9, 1))
+        assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == 0
+
+
+async def test_a_released_mute_lets_the_next_request_through(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        begin = trio.current_time()
+        await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await trio.sleep(10)
+        assert book.broker.hears_nothing()
+        book.connection.mute.release()
+        await book.broker.hears()
+        assert trio.current_time() - begin < 12
+
+
+async def test_a_client_that_hangs_up_while_muted_is_let_go(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        begin = trio.current_time()
+        book.client.channel.shut_down_writing()
+        await book.broker.hears_the_end()
+        assert trio.current_time() - begin < 5
+
+
+async def test_a_broker_that_idles_out_during_a_mute_is_dialled_again(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        begin = trio.current_time()
+        await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
+        book.broker.channel.close()
+        await trio.sleep(400)
+        answer = reply(HEARTBEAT, 4, 2)
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.upstream.wait_for_dial(2)
+        assert trio.current_time() - begin > 480
+        await book.broker.hears()
+        await book.broker.says(answer)
+        assert await book.client.hears() == answer
+
+
+async def test_metadata_shows_the_proxy_and_teaches_the_topology(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        brokers = [{"node_id": 2, "host": "kafka-2", "port": 9092}, {"node_id": 12, "host": "kafka-12", "port": 9092}]
+        answer = await book.round_trip(request(METADATA, 12), reply(METADATA, 12, brokers=brokers, cluster_id="k"))
+        fields = read_reply(METADATA, 12, answer)
+        assert [(each["node_id"], each["host"], each["port"]) for each in fields["brokers"]] == [(2, "proxy", 9195)]
+        assert str(book.shared.topology.address_of(2)) == "kafka-2:9092"
+        assert book.shared.topology.out_of_range == {12}
+
+
+async def test_api_versions_are_cut_to_what_the_proxy_carries(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        offered = [(0, 0, 99), (12, 0, 99), (999, 0, 1)]
+        keys = [{"api_key": key, "min_version": low, "max_version": high} for key, low, high in offered]
+        answer = await book.round_trip(request(18, 3), reply(18, 3, api_keys=keys))
+        got = [
+            (each["api_key"], each["min_version"], each["max_version"])
+            for each in read_reply(18, 3, answer)["api_keys"]
+        ]
+        assert got == [(0, 0, 13), (12, 0, 99)]
+
+
+async def test_api_versions_newer_than_the_proxy_are_answered_in_turn(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        too_new = framed(b"\x00\x12\x00\x63\x00\x00\x00\x02\x00\x01c\x00\x00")
+        await book.client.says(request(HEARTBEAT, 4, 1), too_new)
+        await trio.testing.wait_all_tasks_blocked()
+        assert book.client.hears_nothing(), "the answer waits for its turn"
+        await book.broker.hears()
+        await book.broker.says(reply(HEARTBEAT, 4, 1))
+        assert (await book.client.hears())[4:8] == b"\x00\x00\x00\x01"
+        fields = read_reply(18, 0, await book.client.hears())
+        assert (fields["correlation_id"], fields["error_code"]) == (2, 35)
+        assert book.broker.hears_nothing()
+
+
+async def test_a_version_that_was_not_offered_ends_the_connection(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await book.client.says(framed(b"\x00\x03\x00\x63\x00\x00\x00\x02\x00\x01c\x00\x00\x00"))
+        await book.client.hears_the_end()
+        assert book.shared.counters.errors == {"client": 1}
+
+
+@pytest.mark.parametrize(
+    "broken", [b"\x00\x00\x00\x04\x00\x00\x00\x63", b"\x00\x00\x00\x02\x00\x00", b"\x7f\xff\xff\xff"]
+)
+async def test_a_broker_that_breaks_the_protocol_ends_the_connection(autojump_clock: MockClock, broken: bytes) -> None:
+    async with open_book() as book:
+        await book.client.says(request(HEARTBEAT, 4, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.says(broken)
+        await book.client.hears_the_end()
+        assert book.shared.counters.errors == {"upstream": 1}
+
+
+async def test_a_broker_that_cannot_be_reached_ends_the_connection(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        book.upstream.fault = "cannot connect to kafka:9092: connection refused"
+        await book.client.says(request(HEARTBEAT, 4, 1))
+        await book.client.hears_the_end()
+        assert book.shared.counters.errors == {"upstream": 1}
+
+
+async def test_too_many_requests_in_flight_are_not_read(autojump_clock: MockClock) -> None:
+    limits = Limits(
+        max_frame_bytes=10**6,
+        max_collected_bytes=10**6,
+        max_in_flight_requests=2,
+        idle_timeout_s=600,
+        reply_timeout_s=3600,
+    )
+    async with open_book(limits=limits) as book:
+        await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(4)))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        await book.broker.hears()
+        assert book.broker.hears_nothing()
+        await book.broker.says(reply(HEARTBEAT, 4, 0))
+        assert await book.broker.hears() == request(HEARTBEAT, 4, 2)
+
+
+async def test_draining_finishes_what_is_in_flight(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await book.client.says(request(HEARTBEAT, 4, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        book.connection.begin_drain()
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await trio.sleep(3)
+        assert book.broker.hears_nothing()
+        await book.broker.says(reply(HEARTBEAT, 4, 1))
+        assert read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] == 1
+        await book.client.hears_the_end()
+
+
+async def test_idle_is_neither_muted_nor_waiting(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=900_000), reply(PRODUCE, 9, 1))
+        now_s = trio.current_time()
+        assert not book.connection.is_idle(now_s + 880)
+        assert book.connection.is_idle(now_s + 890 + 601)
+
+
+async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        await book.client.says(request(HEARTBEAT, 4, 1))
+        await trio.testing.wait_all_tasks_blocked()
+        now_s = trio.current_time()
+        assert not book.connection.waits_in_vain(now_s + 3599)
+        assert book.connection.waits_in_vain(now_s + 3601)
+        book.connection.end_waiting()
+        await book.client.hears_the_end()
+        assert book.shared.counters.errors == {"upstream": 1}
+
+
+async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(
+    autojump_clock: MockClock,
+) -> None:
+    """Its failure has no other way to the client, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        book.broker.channel.close()
+        begin = trio.current_time()
+        await book.client.hears_the_end()
+        assert trio.current_time() - begin < 1
+
+
+async def test_a_broker_that_closes_in_the_middle_of_a_muted_request_ends_the_connection(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_book(quotas=[produce_quota(1000)]) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000)[:15_000])
+        await trio.testing.wait_all_tasks_blocked()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+        assert book.upstream.dialled == [None]
+        assert book.shared.counters.errors == {"upstream": 1}
+
+
+async def test_switched_off_a_fetch_that_is_in_flight_does_not_mute(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[fetch_quota(1)]) as book:
+        await book.client.says(request(FETCH, 17, 1, max_bytes=10**6))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        book.shared.enforcement.switch(enabled=False, by="test")
+        partition = {"partition_index": 0, "high_watermark": 1, "records": bytes(20_000)}
+        await book.broker.says(reply(FETCH, 17, 1, responses=[{"partitions": [partition]}], throttle_time_ms=50))
+        assert read_reply(FETCH, 17, await book.client.hears())["throttle_time_ms"] == 50
+        assert book.connection.mute.until_s < trio.current_time()
+
+
+async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
+    """The client takes nothing while the proxy sends its own answer; the broker's next reply waits behind it."""
+    gate = Gatekeeper(Refuse(error_code=44), api_key=19)
+    async with open_book(plugins={"gate": gate}) as book:
+        channel = book.connection.client
+        plain_send, taken = channel.send, trio.Event()
+
+        async def slow_send(parts: Any) -> None:
+            kept = [bytes(part) for part in parts]
+            if not taken.is_set():
+                await taken.wait()
+            await plain_send(kept)
+
+        channel.send = slow_send  # type: ignore[method-assign]
+        await book.client.says(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        await book.broker.hears()
+        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        taken.set()
+        heard = [(await book.client.hears())[4:8] for _ in range(2)]
+        assert heard == [b"\x00\x00\x00\x01", b"\x00\x00\x00\x02"]
+
+
+async def test_rack_aware_clusters_do_not_flap(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        changes: list[frozenset[int]] = []
+        book.shared.topology.on_change(changes.append)
+        row = {"node_id": 2, "host": "kafka-2", "port": 9092}
+        for number in range(3):
+            brokers = [row | {"rack": "r1"}]
+            await book.round_trip(request(METADATA, 12, number), reply(METADATA, 12, number, brokers=brokers))
+            await book.round_trip(request(10, 3, number, key="g"), reply(10, 3, number, **row))
+        assert changes == [frozenset({2})]
+
+
+async def test_a_client_with_headerless_sasl_tokens_passes(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        handshake = reply(17, 0, 1, mechanisms=["PLAIN"])
+        assert await book.round_trip(request(17, 0, 1, mechanism="PLAIN"), handshake) == handshake
+        token = framed(b"\x00A\x00secret-that-looks-like-a-request")
+        assert await book.round_trip(token, framed(b"")) == framed(b"")
+        answer = reply(HEARTBEAT, 4, 2)
+        assert await book.round_trip(request(HEARTBEAT, 4, 2), answer) == answer
+
+
+# --- refusals ---
+
+
+class Gatekeeper:
+    """Refuses what it is told to."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, verdict: Any, *, api_key: int, detail: Detail = Detail.HEAD) -> None:
+        self.verdict = verdict
+        self.interest = Interest(api_key=api_key, detail=detail)
+        self.completed: list[Request] = []
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        return (self.interest,)
+
+    @hookimpl
+    def request_received(self, request: Request) -> Any:
+        return self.verdict(request) if callable(self.verdict) else self.verdict
+
+    @hookimpl
+    def request_completed(self, request: Request) -> None:
+        self.completed.append(request)
+
+
+async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=19)
+    async with open_book(plugins={"gate": gate}) as book:
+        topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
+        await book.client.says(request(HEARTBEAT, 4, 1), request(19, 7, 2, topics=topics, timeout_ms=1000))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await book.broker.hears() == request(HEARTBEAT, 4, 1)
+        assert book.client.hears_nothing()
+        await book.broker.says(reply(HEARTBEAT, 4, 1))
+        await book.client.hears()
+        fields = read_reply(19, 7, await book.client.hears())
+        assert fields["throttle_time_ms"] == 5000
+        assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 44)]
+        assert book.broker.hears_nothing()
+        await trio.testing.wait_all_tasks_blocked()
+        assert [(each.refused_code, each.forwarded_s) for each in gate.completed] == [(44, None)]
+        assert book.shared.counters.refused == 1
+
+
+async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=19, detail=Detail.BODY)
+    async with open_book(plugins={"gate": gate}) as book:
+        topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
+        await book.client.says(request(19, 7, 3, topics=topics, timeout_ms=1000))
+        await trio.testing.wait_all_tasks_blocked()
+        admitted = [each for each in topics if each["name"] != "b"]
+        assert await book.broker.hears() == request(19, 7, 3, topics=admitted, timeout_ms=1000)
+        rows = [{"name": "c", "num_partitions": 1}, {"name": "a", "num_partitions": 1}]
+        await book.broker.says(reply(19, 7, 3, topics=rows))
+        fields = read_reply(19, 7, await book.client.hears())
+        assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 0), ("b", 89), ("c", 0)]
+        assert fields["topics"][1]["error_message"] == "The throttling quota has been exceeded."
+        assert 0 < fields["throttle_time_ms"] <= 700
+        assert book.connection.mute.until_s > trio.current_time()
+
+
+async def test_when_no_topic_is_admitted_the_proxy_answers_alone(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=20, detail=Detail.BODY)
+    async with open_book(plugins={"gate": gate}) as book:
+        await book.client.says(request(20, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
+        fields = read_reply(20, 5, await book.client.hears())
+        assert [(row["name"], row["error_code"]) for row in fields["responses"]] == [("b", 89), ("a", 89)]
+        assert book.upstream.dialled == []
+
+
+async def test_a_body_is_decoded_for_who_asks(autojump_clock: MockClock) -> None:
+    bodies: list[Any] = []
+    gate = Gatekeeper(lambda request: bodies.append(request.body), api_key=20, detail=Detail.BODY)
+    async with open_book(plugins={"gate": gate}) as book:
+        await book.round_trip(request(20, 5, 3, topic_names=["x"], timeout_ms=9), reply(20, 5, 3))
+        assert bodies == [{"topic_names": ["x"], "timeout_ms": 9}]
+
+
+async def test_a_refusal_that_the_protocol_cannot_say_closes_the_connection(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
+    async with open_book(plugins={"gate": gate}) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=10))
+        await book.client.hears_the_end()
+        assert book.upstream.dialled == []
+
+
+async def test_a_refused_produce_has_an_error_for_every_partition(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
+    async with open_book(plugins={"gate": gate}) as book:
+        await book.client.says(request(PRODUCE, 9, 1, acks=1, padding=100_000))
+        fields = read_reply(PRODUCE, 9, await book.client.hears())
+        assert [row["error_code"] for row in fields["responses"][0]["partition_responses"]] == [44]
+
+
+# --- plugins that raise ---
+
+
+def raising(_request: Request) -> None:
+    raise RuntimeError("boom")
+
+
+async def test_a_plugin_that_raises_is_passed_over(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(raising, api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}) as book:
+        answer = reply(HEARTBEAT, 4)
+        assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
+        assert book.shared.hooks.failures == {"gate": 1}
+
+
+async def test_fail_closed_refuses_what_a_plugin_failed_on(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(raising, api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}, fail_closed=True) as book:
+        await book.client.says(request(HEARTBEAT, 4))
+        assert read_reply(HEARTBEAT, 4, await book.client.hears())["error_code"] == -1
+        assert book.upstream.dialled == []
+
+
+async def test_a_verdict_that_is_none_is_the_plugins_error(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper("throttle please", api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}) as book:
+        answer = reply(HEARTBEAT, 4)
+        assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
+        assert book.shared.hooks.failures == {"gate": 1}
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        Throttle(throttle_ms=float("inf")),  # type: ignore[arg-type]
+        Throttle(throttle_ms=-1),
+        Throttle(throttle_ms=5, reason="why"),  # type: ignore[arg-type]
+        Refuse(error_code=99_999),
+        Refuse(topics={"t": 89}),
+    ],
+)
+async def test_a_verdict_that_cannot_be_is_the_plugins_error(autojump_clock: MockClock, verdict: Any) -> None:
+    gate = Gatekeeper(verdict, api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}) as book:
+        answer = reply(HEARTBEAT, 4)
+        assert await book.round_trip(request(HEARTBEAT, 4), answer) == answer
+        assert book.shared.hooks.failures == {"gate": 1}
+
+
+async def test_a_throttle_beyond_an_int32_is_the_longest_there_is(autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"gate": Gatekeeper(Throttle(throttle_ms=2**40), api_key=HEARTBEAT)}) as book:
+        answer = await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
+        assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] > 2**31 - 1000
+
+
+async def test_the_longest_of_several_throttles_wins(autojump_clock: MockClock) -> None:
+    plugins = {str(ms): Gatekeeper(Throttle(throttle_ms=ms), api_key=HEARTBEAT) for ms in (100, 3000, 200)}
+    async with open_book(plugins=plugins) as book:
+        answer = await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
+        assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] == pytest.approx(3000, abs=2)
+
+
+async def test_completed_requests_tell_their_story(autojump_clock: MockClock) -> None:
+    gate = Gatekeeper(None, api_key=HEARTBEAT)
+    async with open_book(plugins={"gate": gate}) as book:
+        await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
+        await book.client.says(request(HEARTBEAT, 4, 2))
+        await trio.testing.wait_all_tasks_blocked()
+        book.broker.channel.close()
+        await book.client.hears_the_end()
+        await trio.testing.wait_all_tasks_blocked()
+        answered, lost = gate.completed
+        assert answered.error is None
+        assert answered.response_bytes == len(reply(HEARTBEAT, 4)) - 4
+        times = [answered.received_s, answered.forwarded_s, answered.reply_s, answered.completed_s]
+        assert times == sorted(times, key=float)
+        assert lost.error == "upstream: the broker closed with 1 requests in flight"
+
+
+def test_the_stage_itself() -> None:
+    one, other = MemoryChannel.pair()
+    assert Party(one).hears_nothing()
+    assert other.receive_into(memoryview(bytearray(1))) is None

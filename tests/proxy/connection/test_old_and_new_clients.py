@@ -1,0 +1,423 @@
+"""Every API in every version: a client that is throttled is told so where the protocol can, and muted in any case.
+
+Driven by the table of KAFKA_SEMANTICS §3 (`tests.proxy.wire.api_table`), which is first compared with Kafka's own
+classes and with the proxy's table. A plugin throttles each request by 5 s, at its head or at its reply's.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import trio
+
+from headrace.proxy.wire.apis import (
+    APIS,
+    back_off_from,
+    must_rewrite,
+    request_header_version,
+    response_header_version,
+)
+from headrace.proxy.wire.messages.codec import encode
+from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.verdicts import Refuse, Throttle
+from testbed.kafka.jvm import kafka_classes, start_jvm
+from tests.proxy.playbook import framed, open_book, read_reply, reply, request
+from tests.proxy.wire.api_table import EVERY_API, TABLE, ApiRow
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from trio.testing import MockClock
+
+    from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Verdict
+    from tests.proxy.playbook import Book
+
+THROTTLE_MS: Final = 5000
+POLICY_VIOLATION: Final = 44
+FOLLOW_UP: Final = 99
+"""The correlation id of the Heartbeat behind the request in question; nobody throttles it."""
+
+AUTHENTICATING: Final = {
+    17: "SaslHandshake: has no throttle time; before the log-in is over nobody is known who could have a quota",
+    36: "SaslAuthenticate: likewise",
+}
+"""APIs whose mute is not tested here, and why. That they pass as they are is."""
+
+NOT_FORWARDED: Final = {
+    95: "the first key that Kafka 4.4 does not have; a broker closes the connection, too",
+    -1: "no key can be negative",
+    2**15 - 1: "the last key there can be",
+}
+"""API keys that end the connection, and why. Nobody is asked about them, and nothing is told."""
+
+UNREFUSABLE: Final = {35: range(3)}
+"""Versions whose replies have no place for an error, beside the controllers' APIs: the connection is closed instead.
+DescribeLogDirs has one for each log directory only, and its request names none."""
+
+NAMES_BROKERS: Final = {
+    0: "Produce: leader hints (KIP-951)",
+    3: "Metadata",
+    10: "FindCoordinator",
+    60: "DescribeCluster",
+    78: "ShareFetch: leader hints",
+    79: "ShareAcknowledge: leader hints",
+}
+"""APIs in whose replies a broker's address becomes the proxy's. Beside it nothing may change but the throttle time."""
+
+LEFT_OUT: Final = {"FetchResponse": {"node_endpoints"}}
+"""Fields that are not filled: Fetch's leader hints are made inert, which the tests of `headrace.proxy.wire.walks.fetch`
+cover."""
+
+FILLING: Final = {"bool": True, "bytes": b"b", "float64": 0.5, "records": b"r", "string": "s", "uuid": bytes(range(16))}
+
+
+class Stage(Enum):
+    """When the plugin throttles."""
+
+    REQUEST = "request"
+    REPLY = "reply"
+
+
+class Throttler:
+    """Throttles, or refuses, every request but the follow-up."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, stage: Stage, verdict: Verdict | None = None) -> None:
+        self.stage = stage
+        self.verdict = verdict or Throttle(throttle_ms=THROTTLE_MS)
+        self.asked: list[tuple[int, int]] = []
+
+    @hookimpl
+    def request_received(self, request: Request) -> Verdict | None:
+        self.asked.append((request.api_key, request.api_version))
+        return self._verdict(request, Stage.REQUEST)
+
+    @hookimpl
+    def response_received(self, request: Request) -> Verdict | None:
+        return self._verdict(request, Stage.REPLY)
+
+    def _verdict(self, request: Request, stage: Stage) -> Verdict | None:
+        return None if request.correlation_id == FOLLOW_UP or stage is not self.stage else self.verdict
+
+
+def kinds_of(row: ApiRow) -> list[int]:
+    """The versions to try in ``make test``: the first and the last, and the first of each kind.
+
+    Versions are of one kind when their headers have the same versions, their replies have a throttle time or not, the
+    client waits by itself or not, and their messages have the same fields. ``make test-all`` tries all.
+    """
+    first_of: dict[Any, int] = {}
+    for version in row.sent_versions:
+        kind = (
+            row.has_throttle_time(version),
+            row.client_waits(version),
+            version in UNREFUSABLE.get(row.key, ()),
+            must_rewrite(row.key, version),
+        )
+        first_of.setdefault(kind, version)
+    return sorted({*first_of.values(), row.sent_versions[-1]})
+
+
+def approx(seconds: float) -> Any:
+    """Times of the fake clock, added up as floats."""
+    return pytest.approx(seconds, abs=1e-6)
+
+
+def filled(message: str, version: int) -> dict[str, Any]:
+    """A message in which nothing is empty: each array has an element, numbers are 1."""
+    left_out = LEFT_OUT.get(message, set())
+    return {field.name: _filled(field) for field in schema(message, version).fields if field.name not in left_out}
+
+
+def _filled(field: Field) -> Any:
+    is_struct = field.kind == "struct"
+    value = {one.name: _filled(one) for one in field.fields} if is_struct else FILLING.get(field.kind, 1)
+    return [value] if field.is_array else value
+
+
+def with_the_proxys_address(value: Any) -> Any:
+    """Where a broker was named (they all have the id 1), the port of broker 1 at the proxy."""
+    if isinstance(value, list):
+        return [with_the_proxys_address(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    copied = {name: with_the_proxys_address(one) for name, one in value.items()}
+    return copied | {"host": "proxy", "port": 9194} if {"host", "port"} <= value.keys() else copied
+
+
+def reply_of(row: ApiRow, version: int, throttle_ms: int) -> dict[str, Any]:
+    """The fields of a broker's reply."""
+    fields = filled(f"{row.name}Response", version)
+    return fields | {"throttle_time_ms": throttle_ms} if "throttle_time_ms" in fields else fields
+
+
+def asking(row: ApiRow, version: int, body: bytes | None = None) -> bytes:
+    """A request, with nothing empty in it unless ``body`` is given."""
+    header_version = request_header_version(row.key, version)
+    header: dict[str, Any] = {"request_api_key": row.key, "request_api_version": version, "correlation_id": 1}
+    if header_version > 0:  # ControlledShutdown v0 has no client id
+        header["client_id"] = "c"
+    if body is None:
+        body = encode(f"{row.name}Request", version, filled(f"{row.name}Request", version))
+    return framed(encode("RequestHeader", header_version, header) + body)
+
+
+def from_the_future(row: ApiRow) -> bytes:
+    """A request of the version after the last, with a body that nobody here can read."""
+    return asking(row, row.versions.stop, b"to come" * 9)
+
+
+async def follow_up_muted_s(book: Book, begin_s: float) -> float:
+    """Send a Heartbeat, and say how long after ``begin_s`` the broker heard of it; then have it answered."""
+    heartbeat = request(12, 4, FOLLOW_UP)
+    await book.client.says(heartbeat)
+    assert await book.broker.hears() == heartbeat
+    muted_s = trio.current_time() - begin_s
+    await book.broker.says(reply(12, 4, FOLLOW_UP))
+    await book.client.hears()
+    return muted_s
+
+
+async def throttled_s(book: Book, row: ApiRow, version: int, *, broker_ms: int, patient: bool = False) -> float:
+    """One throttled exchange and its follow-up; how long it took until the broker heard of the latter, in seconds.
+
+    A patient client sends the follow-up after the time that it was told, any other one at once. ``broker_ms`` is the
+    broker's own throttle time.
+    """
+    told_ms = max(THROTTLE_MS, broker_ms)
+    fields = reply_of(row, version, broker_ms)
+    expected = reply_of(row, version, told_ms)
+    if row.key in NAMES_BROKERS:
+        expected = with_the_proxys_address(expected)
+    begin_s = trio.current_time()
+    answer = await book.round_trip(asking(row, version), reply(row.key, version, 1, **fields))
+    assert trio.current_time() == begin_s, "the reply was held back"
+    fields = read_reply(row.key, version, answer)
+    assert fields.get("throttle_time_ms") == (told_ms if row.has_throttle_time(version) else None)
+    assert answer == reply(row.key, version, 1, **expected)
+    if patient:
+        await trio.sleep(fields["throttle_time_ms"] / 1000)
+    return await follow_up_muted_s(book, begin_s)
+
+
+# --- the table ---
+
+
+@pytest.mark.parametrize("kafka", ["3.9.1", "4.3.1", "4.4.0"])
+def test_the_table_says_what_kafkas_classes_say(kafka: str) -> None:
+    """The throttle field by the response's schema, and who waits by `shouldClientThrottle`, for every version."""
+    compared = 0
+    for row, version, has_field, waits in _as_kafka_has_it(kafka):
+        expected = row.client_waits(version) if kafka == "4.4.0" else row.client_waited(version)
+        assert (has_field, waits) == (row.has_throttle_time(version), expected), (row.name, version)
+        compared += 1
+    assert compared > 250
+
+
+def _as_kafka_has_it(version_of_kafka: str) -> Iterator[tuple[ApiRow, int, bool, bool]]:
+    """Every API and version of a Kafka: its row, the version, whether the field is there, whether its client waits."""
+    kafka = kafka_classes(version_of_kafka)
+    protocol = "org.apache.kafka.common.protocol"
+    parse = kafka.cls("org.apache.kafka.common.requests.AbstractResponse").parseResponse
+    keys: Any = kafka.cls(f"{protocol}.ApiKeys")
+    wrap = start_jvm().java.nio.ByteBuffer.wrap
+    readable = (lambda buffer: buffer) if version_of_kafka == "3.9.1" else kafka.cls(f"{protocol}.ByteBufferAccessor")
+    for api in kafka.cls("org.apache.kafka.common.message.ApiMessageType").values():
+        key = int(api.apiKey())
+        for version, fields in enumerate(api.responseSchemas()):
+            if fields is None:  # versions that were dropped
+                continue
+            body = kafka.encode(api.newResponse(), version)
+            response = parse(keys.forId(key), readable(wrap(body)), version)
+            has_field = fields.get("throttle_time_ms") is not None
+            yield EVERY_API[key], version, has_field, bool(response.shouldClientThrottle(version))
+
+
+def test_the_table_ends_where_kafka_4_4_does() -> None:
+    types = kafka_classes("4.4.0").cls("org.apache.kafka.common.message.ApiMessageType").values()
+    unstable = True
+    ranges = {
+        int(api.apiKey()): range(api.lowestSupportedVersion(), api.highestSupportedVersion(unstable) + 1)
+        for api in types
+    }
+    assert {key: versions for key, versions in ranges.items() if versions} == {
+        key: row.versions for key, row in TABLE.items()
+    }
+
+
+def test_the_proxys_table_says_the_same() -> None:
+    assert APIS.keys() == EVERY_API.keys()
+    for key, row in EVERY_API.items():
+        api = APIS[key]
+        assert (api.name, api.controller_only, api.throttle_from) == (row.name, row.controller_only, row.throttle_from)
+        assert range(api.min_version, api.max_version + 1) == row.sent_versions, row.name
+        for version in range(row.versions.stop + 1):
+            assert (version >= back_off_from(key)) == row.client_waits(version), (row.name, version)
+
+
+# --- the proxy ---
+
+
+async def check_the_throttle(row: ApiRow, version: int, stage: Stage) -> None:
+    """The reply is the broker's but for the throttle time, and goes out at once; the next request waits for 5 s.
+
+    A shorter throttle of the broker's gives way, a longer one stays and is muted for. A client that waits by itself,
+    as Java's does, finds the channel open when it comes back.
+    """
+    where = (row.name, version, stage)
+    throttler = Throttler(stage)
+    async with open_book(plugins={"throttler": throttler}) as book:
+        assert await throttled_s(book, row, version, broker_ms=0) == approx(5), where
+        assert throttler.asked == [(row.key, version), (12, 4)], where
+        if row.has_throttle_time(version):
+            assert await throttled_s(book, row, version, broker_ms=1000) == approx(5), where
+            assert await throttled_s(book, row, version, broker_ms=9000) == approx(9), where
+        if row.client_waits(version):
+            assert await throttled_s(book, row, version, broker_ms=0, patient=True) == approx(5), where
+
+
+@pytest.mark.parametrize("stage", Stage)
+async def test_whoever_is_throttled_is_muted_and_told_where_the_version_can(
+    autojump_clock: MockClock, stage: Stage
+) -> None:
+    for key in sorted(EVERY_API.keys() - AUTHENTICATING):
+        row = EVERY_API[key]
+        for version in kinds_of(row) if stage is Stage.REQUEST else row.sent_versions[-1:]:
+            await check_the_throttle(row, version, stage)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("stage", Stage)
+@pytest.mark.parametrize("key", sorted(EVERY_API.keys() - AUTHENTICATING))
+async def test_the_same_in_every_version(autojump_clock: MockClock, key: int, stage: Stage) -> None:
+    for version in EVERY_API[key].sent_versions:
+        await check_the_throttle(EVERY_API[key], version, stage)
+
+
+@pytest.mark.parametrize("key", AUTHENTICATING)
+async def test_an_authenticating_client_gets_the_brokers_reply(autojump_clock: MockClock, key: int) -> None:
+    row = EVERY_API[key]
+    assert row.throttle_from is None
+    for version in row.sent_versions:
+        async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
+            begin_s = trio.current_time()
+            answer = reply(key, version, 1, **filled(f"{row.name}Response", version))
+            assert await book.round_trip(asking(row, version), answer) == answer
+            assert trio.current_time() == begin_s
+
+
+async def test_produce_without_acks_has_no_reply_and_mutes_in_every_version(autojump_clock: MockClock) -> None:
+    row = TABLE[ApiKey.PRODUCE]
+    for version in row.sent_versions:
+        async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
+            begin_s = trio.current_time()
+            silent = request(row.key, version, 1, **(filled("ProduceRequest", version) | {"acks": 0}))
+            await book.client.says(silent)
+            await book.upstream.wait_for_dial(1)
+            assert await book.broker.hears() == silent
+            assert trio.current_time() == begin_s
+            assert await follow_up_muted_s(book, begin_s) == approx(5)
+            assert book.client.hears_nothing()
+
+
+@pytest.mark.parametrize("version", TABLE[ApiKey.API_VERSIONS].sent_versions)
+async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: MockClock, version: int) -> None:
+    """UNSUPPORTED_VERSION is laid out as version 0 whatever was asked (KIP-511), so it cannot tell a throttle time."""
+    async with open_book(plugins={"throttler": Throttler(Stage.REPLY)}) as book:
+        row = {"api_key": 18, "min_version": 0, "max_version": 2}
+        body = encode("ApiVersionsResponse", 0, {"error_code": 35, "api_keys": [row]})
+        answer = framed((1).to_bytes(4, "big") + body)
+        begin_s = trio.current_time()
+        assert await book.round_trip(request(18, version, 1), answer) == answer
+        assert await follow_up_muted_s(book, begin_s) == approx(5)
+
+
+# --- refused requests: the proxy's own replies ---
+
+
+async def check_the_refusal(row: ApiRow, version: int) -> None:
+    """The proxy answers by itself, tells the throttle time where the version can, and mutes."""
+    where = (row.name, version)
+    refuser = Throttler(Stage.REQUEST, Refuse(error_code=POLICY_VIOLATION, throttle_ms=THROTTLE_MS))
+    async with open_book(plugins={"refuser": refuser}) as book:
+        begin_s = trio.current_time()
+        await book.client.says(asking(row, version))
+        if row.controller_only or version in UNREFUSABLE.get(row.key, ()):
+            await book.client.hears_the_end()
+            return
+        told = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
+        assert told == (THROTTLE_MS if row.has_throttle_time(version) else None), where
+        await book.client.says(request(12, 4, FOLLOW_UP))
+        await book.upstream.wait_for_dial(1)
+        assert trio.current_time() - begin_s == approx(5), where
+
+
+async def test_whoever_is_refused_is_muted_and_told_where_the_version_can(autojump_clock: MockClock) -> None:
+    for key in sorted(TABLE.keys() - AUTHENTICATING):
+        for version in kinds_of(TABLE[key]):
+            await check_the_refusal(TABLE[key], version)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("key", sorted(TABLE.keys() - AUTHENTICATING))
+async def test_refusals_in_every_version(autojump_clock: MockClock, key: int) -> None:
+    for version in TABLE[key].sent_versions:
+        await check_the_refusal(TABLE[key], version)
+
+
+# --- what the proxy does not know ---
+
+
+@pytest.mark.parametrize("stage", Stage)
+async def test_a_version_of_the_future_passes_unread_and_mutes(autojump_clock: MockClock, stage: Stage) -> None:
+    """Where nothing in it has to be read or edited. Where its throttle time lies nobody knows, so it is not told."""
+    rows = [row for key, row in TABLE.items() if not APIS[key].must_know and key not in AUTHENTICATING]
+    assert len(rows) > 60
+    for row in rows:
+        async with open_book(plugins={"throttler": Throttler(stage)}) as book:
+            header = encode(
+                "ResponseHeader", response_header_version(row.key, row.versions.stop), {"correlation_id": 1}
+            )
+            answer = framed(header + b"likewise" * 9)
+            begin_s = trio.current_time()
+            assert await book.round_trip(from_the_future(row), answer) == answer, row.name
+            assert await follow_up_muted_s(book, begin_s) == approx(5), row.name
+
+
+async def test_a_version_of_the_future_that_must_be_read_ends_the_connection(autojump_clock: MockClock) -> None:
+    """It was not offered. ApiVersions is: see below."""
+    rows = [row for key, row in TABLE.items() if APIS[key].must_know and key != ApiKey.API_VERSIONS]
+    assert len(rows) > 10
+    for row in rows:
+        throttler = Throttler(Stage.REQUEST)
+        async with open_book(plugins={"throttler": throttler}) as book:
+            await book.client.says(from_the_future(row))
+            await book.client.hears_the_end()
+            assert (book.upstream.dialled, throttler.asked) == ([], []), row.name
+
+
+async def test_the_proxys_own_answer_to_api_versions_of_the_future_mutes(autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
+        begin_s = trio.current_time()
+        await book.client.says(from_the_future(TABLE[ApiKey.API_VERSIONS]))
+        assert read_reply(18, 0, await book.client.hears())["error_code"] == 35
+        assert trio.current_time() == begin_s
+        await book.client.says(request(12, 4, FOLLOW_UP))
+        await book.upstream.wait_for_dial(1)
+        assert trio.current_time() - begin_s == approx(5)
+
+
+@pytest.mark.parametrize("key", NOT_FORWARDED)
+async def test_a_key_that_kafka_does_not_have_ends_the_connection(autojump_clock: MockClock, key: int) -> None:
+    assert key not in EVERY_API
+    throttler = Throttler(Stage.REQUEST)
+    async with open_book(plugins={"throttler": throttler}) as book:
+        await book.client.says(framed(key.to_bytes(2, "big", signed=True) + bytes(30)))
+        await book.client.hears_the_end()
+        assert (book.upstream.dialled, throttler.asked) == ([], [])

@@ -1,0 +1,109 @@
+"""Why somebody is throttled: what is kept, logged, and told at the command line."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind, told
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from tests.proxy.playbook import Book, open_book, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+PRODUCE = ApiKey.PRODUCE
+BYTES = QuotaKey.PRODUCER_BYTE_RATE
+
+
+def quota(limit: float, **policy: Any) -> list[tuple[QuotaKey, QuotaEntity, Quota]]:
+    return [(BYTES, QuotaEntity(client_id=DEFAULT), Quota(value=limit, policy=QuotaPolicy(**policy)))]
+
+
+async def produce(book: Book, number: int, padding: int = 20_000) -> None:
+    await book.round_trip(request(PRODUCE, 9, number, acks=1, padding=padding), reply(PRODUCE, 9, number))
+
+
+async def test_a_throttle_says_which_quota_whose_what_was_observed_and_how_long(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_book(quotas=quota(1000)) as book:
+        await produce(book, 1)
+        (decision,) = book.shared.decisions
+        assert (decision.kind, decision.quota, decision.entity) == (Kind.THROTTLED, BYTES.value, "client-id=<default>")
+        assert decision.observed == pytest.approx(2000, rel=0.01)
+        assert (decision.limit, decision.client_id, decision.user) == (1000, "c", "ANONYMOUS")
+        assert decision.throttle_ms == pytest.approx(10_000, rel=0.01)
+        await trio.sleep(2)
+        page = {"waiting": [book.connection.waiting(trio.current_time())], "decisions": book.shared.decisions.page(2.0)}
+        waiting, why = told(page)
+        assert waiting.startswith("waiting now: user ANONYMOUS, client id c at 198.51.100.7:5000, 80")
+        assert waiting.endswith(" ms more, for producer_byte_rate")
+        assert why.startswith("2 s ago: Produce v9 of user ANONYMOUS, client id c at 198.51.100.7:5000 was throttled")
+        assert "producer_byte_rate of client-id=<default>, observed 200" in why
+        assert why.endswith("allowed 1000")
+    line = next(line for line in capsys.readouterr().out.splitlines() if "request throttled" in line)
+    for part in ("quota=producer_byte_rate", "entity='client-id=<default>'", "limit=1000", "request='Produce v9'"):
+        assert part in line
+
+
+async def test_one_cause_is_logged_once_a_minute_and_kept_each_time(
+    autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with open_book(quotas=quota(1000)) as book:
+        for number in range(4):
+            await produce(book, number)
+        assert len(list(book.shared.decisions)) == 4
+    assert capsys.readouterr().out.count("request throttled") == 1
+
+
+async def test_the_page_is_by_user_and_client_and_newest_first(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=quota(1000)) as book:
+        await produce(book, 1)
+        await produce(book, 2)
+        decisions = book.shared.decisions
+        now_s = trio.current_time()
+        assert [each["correlation_id"] for each in decisions.page(now_s)] == [2, 1]
+        assert [each["correlation_id"] for each in decisions.page(now_s, newest=1)] == [2]
+        assert len(decisions.page(now_s, user="ANONYMOUS", client_id="c")) == 2
+        assert decisions.page(now_s, user="alice") == decisions.page(now_s, client_id="d") == []
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "words"),
+    [
+        ({"observe": True}, Kind.OBSERVED, "would have waited"),
+        ({"mode": EnforcementMode.PACED, "burst_s": 0.0}, Kind.HELD, "was held for"),
+        ({"longest_throttle_ms": 50}, Kind.THROTTLED, "was throttled for 50 ms"),
+    ],
+)
+async def test_how_it_was_enforced_is_told(
+    policy: dict[str, Any], kind: Kind, words: str, autojump_clock: MockClock
+) -> None:
+    async with open_book(quotas=quota(1000, **policy)) as book:
+        for number in range(2):
+            await produce(book, number, 12_000)
+        decision = list(book.shared.decisions)[-1]
+        assert decision.kind is kind
+        (first, *_) = told({"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)})
+        assert words in first
+
+
+async def test_nobody(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        assert list(told({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
+            "nobody was throttled or refused"
+        ]
+
+
+async def test_so_many_are_kept(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=quota(1000, observe=True)) as book:
+        for number in range(KEPT_DECISIONS + 10):
+            await produce(book, number)
+        kept = list(book.shared.decisions)
+        assert len(kept) == KEPT_DECISIONS
+        assert kept[-1].correlation_id == KEPT_DECISIONS + 9

@@ -1,0 +1,388 @@
+"""Finding plugins, refusing those that do not fit, and calling the hooks that are not about one request."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import entry_points
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from headrace.proxy.errors import StartupError
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import ENTRY_POINT_GROUP, load_plugins, new_plugin_manager, register
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
+from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.requests import Address, ClusterMetadata, Connection
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from headrace.quota_callbacks import hookspecs
+
+KEY = QuotaKey.CONSUMER_BYTE_RATE
+BUILT_IN = {"byte_rate", "default_quotas", "tracing"}
+
+
+def hooks_of(*plugins: Any, options: Mapping[str, Mapping[str, Any]] | None = None) -> HookCalls:
+    manager = new_plugin_manager()
+    for number, plugin in enumerate((DefaultQuotaCallback(), *plugins)):
+        register(manager, f"plugin-{number}", plugin)
+    hooks = HookCalls(manager)
+    quotas = ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+    )
+    hooks.configure(quotas, options or {})
+    hooks.flatten()
+    return hooks
+
+
+class Plugin:
+    headrace_hooks = HOOK_VERSION
+
+
+# --- loading ---
+
+
+def test_the_built_ins_are_found_as_a_strangers_plugin_is() -> None:
+    manager = new_plugin_manager()
+    load_plugins(manager, disabled=(), load=())
+    assert {name for name, _ in manager.list_name_plugin()} >= BUILT_IN
+
+
+def test_a_built_in_can_be_disabled() -> None:
+    manager = new_plugin_manager()
+    load_plugins(manager, disabled=("byte_rate",), load=())
+    assert "byte_rate" not in {name for name, _ in manager.list_name_plugin()}
+
+
+def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
+    said = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
+    with pytest.raises(StartupError, match=said):
+        load_plugins(new_plugin_manager(), disabled=("byterate",), load=())
+
+
+@pytest.mark.parametrize("kind", ["class", "instance", "module"])
+def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    module = ModuleType("strangers")
+    monkeypatch.setitem(sys.modules, "strangers", module)
+    module.headrace_hooks = HOOK_VERSION  # type: ignore[attr-defined]
+    module.Mine = Plugin  # type: ignore[attr-defined]
+    module.mine = Plugin()  # type: ignore[attr-defined]
+    path = {"class": "strangers:Mine", "instance": "strangers:mine", "module": "strangers"}[kind]
+    manager = new_plugin_manager()
+    load_plugins(manager, disabled=(), load=(path,))
+    found = manager.get_plugin(path)
+    assert found is module if kind == "module" else isinstance(found, Plugin)
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("no_such_module_here", "plugin 'no_such_module_here' cannot be loaded: ModuleNotFoundError"),
+        ("headrace.quota_callbacks.builtin.byte_rate:Nothing", "cannot be loaded: AttributeError"),
+        (
+            "headrace.quota_callbacks.entities",
+            "does not say which version of the hooks it is made for: set headrace_hooks = 1",
+        ),
+    ],
+)
+def test_what_cannot_be_loaded_is_named(path: str, message: str) -> None:
+    with pytest.raises(StartupError, match=message):
+        load_plugins(new_plugin_manager(), disabled=(), load=(path,))
+
+
+@pytest.mark.parametrize("package", ["config", "pipeline", "plugins", "proxy", "quota_callbacks"])
+@pytest.mark.parametrize("by", ["its imports", "its path"])
+def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
+    package: str, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = f"{package}.anything"
+    (tmp_path / "made_for_earlier_names.py").write_text(f"from {missing} import hookimpl\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, package, None)  # as where the tree is not on the path
+    path = "made_for_earlier_names" if by == "its imports" else f"{missing}:Plugin"
+    message = (
+        f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
+        f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
+    )
+    built_in = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
+    with pytest.raises(StartupError, match=f"^{re.escape(message)}$"):
+        load_plugins(new_plugin_manager(), disabled=built_in, load=(path,))
+
+
+def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:
+    class Old:
+        headrace_hooks = 0
+
+    expected = (
+        r"plugin 'old' is made for version 0 of the hooks; this headrace has version 1. Install .* plugins.disabled"
+    )
+    with pytest.raises(StartupError, match=expected):
+        register(new_plugin_manager(), "old", Old())
+
+
+def test_a_hook_that_does_not_exist_is_refused() -> None:
+    class Misspelt(Plugin):
+        @hookimpl
+        def request_recieved(self) -> None: ...
+
+    with pytest.raises(StartupError, match=r"'misspelt'.*request_recieved"):
+        register(new_plugin_manager(), "misspelt", Misspelt())
+
+
+def test_an_argument_that_does_not_exist_is_refused() -> None:
+    class Wrong(Plugin):
+        @hookimpl
+        def quota_limit(self, nonsense: object) -> None: ...
+
+    with pytest.raises(StartupError, match=r"'wrong' was refused:.*nonsense"):
+        register(new_plugin_manager(), "wrong", Wrong())
+
+
+def test_a_plugin_that_cannot_be_made_is_named() -> None:
+    class Picky(Plugin):
+        def __init__(self, needed: str) -> None: ...
+
+    with pytest.raises(StartupError, match=r"plugin 'picky' could not be made: TypeError"):
+        register(new_plugin_manager(), "picky", Picky)
+
+
+def test_wrappers_are_refused() -> None:
+    class Wrapper(Plugin):
+        @hookimpl(wrapper=True)
+        def request_received(self) -> Any:
+            yield
+
+    with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace take no wrappers"):
+        register(new_plugin_manager(), "wrapper", Wrapper())
+
+
+# --- life cycle ---
+
+
+def test_configure_hands_each_plugin_its_own_options() -> None:
+    seen: list[Mapping[str, Any]] = []
+
+    class Curious(Plugin):
+        @hookimpl
+        def configure(self, context: hookspecs.PluginContext) -> None:
+            seen.append(context.options)
+
+    hooks_of(Curious(), Curious(), options={"plugin-2": {"colour": "blue"}})
+    assert sorted(seen, key=len) == [{}, {"colour": "blue"}]
+
+
+def test_options_that_make_no_sense_stop_the_start() -> None:
+    class Strict(Plugin):
+        @hookimpl
+        def configure(self, context: hookspecs.PluginContext) -> None:
+            raise ValueError("colour must be a colour")
+
+    with pytest.raises(StartupError, match="plugin 'plugin-1': colour must be a colour"):
+        hooks_of(Strict())
+
+
+def test_close_reaches_every_plugin_though_one_raises() -> None:
+    closed: list[str] = []
+
+    class Clean(Plugin):
+        @hookimpl
+        def close(self) -> None:
+            closed.append("clean")
+
+    class Dirty(Plugin):
+        @hookimpl
+        def close(self) -> None:
+            raise OSError("stuck")
+
+    hooks = hooks_of(Clean(), Dirty(), Clean())
+    hooks.close()
+    assert closed == ["clean", "clean"]
+    assert hooks.failures == {"plugin-2": 1}
+
+
+def test_collect_metrics() -> None:
+    class Metered(Plugin):
+        @hookimpl
+        def collect_metrics(self) -> list[Metric]:
+            return [Metric(name="things", help="Things.", value=3)]
+
+    class Broken(Plugin):
+        @hookimpl
+        def collect_metrics(self) -> list[Metric]:
+            raise RuntimeError
+
+    assert [metric.value for metric in hooks_of(Metered(), Broken()).collect_metrics()] == [3]
+
+
+# --- KIP-257 ---
+
+
+class Teams(Plugin):
+    """Groups users by the part of their name before the dash."""
+
+    limit: float | None = 100.0
+
+    @hookimpl
+    def quota_metric_tags(self, key: QuotaKey, user: str) -> Mapping[str, str] | None:
+        return {"team": user.partition("-")[0]} if "-" in user else None
+
+    @hookimpl
+    def quota_limit(self, tags: Mapping[str, str]) -> float | None:
+        return self.limit if "team" in tags else None
+
+
+def test_a_custom_callback_replaces_the_choice_of_tags_and_the_limit() -> None:
+    hooks = hooks_of(Teams())
+    hooks.update_quota(KEY, QuotaEntity(user="solo"), Quota(value=7))
+    assert hooks.quotas is not None
+    hooks.quotas.quotas_changed()
+    ann, bob = hooks.quotas.bucket(KEY, "blue-ann", "c"), hooks.quotas.bucket(KEY, "blue-bob", "d")
+    assert ann is bob
+    assert ann is not None
+    assert ann.limit == 100
+    solo = hooks.quotas.bucket(KEY, "solo", "c")
+    assert solo is not None
+    assert (solo.limit, solo.entity) == (7, "user=solo")
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
+def test_a_limit_that_is_not_above_zero_is_the_plugins_error(limit: float) -> None:
+    teams = Teams()
+    teams.limit = limit
+    hooks = hooks_of(teams)
+    assert hooks.quota_limit(KEY, {"team": "blue"}) is None
+    assert hooks.failures == {"plugin-1": 1}
+
+
+def test_tags_of_a_plugin_that_raises_are_passed_over() -> None:
+    class Broken(Plugin):
+        @hookimpl
+        def quota_metric_tags(self) -> Mapping[str, str]:
+            raise RuntimeError
+
+    hooks = hooks_of(Broken())
+    hooks.update_quota(KEY, QuotaEntity(user="u"), Quota(value=7))
+    assert hooks.quota_metric_tags(KEY, "u", "c") == {"user": "u", "client-id": ""}
+
+
+def test_update_and_remove_quota_reach_every_callback() -> None:
+    seen: list[tuple[Any, ...]] = []
+
+    class Listening(Plugin):
+        @hookimpl
+        def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float) -> bool:
+            seen.append(("update", key, entity, value))
+            return False
+
+        @hookimpl
+        def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> bool:
+            seen.append(("remove", key, entity))
+            return False
+
+    hooks = hooks_of(Listening())
+    alice = QuotaEntity(user="alice")
+    hooks.update_quota(KEY, alice, Quota(value=5))
+    hooks.remove_quota(KEY, alice)
+    assert seen == [("update", KEY, alice, 5), ("remove", KEY, alice)]
+    assert hooks.quota_metric_tags(KEY, "alice", "c") is None
+
+
+@pytest.mark.parametrize("changed", [True, False])
+def test_update_cluster_metadata_may_change_limits(changed: bool) -> None:
+    class Aware(Plugin):
+        @hookimpl
+        def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
+            return changed
+
+    hooks = hooks_of(Aware())
+    assert hooks.quotas is not None
+    before = hooks.quotas.generation
+    hooks.update_cluster_metadata(ClusterMetadata(cluster_id="k", controller_id=1, brokers=()))
+    assert (hooks.quotas.generation > before) is changed
+
+
+def test_quota_reset_required_is_polled_for_every_request() -> None:
+    polled: list[QuotaKey] = []
+
+    class Restless(Plugin):
+        @hookimpl
+        def quota_reset_required(self, key: QuotaKey) -> bool:
+            polled.append(key)
+            return key is KEY
+
+        @hookimpl
+        def request_received(self) -> None: ...
+
+    from headrace.quota_callbacks.requests import Request
+
+    hooks = hooks_of(Restless())
+    assert hooks.quotas is not None
+    before = hooks.quotas.generation
+    request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), 3, 0, 0, "c", 9, 0.0)
+    for _ in range(2):
+        hooks.request_received(hooks.wants_request(3), request, 0)
+    assert polled == [*QuotaKey, *QuotaKey]
+    assert hooks.quotas.generation == before + 2
+
+
+# --- the rest ---
+
+
+def test_enforced_quotas_are_collected() -> None:
+    class Enforcing(Plugin):
+        @hookimpl
+        def enforced_quotas(self) -> frozenset[QuotaKey]:
+            return frozenset({QuotaKey.PRODUCER_IDS_RATE})
+
+    assert hooks_of(Enforcing()).enforced_quotas() == {QuotaKey.PRODUCER_IDS_RATE}
+
+
+def test_request_interest_narrows_what_a_plugin_hears() -> None:
+    from headrace.quota_callbacks.requests import Detail, Interest
+
+    class Narrow(Plugin):
+        @hookimpl
+        def request_interest(self) -> list[Interest]:
+            return [Interest(api_key=3), Interest(api_key=19, detail=Detail.BODY)]
+
+        @hookimpl
+        def request_received(self) -> None: ...
+
+        @hookimpl
+        def response_received(self) -> None: ...
+
+        @hookimpl
+        def request_completed(self) -> None: ...
+
+    hooks = hooks_of(Narrow())
+    for wants in (hooks.wants_request, hooks.wants_response, hooks.wants_completed):
+        assert [key for key in range(100) if wants(key)] == [3, 19]
+    assert hooks.bodies == {19}
+
+
+def test_connection_opened_and_closed_are_told() -> None:
+    told: list[Any] = []
+
+    class Watching(Plugin):
+        @hookimpl
+        def connection_opened(self, connection: Connection) -> None:
+            told.append(connection.connection_id)
+
+        @hookimpl
+        def connection_closed(self, connection: Connection, reason: str | None) -> None:
+            told.append((connection.connection_id, reason))
+
+    hooks = hooks_of(Watching())
+    connection = Connection(connection_id=4, peer=Address(host="h", port=1))
+    hooks.connection_opened(connection)
+    hooks.connection_closed(connection, "gone")
+    assert told == [4, (4, "gone")]

@@ -1,0 +1,234 @@
+"""The poller with real sockets: steps, tasks that wait, and trio's own waiting beside them."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from headrace.proxy.errors import ClientFault
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.sockets import PlainChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WAIT_S = 30.0
+
+
+@contextmanager
+def channel_and_peer(*, attached: bool = True) -> Iterator[tuple[PlainChannel, socket.socket]]:
+    """A channel that the poller watches, and the other end of it."""
+    poller = Poller()
+    listener = socket.create_server(("127.0.0.1", 0))
+    peer = socket.create_connection(listener.getsockname())
+    ours, _ = listener.accept()
+    listener.close()
+    if not attached:
+        channel = PlainChannel(ours, ClientFault, poller)
+        yield channel, peer
+        channel.close()
+        peer.close()
+        return
+    with poller.attach():
+        assert poller.attached, "this trio keeps its I/O manager elsewhere: see Poller.attach"
+        channel = PlainChannel(ours, ClientFault, poller)
+        try:
+            yield channel, peer
+        finally:
+            channel.close()
+            peer.close()
+
+
+class Reader:
+    """A step that reads what comes, ``most`` bytes at a time, until the stream ends."""
+
+    def __init__(self, channel: PlainChannel, most: int = 100) -> None:
+        self.channel = channel
+        self.read = bytearray()
+        self.steps = 0
+        self._buffer = memoryview(bytearray(most))
+
+    def step(self) -> bool:
+        self.steps += 1
+        count = self.channel.receive_into(self._buffer)
+        if count is not None:
+            self.read += self._buffer[:count]
+        return count != 0
+
+
+@pytest.mark.parametrize("attached", [True, False])
+async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
+    with channel_and_peer(attached=attached) as (channel, peer):
+        reader = Reader(channel)
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.steps, reader.step)
+                await wait_all_tasks_blocked()
+                peer.send(b"one")
+                while reader.read != b"one":
+                    await trio.lowlevel.checkpoint()
+                peer.send(b"two")
+                peer.shutdown(socket.SHUT_WR)
+        assert reader.read == b"onetwo"
+
+
+async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
+    """The peer goes on sending from within the step, so that edges come while the socket is queued."""
+    with channel_and_peer() as (channel, peer):
+        rounds: list[int] = []
+        reader = Reader(channel, most=1)
+
+        def step() -> bool:
+            if reader.steps < 500:
+                peer.send(b"more")
+            return reader.step()
+
+        async def count_rounds() -> None:
+            while reader.steps < 400:
+                before = reader.steps
+                await trio.lowlevel.checkpoint()
+                rounds.append(reader.steps - before)
+
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.steps, step)
+                await wait_all_tasks_blocked()
+                peer.send(b"begin")
+                await count_rounds()
+                nursery.cancel_scope.cancel()
+        assert 0 < max(rounds) <= 2
+
+
+async def test_what_a_step_leaves_is_read_without_another_edge() -> None:
+    with channel_and_peer() as (channel, peer):
+        reader = Reader(channel, most=1)
+        peer.send(b"x" * 50)
+        peer.shutdown(socket.SHUT_WR)
+        with trio.fail_after(WAIT_S):
+            await channel.steps(reader.step)
+        assert reader.read == b"x" * 50
+
+
+async def test_bytes_and_the_end_of_the_stream_in_one_edge() -> None:
+    """The short read is not the last then: nothing else would tell of the end."""
+    with channel_and_peer() as (channel, peer):
+        peer.send(b"last words")
+        peer.close()
+        reader = Reader(channel)
+        with trio.fail_after(WAIT_S):
+            await channel.steps(reader.step)
+        assert reader.read == b"last words"
+
+
+async def test_what_a_step_raises_is_raised_in_its_task() -> None:
+    def step() -> bool:
+        raise ClientFault("broken")
+
+    with channel_and_peer() as (channel, peer):
+        peer.send(b"x")
+        with trio.fail_after(WAIT_S), pytest.raises(ClientFault, match="broken"):
+            await channel.steps(step)
+
+
+async def test_a_step_may_cancel_the_task_that_left_it() -> None:
+    scope = trio.CancelScope()
+    calls = []
+
+    def step() -> bool:
+        calls.append(1)
+        scope.cancel()
+        return False
+
+    with channel_and_peer() as (channel, peer):
+        peer.send(b"x")
+        with trio.fail_after(WAIT_S), scope:
+            await channel.steps(step)
+        assert scope.cancelled_caught
+        peer.send(b"y")
+        await wait_all_tasks_blocked()
+        assert calls == [1], "nobody is there to be stepped"
+
+
+async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> None:
+    """Two ends that answer each other without a pause, by steps alone."""
+    with channel_and_peer() as (channel, peer):
+        assert channel._poller is not None
+        other = PlainChannel(peer, ClientFault, channel._poller)
+        buffer = memoryview(bytearray(10))
+        rounds = 0
+
+        def echo(end: PlainChannel) -> bool:
+            nonlocal rounds
+            if end.receive_into(buffer):
+                rounds += 1
+                end.send_now([b"x"])
+            return True
+
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.steps, lambda: echo(channel))
+                nursery.start_soon(other.steps, lambda: echo(other))
+                other.send_now([b"x"])
+                await trio.sleep(0.05)
+                before = rounds
+                assert before > 0
+                assert await trio.to_thread.run_sync(lambda: 7) == 7
+                await trio.sleep(0.05)
+                assert rounds > before
+                nursery.cancel_scope.cancel()
+        other.close()
+
+
+async def test_a_writer_waits_until_there_is_room() -> None:
+    with channel_and_peer() as (channel, peer):
+        peer.setblocking(False)
+        sent = 16 * 1024 * 1024
+        read = 0
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(channel.send, [bytes(sent)])
+                while read < sent:
+                    await trio.lowlevel.wait_readable(peer)
+                    read += len(peer.recv(1 << 20))
+        assert channel.bytes_sent == sent
+
+
+async def test_closing_wakes_who_waits() -> None:
+    with channel_and_peer() as (channel, _):
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def read() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await channel.readable()
+
+            await wait_all_tasks_blocked()
+            channel.close()
+
+
+async def test_a_clock_that_jumps_still_jumps(autojump_clock: MockClock) -> None:
+    with channel_and_peer() as (channel, peer):
+        async with trio.open_nursery() as nursery:
+            reader = Reader(channel)
+            nursery.start_soon(channel.steps, reader.step)
+            begin_s = trio.current_time()
+            await trio.sleep(3600)
+            assert trio.current_time() - begin_s == 3600
+            peer.send(b"x")
+            await trio.sleep(3600)
+            assert reader.read == b"x"
+            nursery.cancel_scope.cancel()
+
+
+async def test_it_gives_back_what_it_took() -> None:
+    runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
+    before = runner.io_manager
+    with channel_and_peer():
+        assert runner.io_manager is not before
+    assert runner.io_manager is before
+    await trio.lowlevel.checkpoint()

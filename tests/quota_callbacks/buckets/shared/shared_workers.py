@@ -1,0 +1,63 @@
+"""Workers that share usage, on one timeline and in one process: each with its own table of buckets, over one memory."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
+from tests.quota_callbacks.our_quotas import OurQuotas
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.entities import EntityName, QuotaKey
+
+
+def shared_memory(workers: int, rows: int = 16, samples: int = Window().samples) -> memoryview:
+    memory = memoryview(mmap.mmap(-1, SharedUsage.size_of(workers, rows, samples)))
+    SharedUsage.create(memory, workers=workers, rows=rows, samples=samples)
+    return memory
+
+
+class Workers:
+    """``offsets_ms``: what is added to each worker's time; their clocks begin elsewhere."""
+
+    def __init__(
+        self, count: int, window: Window | None = None, *, rows: int = 16, offsets_ms: tuple[int, ...] = ()
+    ) -> None:
+        self.window = window or Window()
+        self.memory = shared_memory(count, rows, self.window.samples)
+        self.offsets_ms = offsets_ms or (0,) * count
+        self.usages: list[SharedUsage] = []
+        self.quotas: list[OurQuotas] = []
+        self._set: list[tuple[QuotaKey, EntityName | None, EntityName | None, float | None, QuotaPolicy]] = []
+        for worker in range(count):
+            usage, quotas = self._start(worker)
+            self.usages.append(usage)
+            self.quotas.append(quotas)
+
+    def set(
+        self,
+        key: QuotaKey,
+        user: EntityName | None,
+        client_id: EntityName | None,
+        value: float | None,
+        policy: QuotaPolicy = KAFKAS_WAY,
+    ) -> None:
+        self._set.append((key, user, client_id, value, policy))
+        for quotas in self.quotas:
+            quotas.set(key, user, client_id, value, policy)
+
+    def replace(self, worker: int) -> None:
+        """It dies, and another one takes its number."""
+        SharedUsage.worker_lost(self.memory, worker)
+        self.usages[worker], self.quotas[worker] = self._start(worker)
+
+    def _start(self, worker: int) -> tuple[SharedUsage, OurQuotas]:
+        usage = SharedUsage(self.memory, worker=worker, lock=nullcontext(), offset_ms=self.offsets_ms[worker])
+        quotas = OurQuotas(self.window, usage)
+        for each in self._set:
+            quotas.set(*each)
+        return usage, quotas

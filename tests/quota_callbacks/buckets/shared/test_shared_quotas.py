@@ -1,0 +1,212 @@
+"""Quotas across workers: what several decide in turn is what one process decides, and at once one request more each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
+from tests.quota_callbacks.buckets.shared.shared_workers import Workers
+from tests.quota_callbacks.our_quotas import KEY_OF, Op, OurQuotas, charge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from hypothesis.strategies import SearchStrategy
+
+KAFKA: Final = QuotaPolicy()
+PACED: Final = QuotaPolicy(mode=EnforcementMode.PACED)
+WORKERS: Final = 3
+OPS: Final = [Op.PRODUCE, Op.REQUEST, Op.STRICT, Op.PERMISSIVE, Op.PRODUCER_ID]
+"""Fetches are charged as Produce is; where they are un-recorded, in a replay, there are no workers."""
+Outcome = tuple[int, bool]
+"""Throttle time, and whether it was admitted."""
+EIGHTH_MS: Final = 125
+"""Of which any number is a float without rounding, so that who refills a bucket how often makes no difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    gap_ms: int
+    worker: int
+    amount: int
+    limit: int | None
+    """Set before; 0 keeps the one before; ``None`` removes it."""
+    back: int
+    """Of the amount, given back by the same worker."""
+    dies: bool = False
+    """The worker, before; another one has its number then."""
+
+
+def steps(gaps: SearchStrategy[int]) -> SearchStrategy[list[Step]]:
+    """Limits change, or workers die. Not both: the dead have told what they took, and not when they last touched a
+    bucket under the limit before, which is since when a new limit counts."""
+    amounts = st.one_of(st.integers(1, 20), st.integers(1, 5000))
+    limits = st.one_of(st.just(0), st.just(0), st.just(0), st.sampled_from([1, 8, 100, 1000]), st.none())
+    back, worker = st.sampled_from([0, 0, 0, 1, 5]), st.integers(0, WORKERS - 1)
+    changing = st.builds(Step, gaps, worker, amounts, limits, back)
+    dying = st.builds(Step, gaps, worker, amounts, st.just(0), back, st.sampled_from([False] * 5 + [True]))
+    return st.one_of(st.lists(each, min_size=1, max_size=60) for each in (changing, dying))
+
+
+eighths = st.one_of(st.just(0), st.integers(0, 100)).map(lambda count: count * EIGHTH_MS)
+any_gaps = st.one_of(st.integers(0, 40), st.integers(0, 3000), st.sampled_from([0, 999, 1000, 1001, 20_000]))
+windows = st.builds(
+    lambda samples, seconds: Window(samples=samples, seconds=seconds), st.integers(1, 14), st.integers(1, 3)
+)
+
+
+NEW_LIMIT_GIVEN_BACK: Final = [Step(0, 0, 1, 0, 0)] * 9 + [Step(0, 1, 1, 1, 1), Step(1, 0, 1, 0, 0)]
+"""The first to be held to a new limit gives back all that it has taken: the others have nothing new to look at."""
+
+
+def bucket_of(quotas: OurQuotas, op: Op) -> QuotaBucket:
+    bucket = quotas.quotas.bucket(KEY_OF[op], "u", "c")
+    assert bucket is not None
+    return bucket
+
+
+def take(bucket: QuotaBucket, op: Op, step: Step, now_ms: int) -> Outcome:
+    if bucket.paced and not isinstance(bucket, ProducerIdBucket):
+        assert isinstance(bucket, RateBucket | MutationBucket)
+        verdict = bucket.reserve(step.amount, now_ms)
+        bucket.record(step.amount, now_ms)
+        if step.back:
+            bucket.correct(-min(step.back, step.amount), now_ms)
+        return (0 if verdict is None else verdict.throttle_ms), True
+    outcome = charge(bucket, op, step.amount, now_ms)
+    if step.back and isinstance(bucket, MutationBucket) and outcome.accepted:
+        bucket.give_back(min(step.back, step.amount), now_ms)
+    return outcome.throttle_ms, outcome.accepted
+
+
+def touch(op: Op, alone: OurQuotas, workers: Workers, now_ms: int) -> None:
+    for quotas, offset_ms in zip((alone, *workers.quotas), (0, *workers.offsets_ms), strict=True):
+        bucket = quotas.quotas.bucket(KEY_OF[op], "u", "c")
+        if bucket is not None:
+            bucket.observed(now_ms - offset_ms)
+            if bucket.paced and bucket.limit is not None:
+                bucket.places(bucket.limit, now_ms - offset_ms)
+
+
+def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> Iterator[tuple[Outcome, Outcome, float]]:
+    """Each step by one process, and by one of several workers: what either decides, and what is left with the one."""
+    alone, workers = OurQuotas(window), Workers(WORKERS, window, offsets_ms=(0, 5_000_000, -400))
+    for quotas in (alone, workers):
+        quotas.set(KEY_OF[op], "u", None, 1000, policy)
+    now_ms = 1_000_000
+    for step in steps:
+        now_ms += step.gap_ms
+        if step.limit != 0:
+            # A new limit is for the time since the last touch, of which workers do not tell each other: all touch.
+            touch(op, alone, workers, now_ms)
+            for every in (alone, workers):
+                every.set(KEY_OF[op], "u", None, step.limit, policy)
+            touch(op, alone, workers, now_ms)
+        if step.dies:
+            workers.replace(step.worker)
+        its_ms = now_ms - workers.offsets_ms[step.worker]
+        one = alone.quotas.bucket(KEY_OF[op], "u", "c")
+        each = workers.quotas[step.worker].quotas.bucket(KEY_OF[op], "u", "c")
+        if one is None or each is None:
+            assert one is each
+            continue
+        left = one.observed(now_ms)
+        yield take(one, op, step, now_ms), take(each, op, step, its_ms), left
+        for (name, value), (_, its) in zip(one.measures(now_ms), each.measures(its_ms), strict=True):
+            if name != "throttle-time":  # each worker's own
+                assert its == pytest.approx(value, rel=1e-9, abs=1e-6, nan_ok=True), name
+
+
+@pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
+@pytest.mark.parametrize("op", OPS)
+@settings(deadline=None)
+@given(steps=steps(eighths), window=windows)
+def test_in_turn_workers_decide_as_one_process(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:
+    for expected, found, _ in in_turn(op, steps, window, policy):
+        assert found == expected
+
+
+@pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
+@pytest.mark.parametrize("op", OPS)
+@settings(deadline=None, max_examples=40)
+@given(steps=steps(any_gaps), window=windows)
+@example(steps=NEW_LIMIT_GIVEN_BACK, window=Window(samples=1, seconds=1))
+def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:
+    """One that refills at each look rounds otherwise than one that looks less often."""
+    for (wait_ms, admitted), (its_wait_ms, its_admitted), left in in_turn(op, steps, window, policy):
+        if admitted is not its_admitted:
+            assert abs(left) < 1e-6
+            return
+        assert its_wait_ms == pytest.approx(wait_ms, abs=1)
+
+
+def one_round(workers: Workers, decide: Callable[[OurQuotas], Outcome]) -> list[Outcome]:
+    """Each worker decides before it can see what another one has done: their cells are shown to others afterwards."""
+    before = bytes(workers.memory)
+    outcomes, after = [], []
+    for quotas in workers.quotas:
+        outcomes.append(decide(quotas))
+        after.append(bytes(workers.memory))
+        workers.memory[:] = before
+    merged = int.from_bytes(before, "little")
+    for each in after:  # no two write the same byte, or the last would win
+        merged ^= int.from_bytes(each, "little") ^ int.from_bytes(before, "little")
+    workers.memory[:] = merged.to_bytes(len(before), "little")
+    return outcomes
+
+
+rounds = st.lists(st.tuples(st.integers(0, 40).map(lambda count: count * EIGHTH_MS), st.integers(1, 3000)), max_size=20)
+
+
+@pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
+@pytest.mark.parametrize("op", [Op.PRODUCE, Op.STRICT, Op.PERMISSIVE])
+@settings(deadline=None)
+@given(rounds=rounds, limit=st.sampled_from([1, 8, 100, 1000]))
+def test_at_once_each_misses_one_request_of_each_other(
+    op: Op, policy: QuotaPolicy, rounds: list[tuple[int, int]], limit: int
+) -> None:
+    """What a worker decides is what one process would that has seen all rounds before: so it misses what the others do
+    in the same instant, which is one request each, and nothing of what was before."""
+    alone, workers = OurQuotas(), Workers(WORKERS)
+    for quotas in (alone, workers):
+        quotas.set(KEY_OF[op], "u", None, limit, policy)
+    one, now_ms = bucket_of(alone, op), 0
+    for quotas in workers.quotas:
+        bucket_of(quotas, op)
+    for gap_ms, amount in rounds:
+        now_ms += gap_ms
+        step = Step(gap_ms, 0, amount, 0, 0)
+        expected = take(copy_of(one, op, limit, policy, now_ms), op, step, now_ms)
+        found = one_round(
+            workers, lambda quotas, step=step, now_ms=now_ms: take(bucket_of(quotas, op), op, step, now_ms)
+        )
+        assert found == [expected] * WORKERS
+        if expected[1]:
+            for _ in range(WORKERS):
+                force(one, op, step, now_ms)
+        measured = dict(one.measures(now_ms))
+        for quotas in workers.quotas:
+            for name, value in bucket_of(quotas, op).measures(now_ms):
+                assert name == "throttle-time" or value == pytest.approx(measured[name], rel=1e-9, abs=1e-6), name
+
+
+def copy_of(bucket: QuotaBucket, op: Op, limit: int, policy: QuotaPolicy, now_ms: int) -> QuotaBucket:
+    quotas = OurQuotas()
+    quotas.set(KEY_OF[op], "u", None, limit, policy)
+    copy = bucket_of(quotas, op)
+    copy.restore(bucket.state(now_ms), now_ms)
+    return copy
+
+
+def force(bucket: QuotaBucket, op: Op, step: Step, now_ms: int) -> None:
+    if isinstance(bucket, MutationBucket) and not bucket.paced:
+        bucket.charge(step.amount, now_ms)
+    else:
+        take(bucket, op, step, now_ms)

@@ -1,0 +1,115 @@
+"""Request time in percent of a thread: ``ClientRequestQuotaManagerTest`` and what the callback charges when."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS, PRODUCE, RequestPercentage
+from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.requests import Address, Connection, Request
+from tests.quota_callbacks.our_quotas import Op, OurQuotas
+
+KEY = QuotaKey.REQUEST_PERCENTAGE
+MS = 1_000_000
+HEARTBEAT, SASL_HANDSHAKE, WRITE_TXN_MARKERS = 12, 17, 27
+
+
+def quotas(limit: float, window: Window | None = None) -> OurQuotas:
+    ours = OurQuotas(window)
+    ours.set(KEY, "u", None, limit)
+    return ours
+
+
+def test_request_quota_violation() -> None:
+    """``ClientRequestQuotaManagerTest.testRequestPercentageQuotaViolation``: 1 % over 11 x 1 s, in nanoseconds."""
+    ours, now_ms = quotas(1), 0
+
+    def charge(nanos: float) -> int:
+        return ours.use(Op.REQUEST, "u", "c", nanos, now_ms).throttle_ms
+
+    for _ in range(10):
+        assert charge(4 * MS) == 0
+        now_ms += 1000
+    now_ms += 500
+    assert charge(67.1 * MS) == 210
+    now_ms += 210
+    after = []
+    for _ in range(12):
+        after.append(charge(4 * MS))
+        now_ms += 1000
+    assert after == [400] * 10 + [900, 0]
+    assert charge(500 * MS) == 1000, "bounded by one window"
+    after.clear()
+    for _ in range(11):
+        now_ms += 1000
+        after.append(charge(0))
+    assert after == [1000] * 10 + [0]
+
+
+@pytest.mark.parametrize("seconds", [1, 5])
+def test_no_throttle_is_longer_than_a_sample(seconds: int) -> None:
+    ours = quotas(1, Window(samples=11, seconds=seconds))
+    assert ours.use(Op.REQUEST, "u", "c", 10**12, 0).throttle_ms == seconds * 1000
+
+
+def test_network_time_is_checked_with_the_next_request() -> None:
+    ours = quotas(1)
+    assert ours.use(Op.NETWORK, "u", "c", 110 * MS, 0).throttle_ms == 0
+    assert ours.use(Op.REQUEST, "u", "c", 0, 0).throttle_ms == 1000
+
+
+class Callback:
+    """The callback with a handler that takes ``handler_ms``."""
+
+    def __init__(self, limit: float, handler_ms: float) -> None:
+        self.quotas = quotas(limit)
+        self.callback = RequestPercentage()
+        self.callback.configure(
+            PluginContext(options={}, quotas=self.quotas.quotas, request_time_ms=lambda _request: handler_ms)
+        )
+        self.connection = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1), user="u")
+
+    def throttle_ms(self, api_key: int = HEARTBEAT, acks: int | None = None, own_ns: int = 0) -> int:
+        request = Request(self.connection, api_key, 4, 1, "c", 100, 0.0)
+        request.acks = acks
+        assert self.callback.request_received(request, 0) is None
+        self.connection.thread_ns += own_ns
+        if acks == 0:
+            return 0
+        throttle = self.callback.response_received(request, 0)
+        return 0 if throttle is None else throttle.throttle_ms
+
+    @property
+    def exempt(self) -> float:
+        return self.quotas.quotas.exempt_request_time._total
+
+    @property
+    def charged(self) -> float:
+        bucket = self.quotas.quotas.bucket(KEY, "u", "c")
+        assert bucket is not None
+        return bucket.observed(0) * 10  # of the window less one sample
+
+
+def test_the_handlers_time_and_the_proxys_own_are_charged_with_the_reply() -> None:
+    rig = Callback(1, handler_ms=100)
+    assert rig.throttle_ms() == 0
+    assert rig.charged == pytest.approx(100 * MS * PERCENT_PER_NS)
+    assert rig.throttle_ms(own_ns=20 * MS) == 1000
+    assert rig.charged == pytest.approx(220 * MS * PERCENT_PER_NS)
+    assert rig.connection.thread_ns == 0, "charged once"
+    assert rig.exempt == 0
+
+
+@pytest.mark.parametrize(("api_key", "acks"), [(PRODUCE, 0), (WRITE_TXN_MARKERS, None), (SASL_HANDSHAKE, None)])
+def test_what_is_exempt_is_counted_as_such(api_key: int, acks: int | None) -> None:
+    rig = Callback(1, handler_ms=10**4)
+    rig.connection.authenticating = True
+    assert rig.throttle_ms(api_key, acks) == 0
+    assert rig.charged == 0
+    assert rig.exempt == pytest.approx(10**4 * MS * PERCENT_PER_NS)
+
+
+def test_sasl_is_charged_once_the_connection_has_authenticated() -> None:
+    assert Callback(1, handler_ms=10**4).throttle_ms(SASL_HANDSHAKE) == 1000
