@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
-    from pydantic import SecretStr
 
     from headrace.plugins.usage_records.writer_thread import Held
 
@@ -36,7 +35,7 @@ class KafkaSink:
 
     removed = 0
 
-    def __init__(self, topic: str, bootstrap_servers: str, instance: str, client: Mapping[str, SecretStr]) -> None:
+    def __init__(self, topic: str, bootstrap_servers: str, instance: str, client: Mapping[str, str]) -> None:
         """Connects in the background. Raises ValueError for settings that librdkafka does not take."""
         from confluent_kafka import KafkaException
 
@@ -47,7 +46,7 @@ class KafkaSink:
             "compression.type": "zstd",
             "linger.ms": 100,
             "log_level": 0,
-            **{name: value.get_secret_value() for name, value in client.items()},
+            **client,
             "error_cb": self._erred,
         }
         self._topic = topic
@@ -129,10 +128,10 @@ class KafkaSink:
             self._failed.append((error.str(), held))
 
 
-def _reason(error: KafkaException, client: Mapping[str, SecretStr]) -> str:
+def _reason(error: KafkaException, client: Mapping[str, str]) -> str:
     """Return what librdkafka says of the settings, without the secrets among them."""
     reason = str(error.args[0].str())
     for name, value in client.items():
         if is_secret(name) and value:
-            reason = reason.replace(value.get_secret_value(), HIDDEN)
+            reason = reason.replace(value, HIDDEN)
     return reason

@@ -158,7 +158,8 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
     if options.topic is not None and options.bootstrap_servers is not None:
         from headrace.plugins.usage_records.kafka_topic import KafkaSink
 
-        return KafkaSink(options.topic, options.bootstrap_servers, instance, options.client)
+        client = {name: value.get_secret_value() for name, value in options.client.items()}
+        return KafkaSink(options.topic, options.bootstrap_servers, instance, client)
     from headrace.plugins.usage_records.files import FileSink
 
     try:

@@ -20,8 +20,8 @@ from headrace.quota_callbacks.entities import QuotaKey
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.quota_callbacks.requests import Request
     from headrace.proxy.counters import Counters
+    from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Reason
 
 log = structlog.get_logger("headrace.quotas")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plugins.metrics import options
 from headrace.plugins.metrics.names import ENTITIES, LIMIT, LONGEST_TEXT, MEASURES, OTHER, SERIES_OF, others
-from headrace.plugins.metrics.options import MetricsOptions, read_options
+from headrace.plugins.metrics.options import MetricsOptions, MetricsTable, options_of
 from headrace.plugins.metrics.snapshot import STATES
 from headrace.quota_callbacks.entities import QuotaKey
+from tests.plugins.asked_variables import AskedVariables
 from tests.plugins.metrics.metered import KAFKA_TYPES
 
 PAGE = (Path(__file__).parents[3] / "docs" / "metrics.md").read_text(encoding="utf-8")
@@ -23,13 +23,17 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("name", options._KNOWN)
+@pytest.mark.parametrize("name", MetricsTable.model_fields)
 def test_every_option_is_documented(name: str) -> None:
     assert f"| `{name}` |" in PAGE
 
 
 def test_every_variable_is_documented() -> None:
-    for name in set(re.findall(r"\bOTEL_[A-Z_]+\b", Path(options.__file__).read_text(encoding="utf-8"))):
+    variables = AskedVariables()
+    for endpoint in ({}, {"otlp_endpoint": "http://collector"}):
+        options_of(endpoint, variables)
+    assert {"OTEL_METRIC_EXPORT_INTERVAL", "OTEL_EXPORTER_OTLP_PROTOCOL"} <= variables.asked
+    for name in variables.asked:
         assert name in PAGE, name
 
 
@@ -67,6 +71,6 @@ def test_the_defaults_are_those_of_the_page() -> None:
 
 def test_the_example_is_taken() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    taken = read_options(tomllib.loads(block)["plugins"]["options"]["metrics"], {})
+    taken = options_of(tomllib.loads(block)["plugins"]["options"]["metrics"], {})
     assert (taken.max_series, taken.idle_s, taken.push_interval_s) == (20_000, 600, 15)
     assert taken.endpoint == "http://collector:4318/v1/metrics"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import tomllib
 from pathlib import Path
@@ -11,10 +10,11 @@ from typing import Any
 import pytest
 
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS
-from headrace.plugins.sasl_identity.options import IdentityOptions, read_options
+from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.requests import Address, Connection
 
 PAGE = (Path(__file__).parents[3] / "docs" / "users.md").read_text(encoding="utf-8")
@@ -28,9 +28,9 @@ def block(language: str) -> str:
 
 def test_the_options_on_the_page_are_the_plugins() -> None:
     table = tomllib.loads(block("toml"))["plugins"]["options"]["sasl_identity"]
-    assert read_options(table) == IdentityOptions(**table)
+    assert read_options(IdentityOptions, table, "sasl_identity") == IdentityOptions(**table)
     told = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
-    assert told == set(table) == {field.name for field in dataclasses.fields(IdentityOptions)}
+    assert told == set(table) == set(IdentityOptions.model_fields)
 
 
 def test_the_numbers_on_the_page_are_the_codes() -> None:

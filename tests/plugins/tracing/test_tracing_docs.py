@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.plugins.tracing import attributes, options
-from headrace.plugins.tracing.options import read_options
+from headrace.plugins.tracing import attributes
+from headrace.plugins.tracing.options import TracingTable, options_of
+from tests.plugins.asked_variables import AskedVariables
 
 if TYPE_CHECKING:
     from tests.plugins.tracing.traced import Traced
@@ -23,14 +24,16 @@ def test_every_attribute_is_documented(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
-@pytest.mark.parametrize("name", options._KNOWN)
+@pytest.mark.parametrize("name", TracingTable.model_fields)
 def test_every_option_is_documented(name: str) -> None:
     assert f"`{name}`" in PAGE
 
 
 def test_every_variable_is_documented() -> None:
-    source = Path(options.__file__).read_text()
-    for name in set(re.findall(r"\bOTEL_[A-Z_]+\b", source)):
+    variables = AskedVariables()
+    options_of({"enabled": True}, variables)
+    assert {"OTEL_TRACES_SAMPLER_ARG", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} <= variables.asked
+    for name in variables.asked:
         assert name in PAGE, name
 
 
@@ -44,5 +47,5 @@ def test_every_metric_is_documented(tracing: Traced) -> None:
 
 def test_the_example_is_taken() -> None:
     (block,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
-    taken = read_options(tomllib.loads(block)["plugins"]["options"]["tracing"], {})
+    taken = options_of(tomllib.loads(block)["plugins"]["options"]["tracing"], {})
     assert (taken.enabled, taken.sample_ratio, taken.queue_size) == (True, 0.05, 4096)
