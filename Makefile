@@ -6,8 +6,8 @@ STAMP := .venv/.installed
 COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/libraries/test_librdkafka.py \
 	tests/clients/quotas/test_request_quota.py tests/clients/quotas/test_producer_id_quota.py tests/faults/limits/test_limits.py
 
-# Two processes, and in each of them one cluster: tests that share fixtures stay together (tests/conftest.py).
-PARALLEL := -n 2 --dist loadgroup
+# Two processes; which tests stay together, tests/conftest.py says, and it puts the longest first.
+PARALLEL := -n 2 --no-loadscope-reorder
 QUICK := -m "not soak and not exhaustive" --durations=25
 # Without a colour or a progress bar per process, since several run at the same time.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if installed := os.environ.get("HEADRACE_COMPILED"):
     sys.path.insert(0, installed)
@@ -23,6 +23,7 @@ if installed := os.environ.get("HEADRACE_COMPILED"):
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from testbed.kafka.cluster import KafkaCluster
 from tests.shared_cluster import FirstBroker, shared_cluster
@@ -34,8 +35,10 @@ TESTS = Path(__file__).parent
 EXHAUSTIVE_FOLDERS = ("testbed",)
 EXHAUSTIVE_FIXTURES = {"kafka39", "front39", "quick39"}
 """Tests that use one of them, by name or as a parameter, run in ``make test-all`` only."""
-ONE_PROCESS = {"clients", "pipeline"}
-"""Folders whose tests share so much that they stay in one process."""
+LONGEST_FIRST = ("clients", "faults")
+"""Folders that two processes begin with, so that neither is left with much when the other has ended."""
+ONE_PROCESS = ("tests/clients/",)
+"""Folders whose tests share fixtures of the session, such as proxies, and stay in one process."""
 
 # `make test` takes the first, `make test-all` the second (``--hypothesis-profile=long``).
 settings.register_profile("quick", max_examples=25, deadline=None)
@@ -43,18 +46,35 @@ settings.register_profile("long", max_examples=500, deadline=None)
 settings.load_profile("quick")
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what is exhaustive by its place, and keep in one process what shares a module's or a cluster's fixtures."""
+    """Mark what is exhaustive by its place or its fixtures, and put the longest folders first."""
     for item in items:
-        folder = item.path.relative_to(TESTS).parts[0]
-        fixtures = set(getattr(item, "fixturenames", ()))
         parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-        used = fixtures | {value for value in parameters if isinstance(value, str)}
-        if folder in EXHAUSTIVE_FOLDERS or used & EXHAUSTIVE_FIXTURES:
+        used = {*getattr(item, "fixturenames", ()), *(value for value in parameters if isinstance(value, str))}
+        if folder_of(item) in EXHAUSTIVE_FOLDERS or used & EXHAUSTIVE_FIXTURES:
             item.add_marker("exhaustive")
-        group = folder if folder in ONE_PROCESS else "kafka" if "kafka3" in fixtures else str(item.path)
-        item.add_marker(pytest.mark.xdist_group(group))
+    ranks = {folder: rank for rank, folder in enumerate(LONGEST_FIRST)}
+    items.sort(key=lambda item: ranks.get(folder_of(item), len(ranks)))  # stable: otherwise as pytest-randomly has it
+
+
+def folder_of(item: pytest.Item) -> str:
+    return item.path.relative_to(TESTS).parts[0]
+
+
+class Scheduling(LoadScopeScheduling):
+    """Which tests pytest-xdist keeps in one process: those of a module, and those of `ONE_PROCESS`."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        for folder in ONE_PROCESS:
+            if nodeid.startswith(folder):
+                return folder
+        return nodeid.partition("::")[0]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
+    """Return the scheduler, whatever ``--dist`` says."""
+    return Scheduling(config, log)
 
 
 @pytest.fixture

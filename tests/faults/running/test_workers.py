@@ -130,7 +130,7 @@ def test_connections_are_spread_and_what_is_counted_is_added_up(proxy: ProxyProc
         assert sum(connections) == CROWD == series(proxy, "headrace_connections")
         assert series(proxy, 'headrace_requests_total{api="Metadata"}') == CROWD
         assert series(proxy, "headrace_connections_accepted_total") == CROWD
-        assert series(proxy, "headrace_brokers") == 1
+        assert series(proxy, "headrace_brokers") == 3
         assert of_workers(proxy, "up") == [1, 1]
         assert min(of_workers(proxy, "cpu_seconds_total")) > 0
 

@@ -64,6 +64,7 @@ def test_the_price_sheet_is_taken_and_has_all_prices(tmp_path: Path) -> None:
     assert set(sheet.teams) == {"payments", "search"}
 
 
+@pytest.mark.exhaustive
 def test_the_bill_is_what_comes_out(spark: SparkSession, tmp_path: Path) -> None:
     used = record(user="eve", request_bytes=2**29)
     Lake(spark, str(tmp_path)).append("usage", usage(spark, [used]), "date", "hour")
@@ -74,6 +75,7 @@ def test_the_bill_is_what_comes_out(spark: SparkSession, tmp_path: Path) -> None
     assert (tmp_path / "bill.csv").read_text(encoding="utf-8").startswith(blocks("csv")[1])
 
 
+@pytest.mark.exhaustive
 def test_the_quotas_are_what_comes_out(spark: SparkSession, tmp_path: Path) -> None:
     used = [record(NOON + second, request_bytes=1_100_000, thread_ms=0.0) for second in range(100)]
     Lake(spark, str(tmp_path)).append("usage", usage(spark, used), "date", "hour")

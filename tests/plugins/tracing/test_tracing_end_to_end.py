@@ -39,7 +39,10 @@ def test_a_client_is_followed_from_its_first_byte_to_its_last_reply(kafka: First
         }
         with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, environment=environment) as proxy:
             servers = proxy.bootstrap_servers
-            run_tool(Tool.TOPICS, ["--bootstrap-server", servers, "--create", "--topic", "traced-topic"])
+            run_tool(
+                Tool.TOPICS,
+                ["--bootstrap-server", servers, "--create", "--topic", "traced-topic", "--replica-assignment", "0"],
+            )
             producer = Producer({"bootstrap.servers": servers, "client.id": "traced"})
             producer.produce("traced-topic", b"x" * 250_000)
             assert producer.flush(60) == 0
