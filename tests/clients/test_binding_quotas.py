@@ -51,7 +51,7 @@ PARTS: Final = (range(300), range(300, 330), range(330, 360))
 SAMPLE_S: Final = 0.2
 CONNECTIONS: Final = 2
 """Of librdkafka with one broker: to the bootstrap server, and to the broker under the name that it has in Metadata."""
-LISTINGS: Final = 20
+LISTINGS: Final = 10
 """Of all topics, again and again until they are throttled."""
 
 Scenario: TypeAlias = "Callable[[BindingFront, ClientUnderTest], object]"
@@ -196,8 +196,10 @@ def compare(
         futures = {
             side: pool.submit(run, both, scenario, KINDS[name], side) for name, pair in sides.items() for side in pair
         }
-        while wait(futures.values(), SAMPLE_S).not_done:
-            for side, seen in throttled.items():
+        running = True
+        while running:
+            running = bool(wait(futures.values(), SAMPLE_S).not_done)
+            for side, seen in throttled.items():  # once more at the end, for what came last
                 seen |= both.throttled(side)
     problems = []
     for name, pair in sides.items():
