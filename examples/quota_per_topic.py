@@ -6,7 +6,8 @@
     [plugins.options."examples.quota_per_topic:QuotaPerTopic"]
     orders = 1048576
 
-Topics are named by name up to Produce v12; from v13 a request has their ids, and the option is the id in hexadecimal.
+Produce names topics by id from v13 on; their names are learned from the Metadata replies that pass. A topic whose name
+is not known yet is not limited.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ class QuotaPerTopic:
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Take the limits, in bytes a second."""
+        self.topics = context.topics
+        self.topics.follow()
         for topic, limit in context.options.items():
             if not isinstance(limit, int | float) or not limit > 0:
                 raise ValueError(f"{topic} = {limit!r}: expected bytes a second, above 0")
@@ -54,10 +57,14 @@ class QuotaPerTopic:
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge every topic; the longest wait counts."""
-        produced: Counter[str] = Counter()
+        produced: Counter[str | None] = Counter()
         for topic, _, records_bytes, _ in request.batches:
-            produced[topic if isinstance(topic, str) else topic.hex()] += records_bytes
-        verdicts = [self.charge(topic, amount, now_ms) for topic, amount in produced.items() if topic in self.limits]
+            produced[topic if isinstance(topic, str) else self.topics.name(topic)] += records_bytes
+        verdicts = [
+            self.charge(topic, amount, now_ms)
+            for topic, amount in produced.items()
+            if topic is not None and topic in self.limits
+        ]
         throttles = [verdict for verdict in verdicts if verdict is not None]
         return max(throttles, key=lambda verdict: verdict.throttle_ms, default=None)
 

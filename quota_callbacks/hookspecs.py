@@ -34,6 +34,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 import pluggy
 
+from headrace.quota_callbacks.topic_names import TopicNames
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping
 
@@ -110,6 +112,8 @@ class PluginContext:
     loop."""
     worker: int | None = None
     """The number of this worker, from 0, where several share the work (``workers``): each has plugins of its own."""
+    topics: TopicNames = field(default_factory=TopicNames)
+    """The names of topics by their ids; call ``topics.follow()`` to have them learned."""
     dry: bool = False
     """Whether the configuration is only checked (``headrace check-config``) and nothing will run: see `configure`."""
     run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop

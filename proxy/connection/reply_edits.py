@@ -14,6 +14,7 @@ from headrace.proxy.wire.apis import must_rewrite
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.editing import edit
+from headrace.proxy.wire.topic_lookups import TOPIC_IDS_FROM, read_topic_names
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
@@ -97,6 +98,9 @@ def _edit_endpoints(
     if at is not None and len(body) >= at + 4:
         broker_ms: int = _INT32.unpack_from(body, at)[0]
         throttle_ms = throttle(broker_ms)
+    names = state.shared.topic_names
+    if names.followed and exchange.api_key == ApiKey.METADATA and exchange.api_version >= TOPIC_IDS_FROM:
+        names.learn(read_topic_names(exchange.api_version, body))
     found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
     if exchange.api_key != _TEACHES_NOTHING:
         learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)

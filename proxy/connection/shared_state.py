@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.sockets import Channel
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
+    from headrace.quota_callbacks.topic_names import TopicNames
 
 
 class Dialler(Protocol):
@@ -68,6 +69,7 @@ class SharedState:
         "pipes",
         "poller",
         "thread_time",
+        "topic_names",
         "topology",
         "upstream",
         "view",
@@ -81,11 +83,13 @@ class SharedState:
         upstream: Dialler,
         hooks: HookCalls,
         enforcement: Enforcement,
+        topic_names: TopicNames,
         counters: Counters,
         poller: Poller,
     ) -> None:
         self.limits = limits
         self.topology = topology
+        self.topic_names = topic_names
         self.upstream = upstream
         self.hooks = hooks
         self.enforcement = enforcement

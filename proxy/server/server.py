@@ -38,6 +38,7 @@ from headrace.proxy.server.running import running_clock
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Address, Connection
+from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
     import socket
@@ -92,6 +93,7 @@ class Server:
         )
         self.connections: set[ConnectionState] = set()
         self._token: trio.lowlevel.TrioToken | None = None
+        self._topic_names = TopicNames()
         hooks.configure(quotas, config.plugins.options, self._context(quotas))
         hooks.flatten()
         topology = Topology(
@@ -111,6 +113,7 @@ class Server:
             ),
             poller=poller,
             hooks=hooks,
+            topic_names=self._topic_names,
             enforcement=Enforcement(
                 enabled=config.enforcement.enabled,
                 exempt_users=config.enforcement.exempt_users,
@@ -188,6 +191,7 @@ class Server:
 
     def _context(self, quotas: ClientQuotas) -> PluginContext:
         return PluginContext(
+            topics=self._topic_names,
             options={},
             quotas=quotas,
             now_ms=lambda: int(self.shared.clock() * 1000),

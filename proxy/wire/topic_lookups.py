@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.editing import edit
+from headrace.proxy.wire.messages.rows import read_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from headrace.proxy.wire.messages.codec import Buffer
     from headrace.proxy.wire.mutations import TopicKey
@@ -24,7 +25,11 @@ BY_ID_VERSION: Final = 12
 """Metadata: the first that takes topic ids (KIP-516)."""
 VALIDATE_VERSION: Final = 5
 """CreateTopics: the first whose reply tells how many partitions a topic has."""
+TOPIC_IDS_FROM: Final = 10
+"""Metadata: the first whose reply has topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
+NO_ID: Final = bytes(16)
+"""``Uuid.ZERO_UUID``."""
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 BROKERS_DEFAULT: Final = -1
 
@@ -58,6 +63,14 @@ def read_unknown_topics(version: int, body: Buffer) -> list[str]:
     """The names of the topics that a Metadata reply does not know."""
     rows = decode("MetadataResponse", version, body)["topics"]
     return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
+
+
+def read_topic_names(version: int, body: Buffer) -> Iterator[tuple[bytes, str]]:
+    """Yield the id and the name of each topic of a Metadata reply, from `TOPIC_IDS_FROM` on; partitions are stepped
+    over. Raises `MalformedMessage`."""
+    for row in read_rows("MetadataResponse", version, body, "topics", ("name", "topic_id")):
+        if row["name"] and row["topic_id"] != NO_ID:
+            yield row["topic_id"], row["name"]
 
 
 def read_auto_creation(version: int, body: Buffer) -> list[str]:

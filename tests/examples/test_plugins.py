@@ -18,6 +18,8 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 from testbed.proxy_process import ProxyProcess
+from tests.clients.fronts import unique
+from tests.clients.wire_connection import WireConnection
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.raw_client import RawClient
@@ -70,6 +72,25 @@ async def test_a_topic_has_one_limit_whoever_produces(autojump_clock: MockClock)
         assert throttles == [0, 0, 3000]
         (decision,) = book.shared.decisions
         assert (decision.quota, decision.entity, decision.limit) == ("topic_byte_rate", "topic=orders", 1000)
+
+
+async def test_a_topic_is_known_by_its_name_where_requests_have_its_id(autojump_clock: MockClock) -> None:
+    orders, unknown = bytes(range(16)), bytes(range(1, 17))
+    plugin = QuotaPerTopic()
+    plugin.configure(context({"orders": 1000}))
+
+    def produce_by_id(number: int, topic_id: bytes) -> bytes:
+        rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": bytes(13_000)}]}]
+        return request(PRODUCE, 13, number, acks=1, topic_data=rows)
+
+    async with open_book(plugins={"topics": plugin}) as book:
+        topics = [{"name": "orders", "topic_id": orders, "partitions": [{"partition_index": 0}]}]
+        await book.round_trip(request(ApiKey.METADATA, 12, 1), reply(ApiKey.METADATA, 12, 1, topics=topics))
+        throttles = {}
+        for number, topic_id in enumerate((unknown, orders), 2):
+            answer = await book.round_trip(produce_by_id(number, topic_id), reply(PRODUCE, 13, number))
+            throttles[topic_id] = read_reply(PRODUCE, 13, answer)["throttle_time_ms"]
+        assert throttles == {unknown: 0, orders: 3000}
 
 
 async def test_a_team_shares_one_bucket(autojump_clock: MockClock) -> None:
@@ -134,3 +155,24 @@ def test_the_real_proxy_enforces_them(kafka: FirstBroker, name: str, options: st
         assert answer.error_code == 0
         assert 15_000 < answer.throttle_ms <= 21_000
         proxy.wait_for_log(f"entity='{entity}'")
+
+
+def test_the_real_proxy_knows_a_topic_by_its_id(kafka: FirstBroker) -> None:
+    """Produce v13 has topic ids; the client learns them from Metadata, and the proxy with it."""
+    name = "examples.quota_per_topic:QuotaPerTopic"
+    topic = unique("orders")
+    client = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
+    client.create_topics([new_topic(topic)])[topic].result(30)
+    wait_until(lambda: leads(client, topic), "the broker leads the topic")
+    config = f'[plugins]\nload = ["{name}"]\n[plugins.options."{name}"]\n{topic} = 1000\n'
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=config) as proxy,
+        WireConnection(("127.0.0.1", proxy.port)) as connection,
+    ):
+        (row,) = connection.ask(ApiKey.METADATA, 12, {"topics": [{"topic_id": bytes(16), "name": topic}]})["topics"]
+        records = [{"index": 0, "records": messages.batch(bytes(30_000))}]
+        rows = [{"topic_id": row["topic_id"], "partition_data": records}]
+        answer = connection.ask(PRODUCE, 13, {"acks": 1, "timeout_ms": 30_000, "topic_data": rows})
+        assert answer["responses"][0]["partition_responses"][0]["error_code"] == 0
+        assert 15_000 < answer["throttle_time_ms"] <= 21_000
+        proxy.wait_for_log(f"entity='topic={topic}'")

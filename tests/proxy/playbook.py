@@ -30,8 +30,10 @@ from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
 from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.policies import Quota
 from headrace.quota_callbacks.requests import Address, Connection
+from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -235,7 +237,8 @@ async def open_book(
         metric_tags=hooks.quota_metric_tags,
         quota_limit=hooks.quota_limit,
     )
-    hooks.configure(client_quotas, {})
+    topic_names = TopicNames()
+    hooks.configure(client_quotas, {}, PluginContext(options={}, quotas=client_quotas, topics=topic_names))
     hooks.flatten()
     for key, entity, value in quotas:
         hooks.update_quota(key, entity, value if isinstance(value, Quota) else Quota(value=value))
@@ -256,6 +259,7 @@ async def open_book(
         enforcement=enforcement or Enforcement(),
         counters=Counters(),
         poller=Poller(),
+        topic_names=topic_names,
     )
     ours, theirs = MemoryChannel.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))

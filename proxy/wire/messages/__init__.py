@@ -2,6 +2,7 @@
 
 codec          any message of any version to plain values and back: `decode`, `encode`
 editing        any message with some fields changed and all else copied byte for byte: `edit`
+rows           a few fields of an array's structs, with all else stepped over: `read_rows`
 composites     structs and arrays
 scalars        single values: integers, strings, bytes, varints
 tagged_fields  tagged fields (KIP-482)

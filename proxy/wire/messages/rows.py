@@ -1,0 +1,85 @@
+"""Reading a few fields of an array's structs and stepping over all else, where decoding it all would cost too much.
+
+Called by `headrace.proxy.wire.topic_lookups`. Compiled per message, version and fields on first use, like the codecs.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import cache
+from typing import TYPE_CHECKING
+
+from headrace.proxy.wire.messages.codec import malformed
+from headrace.proxy.wire.messages.composites import field_codec, skip_steps, too_early
+from headrace.proxy.wire.messages.scalars import Broken, Codec, LengthReader, Skipper, check_count, count_codec
+from headrace.proxy.wire.messages.schemas import schema
+from headrace.proxy.wire.messages.tagged_fields import skip_tags
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+
+
+def read_rows(name: str, version: int, body: Buffer, array: str, wanted: tuple[str, ...]) -> Iterator[Message]:
+    """Yield the ``wanted`` fields of each struct in the top-level ``array`` of a message.
+
+    Raises `UnknownMessage` without a schema, `KeyError` for a field that this version lacks, and `MalformedMessage` for
+    bytes that break the schema as far as they are walked.
+    """
+    data = bytes(body)
+    before, read_count, steps, min_bytes = _steps(name, version, array, wanted)
+    at = 0
+    try:
+        for skip in before:
+            at = skip(data, at)
+        count, start = read_count(data, at)
+        check_count(data, at, start, count, min_bytes)
+        at = start
+        for _ in range(count):
+            row: Message = {}
+            for field, codec, skips in steps:
+                for skip in skips:
+                    at = skip(data, at)
+                if codec is not None:
+                    row[field], at = codec.read(data, at)
+            yield row
+    except Broken as broken:
+        raise malformed(name, version, broken) from broken
+    except (IndexError, struct.error):
+        raise malformed(name, version, too_early(data, at, array)) from None
+
+
+_Step = tuple[str, Codec | None, list[Skipper]]
+"""A field that is wanted and its codec, behind what is stepped over first; the last step has no field."""
+
+
+@cache
+def _steps(
+    name: str, version: int, array: str, wanted: tuple[str, ...]
+) -> tuple[list[Skipper], LengthReader, list[_Step], int]:
+    found = schema(name, version)
+    placed = [field for field in found.fields if field.tag is None]
+    position = next((index for index, field in enumerate(placed) if field.name == array), None)
+    if position is None:
+        raise KeyError(f"{name} v{version} has no {array}")
+    field = placed[position]
+    read_count, _ = count_codec(flexible=field.flexible, nullable=field.nullable)
+    before = skip_steps([field_codec(one) for one in placed[:position]])
+    columns = [one for one in field.fields if one.tag is None]
+    if missing := set(wanted) - {one.name for one in columns}:
+        raise KeyError(f"{name} v{version}: {array} has no {', '.join(sorted(missing))}")
+    steps: list[_Step] = []
+    passed: list[Codec] = []
+    for one in columns:
+        if one.name in wanted:
+            steps.append((one.name, field_codec(one), skip_steps(passed)))
+            passed = []
+        else:
+            passed.append(field_codec(one))
+    rest = skip_steps(passed)
+    if field.flexible:
+        rest.append(skip_tags)
+    steps.append(("", None, rest))
+    min_bytes = sum(field_codec(one).min_bytes for one in columns) + field.flexible
+    return before, read_count, steps, min_bytes
