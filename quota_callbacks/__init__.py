@@ -12,6 +12,7 @@ milliseconds of a monotonic clock.
     buckets     the arithmetic: rates, token buckets, Bloom filters, and the table of all buckets
     builtin     the callbacks that ship, and the cost model of requests
     records     usage records, traces, and charging them again
+    testing     connections, requests and a context for a plugin's own tests
     topic_names the names of topics by their ids
     api_keys    the number and the name of each of Kafka's APIs
     options     how a plugin declares its options

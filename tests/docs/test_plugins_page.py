@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks import hookspecs
-from headrace.quota_callbacks.hookspecs import PluginContext
-from headrace.quota_callbacks.requests import Address, Connection, Request
+from headrace.quota_callbacks.requests import Connection, Request
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "plugins.md").read_text(encoding="utf-8")
 HOOKS = [name for name, each in vars(hookspecs).items() if hasattr(each, "headrace_spec")]
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
-    assert found is not None
+def titled(title: str) -> str:
+    """Return the block of the page that is the file ``title``."""
+    found = re.search(rf'```\w+ title="{re.escape(title)}"\n(.*?)```', PAGE, re.DOTALL)
+    assert found is not None, title
     return found.group(1)
 
 
@@ -45,26 +47,65 @@ def test_the_page_names_no_hook_that_is_not_there() -> None:
     assert set(re.findall(r"^\| `([a-z_]+)\(", PAGE, re.MULTILINE)) == set(HOOKS)
 
 
-def test_the_example_is_a_plugin() -> None:
-    namespace: dict[str, object] = {}
-    exec(block("python"), namespace)  # noqa: S102 -- our own page
-    plugin = namespace["OneAtATime"]()  # type: ignore[operator]
-    register(new_plugin_manager(), "example", plugin)
-    connection = Connection(connection_id=1, peer=Address(host="h", port=1))
-    assert plugin.request_received(Request(connection, 19, 7, 1, "c", 10, 0.0), 0).throttle_ms == 1000
+FILES = ("pyproject.toml", "slow_creations.py", "test_slow_creations.py")
 
 
-def test_the_example_with_options_reads_them() -> None:
-    namespace: dict[str, Any] = {}
-    text = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
-    exec(compile(text, "plugins.md", "exec", dont_inherit=True), namespace)  # noqa: S102 -- our own page
-    plugin = namespace["Pause"]()
-    register(new_plugin_manager(), "example", plugin)
-    plugin.configure(PluginContext(options={"pause_ms": 5}, quotas=None))  # type: ignore[arg-type]
-    assert plugin.options.pause_ms == 5
-    with pytest.raises(ValueError, match=r"pause_ms = 0: expected a whole number of milliseconds from 1 to 60000"):
-        plugin.configure(PluginContext(options={"pause_ms": 0}, quotas=None))  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package of the page, with the metadata that its installation makes, so that its entry point is found."""
+    folder = tmp_path_factory.mktemp("package")
+    for name in FILES:
+        (folder / name).write_text(titled(name), encoding="utf-8")
+    project = tomllib.loads(titled("pyproject.toml"))["project"]
+    metadata = folder / f"slow_creations-{project['version']}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    ((group, points),) = project["entry-points"].items()
+    lines = [f"[{group}]", *(f"{name} = {value}" for name, value in points.items())]
+    (metadata / "entry_points.txt").write_text("\n".join(lines) + "\n")
+    return folder
 
 
-def test_the_configuration_on_the_page_is_toml() -> None:
-    assert tomllib.loads(block("toml"))["plugins"]["load"] == ["my_quotas:OneAtATime"]
+def run(package: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(package)}
+    return subprocess.run(
+        [sys.executable, "-m", *arguments], cwd=package, env=environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_the_package_of_the_page_passes_its_own_tests(package: Path) -> None:
+    ran = run(package, "pytest", "-q", "-p", "no:randomly", "-p", "no:cacheprovider", "test_slow_creations.py")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "2 passed" in ran.stdout
+
+
+def test_the_proxy_finds_it_and_checks_its_options(package: Path) -> None:
+    upstream = '[upstream]\nbootstrap_servers = ["127.0.0.1:9092"]\n[listen]\naddress = "127.0.0.1:9192"\n'
+    (package / "good.toml").write_text(upstream + titled("headrace.toml"), encoding="utf-8")
+    ran = run(package, "headrace.proxy.cli", "check-config", "good.toml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (package / "bad.toml").write_text(upstream + titled("headrace.toml").replace("500", "0"), encoding="utf-8")
+    ran = run(package, "headrace.proxy.cli", "check-config", "bad.toml")
+    assert ran.returncode == 1
+    assert "pause_ms = 0: expected a whole number of milliseconds from 1 to 60000" in ran.stdout + ran.stderr
+
+
+def test_the_configurations_on_the_page_are_toml() -> None:
+    blocks = re.findall(r"```toml[^\n]*\n(.*?)```", PAGE, re.DOTALL)
+    assert len(blocks) > 2
+    assert [tomllib.loads(each)["plugins"]["load"] for each in blocks if "load" in each] == [
+        ["slow_creations:SlowCreations"]
+    ]
+
+
+def rows_under(text: str) -> list[str]:
+    """Return the first cells of the table behind ``text``."""
+    table = PAGE.split(text, 1)[1].split("\n\n", 2)[1]
+    return re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+
+
+def test_the_page_lists_every_field() -> None:
+    assert sorted(rows_under("`request` is a `Request`.")) == sorted(Request.__slots__)
+    assert rows_under("`request.connection` is a `Connection`:") == [each.name for each in fields(Connection)]

@@ -9,6 +9,7 @@ import trio
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from tests.proxy.mutation_script import (
     ADD,
@@ -30,6 +31,8 @@ from tests.proxy.playbook import framed, open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
+
+    from headrace.quota_callbacks.requests import Request
 
 
 async def test_strict_admits_topic_by_topic_and_answers_in_the_order_of_the_request(autojump_clock: MockClock) -> None:
@@ -305,3 +308,31 @@ async def test_observed_mutations_are_refused_to_nobody(autojump_clock: MockCloc
         assert outcome(answer, CREATE, 6) == ({"b": 0}, 0)
         assert book.shared.counters.observed == {KEY.value: 1}
         assert book.shared.counters.refused == 0
+
+
+class NoBudget:
+    """Says of every sender that nothing limits its mutations."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, budget: float | None) -> None:
+        self.budget = budget
+
+    @hookimpl
+    def mutation_budget(self, request: Request) -> float | None:
+        return self.budget
+
+
+async def test_a_budget_of_a_plugin_decides_whether_the_broker_is_asked(autojump_clock: MockClock) -> None:
+    """Overdrawn by the plugin's word, the request is validated first; by the built-in bucket it would not be."""
+    plugin = NoBudget(0.0)
+    async with open_book(quotas=quota(1000), windows=WINDOWS, plugins={"budget": plugin}) as book:
+        await book.client.says(create(6, ("first", 3), ("second", 3)))
+        await validates(book, ("first", 3), ("second", 3))
+        assert [row["name"] for row in asked(await book.broker.hears(), CREATE, 6)["topics"]] == ["first", "second"]
+        await book.broker.says(created(6, "first", "second"))
+        await book.client.hears()
+        plugin.budget = None  # the built-in callback is asked
+        frame = create(6, ("third", 3), ("fourth", 3))
+        await book.client.says(frame)
+        assert await book.broker.hears() == frame

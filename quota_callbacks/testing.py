@@ -1,0 +1,69 @@
+"""What a plugin's own tests need: connections, requests and a plugin context, without a proxy or a clock.
+
+Time is an argument of every hook, so a test calls the hooks with the milliseconds that it likes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import ANONYMOUS, QuotaKey
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.requests import Address, Connection, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_numbers: Final = itertools.count(1)
+
+
+def make_connection(*, user: str = ANONYMOUS, node_id: int | None = None) -> Connection:
+    """Return the connection of a client at 127.0.0.1 that the broker has accepted as ``user``."""
+    return Connection(
+        connection_id=next(_numbers), peer=Address(host="127.0.0.1", port=50_000), node_id=node_id, user=user
+    )
+
+
+def make_request(
+    api_key: int,
+    *,
+    api_version: int = 0,
+    connection: Connection | None = None,
+    client_id: str = "",
+    request_bytes: int = 100,
+    received_s: float = 0.0,
+) -> Request:
+    """Return a request as `request_received` gets it; set further fields, such as ``batches``, on the result."""
+    return Request(
+        connection or make_connection(),
+        api_key,
+        api_version,
+        next(_numbers),
+        client_id,
+        request_bytes,
+        received_s,
+    )
+
+
+def make_context(
+    options: Mapping[str, Any] | None = None,
+    *,
+    limits: Mapping[QuotaKey, float] | None = None,
+    windows: Mapping[QuotaKey, Window] | None = None,
+    dry: bool = False,
+) -> PluginContext:
+    """Return what `configure` is given.
+
+    ``context.quotas`` has a bucket for each user and client id, with the limits of ``limits`` by quota key, measured
+    over ``windows`` or Kafka's default of 11 samples of a second.
+    """
+    found = dict(limits or {})
+    quotas = ClientQuotas(
+        windows={**dict.fromkeys(QuotaKey, Window()), **(windows or {})},
+        metric_tags=lambda key, user, client_id: {"user": user, "client-id": client_id} if key in found else None,
+        quota_limit=lambda key, _tags: found.get(key),
+    )
+    return PluginContext(options=dict(options or {}), quotas=quotas, dry=dry)

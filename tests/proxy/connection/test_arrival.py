@@ -1,0 +1,126 @@
+"""Large requests are forwarded as they come, and charged when their last byte has been read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.requests import Interest
+from headrace.quota_callbacks.verdicts import Throttle
+from tests.proxy.playbook import open_book, read_reply, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+    from headrace.quota_callbacks.requests import Request
+
+PRODUCE = ApiKey.PRODUCE
+LIMIT = (QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), 1000)
+PACED = Quota(value=1000, policy=QuotaPolicy(mode=EnforcementMode.PACED))
+SIZE = 30_000
+
+
+class Arrivals:
+    """Notes which requests arrived, and throttles them."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        return (Interest(api_key=PRODUCE),)
+
+    @hookimpl
+    def request_received(self, request: Request) -> None:
+        self.seen.append(f"received {request.arrived}")
+
+    @hookimpl
+    def request_arrived(self, request: Request) -> Throttle:
+        self.seen.append(f"arrived {request.arrived}")
+        return Throttle(throttle_ms=700)
+
+    @hookimpl
+    def request_abandoned(self, request: Request) -> None:
+        self.seen.append(f"abandoned {request.arrived}")
+
+
+def produce(number: int, acks: int = 1) -> bytes:
+    return request(PRODUCE, 7, number, acks=acks, padding=SIZE)
+
+
+async def test_a_request_in_pieces_arrives_with_its_last_byte(autojump_clock: MockClock) -> None:
+    arrivals = Arrivals()
+    async with open_book(plugins={"arrivals": arrivals}) as book:
+        frame = produce(1)
+        await book.client.says(frame[:-1])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrivals.seen == ["received False"]
+        await book.client.says(frame[-1:])
+        assert await book.broker.hears() == frame
+        assert arrivals.seen == ["received False", "arrived True"]
+        await book.broker.says(reply(PRODUCE, 7, 1))
+        assert read_reply(PRODUCE, 7, await book.client.hears())["throttle_time_ms"] == 700
+
+
+async def test_a_whole_request_is_not_asked_about_twice(autojump_clock: MockClock) -> None:
+    arrivals = Arrivals()
+    async with open_book(plugins={"arrivals": arrivals}) as book:
+        await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
+    assert arrivals.seen == ["received True"]
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_what_was_promised_and_did_not_come_is_charged_to_nobody(acks: int, autojump_clock: MockClock) -> None:
+    arrivals = Arrivals()
+    async with open_book(quotas=[LIMIT], plugins={"arrivals": arrivals}) as book:
+        await book.client.says(produce(1, acks)[:-1])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        assert bucket.observed(int(trio.current_time() * 1000)) == 0
+        book.client.channel.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert arrivals.seen == ["received False", "abandoned False"]
+        assert bucket.observed(int(trio.current_time() * 1000)) == 0
+
+
+async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
+        await book.client.says(produce(1)[:-1])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        now_ms = int(trio.current_time() * 1000)
+        assert bucket.places(1000, now_ms) < 0
+        book.client.channel.close()
+        await trio.testing.wait_all_tasks_blocked()
+        assert bucket.places(1000, now_ms) == bucket.burst(1000)
+        assert bucket.observed(now_ms) == 0
+
+
+async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> None:
+    """The broker cannot be dialled: the request was charged, and nothing of it left the proxy."""
+    async with open_book(quotas=[LIMIT]) as book:
+        book.upstream.fault = "cannot connect"
+        await book.client.says(produce(1))
+        await book.client.hears_the_end()
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        assert bucket.observed(int(trio.current_time() * 1000)) == 0
