@@ -174,6 +174,7 @@ def test_a_source_is_what_it_reads(spark: SparkSession, monkeypatch: pytest.Monk
 def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkSession) -> None:
     lines = [(json.dumps(record(NOON + 3600 * (number % 2), sequence=number)), "here") for number in range(4000)]
     raw = spark.createDataFrame(lines, schemas.RAW)
+    spark.conf.set("spark.sql.adaptive.enabled", "true")  # as jobs have it; the session of the tests does without
 
     def files(batch: DataFrame, name: str) -> int:
         table = Lake(spark, f"{lake.root}-{name}")
@@ -181,15 +182,16 @@ def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkS
         assert sequences(table) == list(range(4000))
         return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
 
-    assert files(raw, "few") == 1
     settings = {"advisoryPartitionSizeInBytes": "8kb", "coalescePartitions.minPartitionSize": "1b"}
-    for name, size in settings.items():
-        spark.conf.set(f"spark.sql.adaptive.{name}", size)
     try:
+        assert files(raw, "few") == 1
+        for name, size in settings.items():
+            spark.conf.set(f"spark.sql.adaptive.{name}", size)
         assert files(raw, "many") > 1
     finally:
         for name in settings:
             spark.conf.unset(f"spark.sql.adaptive.{name}")
+        spark.conf.set("spark.sql.adaptive.enabled", "false")
 
 
 def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
