@@ -43,7 +43,8 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 LONG_RUN: Final = {
     "test_anomalies": """new_ids_that_the_proxy_has_counted_are_churn
-        a_client_of_whom_half_fails_is_told_of_without_a_past more_requests_that_carry_less_are_a_retry_storm a_connection_for_each_request_is_a_storm_without_a_past
+        a_client_of_whom_half_fails_is_told_of_without_a_past
+        more_requests_that_carry_less_are_a_retry_storm a_connection_for_each_request_is_a_storm_without_a_past
         thread_time_that_jumps_is_a_sudden_change bytes_that_fall_are_a_sudden_change
         nobody_stops_where_nothing_was_recorded what_came_in_several_hours_before_is_known
         a_new_level_is_told_once_and_known_by_then clients_with_a_name_each_are_judged_as_their_user
