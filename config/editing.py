@@ -61,4 +61,4 @@ def json_schema_text() -> str:
 
 def sample_text() -> str:
     """Return the sample as text: required keys are set, all others stand commented out with their defaults."""
-    return (files("config") / "headrace.sample.toml").read_text(encoding="utf-8")
+    return (files("headrace.config") / "headrace.sample.toml").read_text(encoding="utf-8")

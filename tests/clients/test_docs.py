@@ -12,7 +12,7 @@ from testbed.kafka.artifacts import BROKER_VERSIONS, CLIENT_VERSIONS
 from tests.clients.replies.read_only import READ_ONLY
 
 HERE = Path(__file__).parent
-PAGE = (HERE.parents[2] / "docs" / "clients.md").read_text(encoding="utf-8")
+PAGE = (HERE.parents[1] / "docs" / "clients.md").read_text(encoding="utf-8")
 LINE = re.compile(r"^\| .* \| ([^|]*) \| `(test_\w+\.py)::(test_\w+)` \|$", re.MULTILINE)
 NO_BROKER = "–"  # noqa: RUF001 - the dash of an empty cell
 
@@ -22,7 +22,7 @@ def brokers_by_test(files: set[str]) -> dict[tuple[str, str], str]:
     return {
         (file, function.name): _brokers({argument.arg for argument in function.args.args})
         for file in files
-        for function in ast.parse((HERE / file).read_text(encoding="utf-8")).body
+        for function in ast.parse(next(HERE.rglob(file)).read_text(encoding="utf-8")).body
         if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
     }
 
