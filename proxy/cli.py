@@ -20,7 +20,7 @@ from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.decisions import told
+from headrace.proxy.hooks.decisions import format_decisions
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.preflight import problems_of, warnings_of
@@ -193,7 +193,7 @@ def why(user: str | None, client_id: str | None, newest: int, as_json: bool, adm
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    for line in told(answer):
+    for line in format_decisions(answer):
         click.echo(line)
 
 

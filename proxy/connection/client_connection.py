@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from headrace.proxy.connection.enforcement import give_up
+from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_relay import ReplyRelay
 from headrace.proxy.connection.request_relay import RequestRelay
 from headrace.proxy.connection.state import ConnectionState
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.connection")
@@ -37,7 +37,7 @@ class ClientConnection:
 
     __slots__ = ("_nursery", "_requests", "_upstream_lost", "state")
 
-    def __init__(self, shared: SharedState, info: Connection, client: Channel) -> None:
+    def __init__(self, shared: SharedState, info: Connection, client: Socket) -> None:
         self.state = ConnectionState(shared, info, client, self._dial)
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self.state)
@@ -60,7 +60,7 @@ class ClientConnection:
         finally:
             self._close()
 
-    async def _dial(self) -> Channel:
+    async def _dial(self) -> Socket:
         state = self.state
         if self._upstream_lost:
             raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
@@ -134,17 +134,17 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        lost = state.in_flight.give_up()
+        lost = state.in_flight.take_all()
         if state.info.upstream is None:  # never dialled: what stands in the queue was not sent
             for exchange in lost:
                 exchange.forwarded_s = None
         for exchange in [*lost, *self._requests.unsettled()]:
             exchange.error = state.reason or "connection closed"
-            give_up(state, exchange)
+            abandon(state, exchange)
             state.completed(exchange)
         state.shared.hooks.connection_closed(state.info, state.reason)
 
-    def _count_bytes(self, channel: Channel, *, upstream: bool) -> None:
+    def _count_bytes(self, channel: Socket, *, upstream: bool) -> None:
         counters = self.state.shared.counters
         if upstream:
             counters.upstream_connections -= 1

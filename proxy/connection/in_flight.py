@@ -110,7 +110,7 @@ class InFlight:
         if self._queue and self._queue[-1].is_token:
             self._queue.pop()
 
-    def give_up(self) -> list[Exchange]:
+    def take_all(self) -> list[Exchange]:
         """Take out all requests, which will get no reply."""
         lost = list(self._queue)
         self._queue.clear()

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
     AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
 
-Told = TypeVar("Told")
+Parsed = TypeVar("Parsed")
 
-UNTOLD_PARTITIONS: Final = 1
+ASSUMED_PARTITIONS: Final = 1
 """What a topic is taken to have whose partitions the broker does not tell: Kafka's ``num.partitions``."""
 
 CREATION_TAKES_S: Final = 10.0
@@ -103,7 +103,7 @@ async def look_up_mutations(
     """Fill in ``exchange.mutations`` of a CreateTopics, DeleteTopics or CreatePartitions.
 
     ``tokens`` are what the sender's bucket holds: where a CreateTopics would overdraw it, the topics that the broker
-    would refuse are told from the others first, so that they cost nothing.
+    would refuse are validated from the others first, so that they cost nothing.
     """
     asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
     exchange.validate_only = asked_for.validate_only
@@ -131,7 +131,7 @@ async def _creations(
     if BROKERS_DEFAULT in wanted or (len(wanted) > 1 and 0 <= tokens < sum(wanted)):
         asked_version, asked_body = ask_to_validate(version, body)
         reply = await ask(ApiKey.CREATE_TOPICS, asked_version, asked_body)
-        validated = _told(read_validated, asked_version, reply)
+        validated = _parse_reply(read_validated, asked_version, reply)
     return tuple(
         TopicMutation(
             topic=topic.key,
@@ -143,16 +143,16 @@ async def _creations(
     )
 
 
-def _created_partitions(asked_for: int, told: int | None) -> int:
-    """What a new topic costs; ``told`` is 0 where the broker would refuse it."""
-    if told == 0:
+def _created_partitions(asked_for: int, validated: int | None) -> int:
+    """What a new topic costs; ``validated`` is 0 where the broker would refuse it."""
+    if validated == 0:
         return 0
     if asked_for != BROKERS_DEFAULT:
         return min(max(asked_for, 0), MOST_PARTITIONS)
-    return UNTOLD_PARTITIONS if told is None or told == BROKERS_DEFAULT else told
+    return ASSUMED_PARTITIONS if validated is None or validated == BROKERS_DEFAULT else validated
 
 
-def _told(read: Callable[[int, bytes], Told], version: int, reply: bytes) -> Told:
+def _parse_reply(read: Callable[[int, bytes], Parsed], version: int, reply: bytes) -> Parsed:
     """What a broker's reply tells; one that breaks its schema is the broker's fault, not the client's."""
     try:
         return read(version, reply)
@@ -175,7 +175,7 @@ async def _partition_counts(topics: list[TopicKey], ask: AskBroker) -> dict[Topi
     if not topics:
         return {}
     version, body = ask_for_topics(topics)
-    return _told(read_partition_counts, version, await ask(ApiKey.METADATA, version, body))
+    return _parse_reply(read_partition_counts, version, await ask(ApiKey.METADATA, version, body))
 
 
 async def look_up_auto_creation(
@@ -195,13 +195,13 @@ async def look_up_auto_creation(
     flagged = version >= AUTO_CREATION_FROM
     asked_version, asked_body = (version, without_auto_creation(version, body)) if flagged else ask_for_topics(names)
     reply = await ask(ApiKey.METADATA, asked_version, asked_body)
-    unknown = _told(read_unknown_topics, asked_version, reply)
+    unknown = _parse_reply(read_unknown_topics, asked_version, reply)
     new = created.new(names, unknown, now_s)
     if new:
         validate_version, validate_body = ask_to_validate_names(new)
         reply_to_validate = await ask(ApiKey.CREATE_TOPICS, validate_version, validate_body)
-        told = _told(read_validated, validate_version, reply_to_validate)
-        counts = {name: UNTOLD_PARTITIONS if told.get(name) is None else told[name] for name in new}
+        validated = _parse_reply(read_validated, validate_version, reply_to_validate)
+        counts = {name: ASSUMED_PARTITIONS if validated.get(name) is None else validated[name] for name in new}
         exchange.mutations = tuple(
             TopicMutation(topic=name, partitions=count) for name, count in counts.items() if count
         )

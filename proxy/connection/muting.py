@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 if TYPE_CHECKING:
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 HANG_UP_CHECK_S: Final = 1.0
 """How often a muted client is asked whether it is still there; a FIN behind unread bytes wakes nobody."""
@@ -49,7 +49,7 @@ class Mute:
         left_s = self.until_s - now_s
         return math.ceil(left_s * 1000 - _EXACT_MS) if left_s > 0 else 0
 
-    async def sit_out(self, client: Channel) -> bool:
+    async def sit_out(self, client: Socket) -> bool:
         """Wait until the mute is over; ``False`` as soon as the client is found to be gone."""
         while not client.hung_up():
             now_s = trio.current_time()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.enforcement import give_up
+from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_actions import AnswerLocally, Rewrite, SettleMutations
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.decisions import Kind
@@ -58,7 +58,7 @@ def note_refusal(state: ConnectionState, exchange: Exchange, refusal: Refuse) ->
     exchange.refused_code = refusal.error_code
     exchange.reason = refusal.reason or exchange.reason
     now_s = state.shared.clock()
-    state.shared.decisions.decided(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
+    state.shared.decisions.record(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
 
 
 def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview) -> bytes | None:
@@ -71,7 +71,7 @@ def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: by
     note_refusal(state, exchange, refusal)
     if refusal.topics is not None:
         return _refuse_topics(state, exchange, refusal, head, body)
-    give_up(state, exchange)
+    abandon(state, exchange)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
 
@@ -112,7 +112,7 @@ def _refuse_topics(
         return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        give_up(state, exchange)
+        abandon(state, exchange)
         number = exchange.correlation_id
         answer(
             state,

@@ -14,7 +14,7 @@ from headrace.proxy.wire.frames import FrameScanner
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state import ConnectionState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.walks.body import BodyWalk
 
 SPLICE_FROM_BYTES: Final = 32 * 1024
@@ -57,7 +57,7 @@ class Relay:
             self.shared.view[:kept] = tail
         return kept
 
-    def receive(self, source: Channel, kept: int) -> int | None:
+    def receive(self, source: Socket, kept: int) -> int | None:
         """Read behind the ``kept`` bytes at the front of the buffer. Return where what was read ends, 0 at the end of
         the stream, or ``None`` when nothing is there now."""
         most = self.read_bytes
@@ -77,7 +77,7 @@ class Relay:
         left = self.scanner.left if self.walk is None else self.walk.skip_left
         return left if left < SPLICE_FROM_BYTES else 0
 
-    def move(self, source: Channel, target: Channel) -> int | None:
+    def move(self, source: Socket, target: Socket) -> int | None:
         """Splice what has come of `to_splice`, and step over it: how many bytes, or ``None`` when they have to be
         copied."""
         splice = self.splice

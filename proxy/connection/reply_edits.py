@@ -39,7 +39,7 @@ def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes, merge: 
     now_s = state.shared.clock()
 
     def throttle(broker_ms: int) -> int:
-        return state.throttle_to_tell(exchange, broker_ms, now_s)
+        return state.throttle_time_ms(exchange, broker_ms, now_s)
 
     edited = _edit_body(state, exchange, body, throttle)
     if merge is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.proxy.connection.enforcement import judge_reply
+from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_actions import (
     AnswerLocally,
@@ -35,7 +35,7 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from headrace.proxy.connection.in_flight import Exchange
     from headrace.proxy.connection.state import ConnectionState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 _INT32 = Struct(">i")
 
@@ -45,7 +45,7 @@ class ReplyRelay(Relay):
 
     __slots__ = ("_current", "_done", "_ended", "_sending", "_sent_to", "_upstream")
 
-    def __init__(self, state: ConnectionState, upstream: Channel) -> None:
+    def __init__(self, state: ConnectionState, upstream: Socket) -> None:
         super().__init__(state)
         self._upstream = upstream
         self._sent_to = 0
@@ -212,7 +212,7 @@ class ReplyRelay(Relay):
             authentication.answered(exchange.api_key)
             exchange.authenticating = exchange.connection.authenticating
         if not isinstance(action, SettleMutations):
-            judge_reply(self.state, exchange, now_s)
+            enforce_on_reply(self.state, exchange, now_s)
         self._current = exchange
         if not passes:
             self._collect(at, size)
@@ -236,7 +236,7 @@ class ReplyRelay(Relay):
     def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
         buffer = self.shared.view
         broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
-        throttle_ms = self.state.throttle_to_tell(exchange, broker_ms, now_s)
+        throttle_ms = self.state.throttle_time_ms(exchange, broker_ms, now_s)
         if throttle_ms != broker_ms:
             _INT32.pack_into(buffer, field_at, throttle_ms)
 
@@ -258,7 +258,7 @@ class ReplyRelay(Relay):
             case SettleMutations():
                 if exchange.api_key != ApiKey.METADATA:
                     exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
-                judge_reply(self.state, exchange, self.now_s)
+                enforce_on_reply(self.state, exchange, self.now_s)
                 self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
             case Rewrite():
                 self.parts.append(edit_reply(self.state, exchange, frame, action.merge))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.enforcement import end_hold, judge_arrival, judge_batches, judge_request
+from headrace.proxy.connection.enforcement import end_hold, enforce_on_arrival, enforce_on_batches, enforce_on_request
 from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
@@ -46,7 +46,7 @@ class RequestRelay(Relay):
         self._acks_zero: list[Exchange] = []
         self._whole = WholeRequests(state, self._forward_whole)
         self._turn: tuple[Exchange, RequestHead] | None = None
-        """The request at the front of the tail, which callbacks have judged and which waits for its turn."""
+        """The request at the front of the tail, which callbacks have head and which waits for its turn."""
         self._walked: Exchange | None = None
         """The Produce that is walked through, where a callback wants its batches."""
         self._arriving: Exchange | None = None
@@ -210,7 +210,7 @@ class RequestRelay(Relay):
         exchange = self._arriving
         if exchange is not None and not mid_request:
             self._arriving = None
-            judge_arrival(self.state, exchange, self.now_s)
+            enforce_on_arrival(self.state, exchange, self.now_s)
 
     def _end_walk(self) -> None:
         """All batches of a Produce have passed."""
@@ -218,15 +218,15 @@ class RequestRelay(Relay):
         self.walk = self._walked = None
         if exchange is not None and isinstance(walk, ProduceWalk):
             exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-            judge_batches(self.state, exchange, self.now_s)
+            enforce_on_batches(self.state, exchange, self.now_s)
         self._note_progress()
 
     def _next_frame(self, at: int, end: int) -> int | None:
         """Look at the frame at ``at``: its size, negative when it has to be collected, ``None`` when too little is
         there or when it has to wait for its turn."""
         if self._turn is not None:
-            (exchange, judged), self._turn = self._turn, None
-            return self._admitted(exchange, judged, at)
+            (exchange, head), self._turn = self._turn, None
+            return self._admitted(exchange, head, at)
         state = self.state
         buffer = self.shared.view
         limit = state.limits.max_frame_bytes
@@ -276,14 +276,14 @@ class RequestRelay(Relay):
         )
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
-        exchange.observed = bool(shared.hooks.wants_completed(head.api_key))
+        exchange.observed = bool(shared.hooks.completion_callbacks(head.api_key))
         requests = shared.counters.requests
         requests[head.api_key] = requests.get(head.api_key, 0) + 1
         state.current = exchange
-        if self._whole.wants(exchange):
+        if self._whole.must_collect(exchange):
             state.collected_head = head
             return -head.size
-        refusal = judge_request(state, exchange, now_s)
+        refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             self._whole.refused(exchange, refusal)
             state.collected_head = head

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.hooks.enforcement_switch import Enforcement
     from headrace.proxy.network.poller import Poller
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
 
@@ -32,7 +32,7 @@ class Dialler(Protocol):
     connect_timeout_s: float
     serves_anybody: bool
 
-    async def dial(self, node_id: int | None) -> tuple[Channel, Address]:
+    async def dial(self, node_id: int | None) -> tuple[Socket, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
 
     async def refresh(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.authentication import Authentication
     from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.requests import Connection
 
@@ -76,7 +76,7 @@ class ConnectionState:
     )
 
     def __init__(
-        self, shared: SharedState, info: Connection, client: Channel, dial: Callable[[], Awaitable[Channel]]
+        self, shared: SharedState, info: Connection, client: Socket, dial: Callable[[], Awaitable[Socket]]
     ) -> None:
         self.shared = shared
         self.info = info
@@ -85,7 +85,7 @@ class ConnectionState:
         """Connect to the broker that this connection is for, and start relaying its replies. Raises
         `UpstreamFault`."""
         self.limits = shared.limits
-        self.upstream: Channel | None = None
+        self.upstream: Socket | None = None
         """``None`` until the first byte of the client has come, and while a broker that closed is not dialled
         again."""
         self.in_flight = InFlight(self.limits.max_in_flight_requests)
@@ -170,7 +170,7 @@ class ConnectionState:
 
     # --- replying ---
 
-    def throttle_to_tell(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
+    def throttle_time_ms(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
         """Return the throttle time, in milliseconds, of a reply that goes out now: what remains of the mute.
 
         ``broker_ms`` is the broker's own, which lengthens the mute.

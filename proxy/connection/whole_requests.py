@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES, Authentication
-from headrace.proxy.connection.enforcement import end_hold, give_up, judge_batches, judge_reply, judge_request
+from headrace.proxy.connection.enforcement import end_hold, abandon, enforce_on_batches, enforce_on_reply, enforce_on_request
 from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
 from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
@@ -51,13 +51,13 @@ HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, Api
 class Pending:
     """A request that cannot be handed on yet."""
 
-    __slots__ = ("exchange", "frame", "head", "judged")
+    __slots__ = ("exchange", "frame", "head", "enforced")
 
-    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, judged: bool) -> None:
+    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, enforced: bool) -> None:
         self.exchange = exchange
         self.head = head
         self.frame = frame
-        self.judged = judged
+        self.enforced = enforced
         """Whether the callbacks were asked: then it only waits for its turn."""
 
 
@@ -74,7 +74,7 @@ class WholeRequests:
         """Of the request that is being collected, if any."""
         self.pending: Pending | None = None
 
-    def wants(self, exchange: Exchange) -> bool:
+    def must_collect(self, exchange: Exchange) -> bool:
         """Whether the request has to be read whole before anybody is asked about it."""
         api_key = exchange.api_key
         api = APIS[api_key]
@@ -108,8 +108,8 @@ class WholeRequests:
         api = APIS[exchange.api_key]
         if api.must_know and exchange.api_version > api.max_version:
             answer_unsupported_version(state, exchange)
-            judge_request(state, exchange, now_s)
-            give_up(state, exchange)
+            enforce_on_request(state, exchange, now_s)
+            abandon(state, exchange)
             return
         refusal = self._refusals.pop(exchange, None)
         if refusal is not None:
@@ -117,11 +117,11 @@ class WholeRequests:
             return
         exchange.arrived = True
         if exchange.api_key in self._shared.hooks.mutations and self._is_held_to_mutations(exchange):
-            self.pending = Pending(exchange, head, frame, judged=False)
+            self.pending = Pending(exchange, head, frame, enforced=False)
         else:
-            refusal = self._judge(exchange, memoryview(frame)[head.body_at :], now_s)
+            refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
             if refusal is None and exchange.hold_ms:
-                self.pending = Pending(exchange, head, frame, judged=True)
+                self.pending = Pending(exchange, head, frame, enforced=True)
             else:
                 self._finish(exchange, head, frame, refusal)
 
@@ -132,11 +132,11 @@ class WholeRequests:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
-        if not pending.judged:
+        if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body)
-            refusal = self._judge(exchange, body, self._shared.clock())
+            refusal = self._enforce(exchange, body, self._shared.clock())
         if refusal is None and exchange.hold_ms:
             state.requesting = False  # a drain need not wait for a request that waits for its turn
             await state.wait_for_turn()
@@ -158,13 +158,13 @@ class WholeRequests:
             return False
         return shared.hooks.mutation_budget(exchange, self._now_ms()) is not None
 
-    def _judge(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+    def _enforce(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         if exchange.api_key in _AUTHENTICATIONS:
-            return self._judge_authentication(exchange, body, now_s)
+            return self._enforce_on_authentication(exchange, body, now_s)
         api = APIS[exchange.api_key]
         if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version):
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
-        return judge_request(self._state, exchange, now_s)
+        return enforce_on_request(self._state, exchange, now_s)
 
     def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> None:
         now_s = self._shared.clock()
@@ -189,7 +189,7 @@ class WholeRequests:
         walk = ProduceWalk(exchange.api_version, len(body))
         walk.walk(body, 0, len(body))
         exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-        judge_batches(self._state, exchange, now_s)
+        enforce_on_batches(self._state, exchange, now_s)
 
     # --- mutations ---
 
@@ -233,7 +233,7 @@ class WholeRequests:
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
         exchange.topic_errors = {}
-        judge_reply(state, exchange, now_s)
+        enforce_on_reply(state, exchange, now_s)
         try:
             edited = edit_reply(state, exchange, frame, None)
         except PeerFault as fault:
@@ -252,7 +252,7 @@ class WholeRequests:
         _observe(exchange, authentication.unseen(exchange.api_version))
         return True
 
-    def _judge_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+    def _enforce_on_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         """A SaslHandshake or SaslAuthenticate: who the client is follows from it and its reply."""
         state, version = self._state, exchange.api_version
         authentication = state.authentication
@@ -260,12 +260,12 @@ class WholeRequests:
             authentication = Authentication(state.info, self._shared.hooks, state.note_sasl)
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
-            refusal = judge_request(state, exchange, now_s)
+            refusal = enforce_on_request(state, exchange, now_s)
             if refusal is None:
                 _observe(exchange, authentication.authenticate(body, version))
             return refusal
         _observe(exchange, authentication.handshake(handshake_mechanism(body), version))
-        refusal = judge_request(state, exchange, now_s)
+        refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()
         return refusal

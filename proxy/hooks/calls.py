@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.combined_verdicts import Judgement, check_verdict
+from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -95,8 +95,8 @@ class HookCalls:
     def flatten(self) -> None:
         """Make the flat lists. After `configure`, since interests may follow from options."""
         interests = self._interests()
-        self.bodies = _wanting(Detail.BODY, interests)
-        self.mutations = _wanting(Detail.MUTATIONS, interests)
+        self.bodies = _api_keys_with_detail(Detail.BODY, interests)
+        self.mutations = _api_keys_with_detail(Detail.MUTATIONS, interests)
         self._received = self._by_api("request_received", ("request", "now_ms"), interests)
         self._replied = self._by_api("response_received", ("request", "now_ms"), interests)
         self._completed = self._by_api("request_completed", ("request",), interests)
@@ -118,50 +118,50 @@ class HookCalls:
 
     # --- requests ---
 
-    def wants_request(self, api_key: int) -> Calls:
+    def request_callbacks(self, api_key: int) -> Calls:
         """Whom to ask about a request of this API."""
         return self._received.get(api_key, ())
 
-    def wants_response(self, api_key: int) -> Calls:
+    def response_callbacks(self, api_key: int) -> Calls:
         """Whom to ask about a reply of this API."""
         return self._replied.get(api_key, ())
 
-    def wants_completed(self, api_key: int) -> Calls:
+    def completion_callbacks(self, api_key: int) -> Calls:
         """Whom to tell that a request of this API is over."""
         return self._completed.get(api_key, ())
 
-    def request_received(self, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
+    def request_received(self, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Ask ``calls``; ``None`` when nobody objects."""
         if self._reset:
             self._poll_resets()
-        judgement = self._ask("request_received", calls, request, now_ms)
+        combined = self._collect_verdicts("request_received", calls, request, now_ms)
         cap = request.fetch_max_bytes
         if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT32_MAX):
             self._failed("request_received", "a plugin", ValueError(f"fetch_max_bytes is {cap!r}, not an INT32 from 0"))
             request.fetch_max_bytes = None
-        return judgement
+        return combined
 
-    def response_received(self, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
+    def response_received(self, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Ask ``calls`` about the reply."""
-        judgement = self._ask("response_received", calls, request, now_ms)
-        if judgement is not None and judgement.refusal is not None:
-            judgement.refusal = None
+        combined = self._collect_verdicts("response_received", calls, request, now_ms)
+        if combined is not None and combined.refusal is not None:
+            combined.refusal = None
             if not self.fail_closed:
                 self._failed("response_received", "a plugin", ValueError("a reply cannot be refused"))
-        return judgement
+        return combined
 
-    def request_arrived(self, request: Request, now_ms: int) -> Judgement | None:
+    def request_arrived(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Ask about a request whose last byte came after its head was judged."""
-        return self._ask("request_arrived", self._arrived.get(request.api_key, ()), request, now_ms)
+        return self._collect_verdicts("request_arrived", self._arrived.get(request.api_key, ()), request, now_ms)
 
-    def batches_received(self, request: Request, now_ms: int) -> Judgement | None:
+    def batches_received(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Ask about the batches of a Produce."""
-        return self._ask("batches_received", self._batches, request, now_ms)
+        return self._collect_verdicts("batches_received", self._batches, request, now_ms)
 
     def request_abandoned(self, request: Request, now_ms: int) -> None:
         """Tell whoever was asked about ``request`` that it will have no reply."""
         for name, call in self._abandoned.get(request.api_key, ()):
-            self._tell("request_abandoned", name, call, request, now_ms)
+            self._call_hook("request_abandoned", name, call, request, now_ms)
 
     def request_time_ms(self, request: Request) -> float | None:
         """The first estimate of the broker's handler time; one that is no finite number from 0 is the plugin's
@@ -180,7 +180,7 @@ class HookCalls:
     def mutation_budget(self, request: Request, now_ms: int) -> float | None:
         """The first answer; one that is no number is the plugin's error."""
         for name, call in self._budgets:
-            budget: Any = self._tell("mutation_budget", name, call, request, now_ms)
+            budget: Any = self._call_hook("mutation_budget", name, call, request, now_ms)
             if budget is None:
                 continue
             if _is_number(budget):
@@ -189,8 +189,8 @@ class HookCalls:
             self._failed("mutation_budget", name, ValueError(f"mutation_budget answered {budget!r}; it is a number"))
         return None
 
-    def _ask(self, hook: str, calls: Calls, request: Request, now_ms: int) -> Judgement | None:
-        judgement: Judgement | None = None
+    def _collect_verdicts(self, hook: str, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
+        combined: CombinedVerdict | None = None
         for name, call in calls:
             try:
                 verdict: Verdict | None = call(request, now_ms)
@@ -202,25 +202,25 @@ class HookCalls:
                 if not self.fail_closed:
                     continue
                 verdict = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
-            if judgement is None:
-                judgement = Judgement()
-            judgement.add(verdict)
-        return judgement
+            if combined is None:
+                combined = CombinedVerdict()
+            combined.add(verdict)
+        return combined
 
     def request_completed(self, request: Request) -> None:
         """Tell whoever listens that ``request`` is over."""
         for name, call in self._completed.get(request.api_key, ()):
-            self._tell("request_completed", name, call, request)
+            self._call_hook("request_completed", name, call, request)
 
     def connection_opened(self, connection: Connection) -> None:
         """Tell whoever listens."""
         for name, call in self._opened:
-            self._tell("connection_opened", name, call, connection)
+            self._call_hook("connection_opened", name, call, connection)
 
     def connection_closed(self, connection: Connection, reason: str | None) -> None:
         """Tell whoever listens."""
         for name, call in self._closed:
-            self._tell("connection_closed", name, call, connection, reason)
+            self._call_hook("connection_closed", name, call, connection, reason)
 
     # --- identity ---
 
@@ -229,7 +229,7 @@ class HookCalls:
     ) -> tuple[str, AuthenticationObserver] | None:
         """The first observer, and the name of its plugin; one that raises is passed over."""
         for name, call in self._calls("authentication_started", ("connection", "mechanism")):
-            observer: AuthenticationObserver | None = self._tell(
+            observer: AuthenticationObserver | None = self._call_hook(
                 "authentication_started", name, call, connection, mechanism
             )
             if observer is not None:
@@ -245,7 +245,7 @@ class HookCalls:
     def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
         """The first answer, custom callbacks first; a plugin that raises is passed over."""
         for name, call in self._tags:
-            tags: Mapping[str, str] | None = self._tell("quota_metric_tags", name, call, key, user, client_id)
+            tags: Mapping[str, str] | None = self._call_hook("quota_metric_tags", name, call, key, user, client_id)
             if tags is not None:
                 return tags
         return None
@@ -253,7 +253,7 @@ class HookCalls:
     def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
         """The first answer; a limit that is not above 0 counts as the plugin's error (it would divide by zero)."""
         for name, call in self._limits:
-            limit: Any = self._tell("quota_limit", name, call, key, tags)
+            limit: Any = self._call_hook("quota_limit", name, call, key, tags)
             if limit is None:
                 continue
             if _is_number(limit) and limit > 0:
@@ -265,17 +265,17 @@ class HookCalls:
     def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
         """Tell every callback; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._calls("update_quota", ("key", "entity", "value", "policy")):
-            self._tell("update_quota", name, call, key, entity, quota.value, quota.policy)
+            self._call_hook("update_quota", name, call, key, entity, quota.value, quota.policy)
 
     def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
         """Tell every callback; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._calls("remove_quota", ("key", "entity")):
-            self._tell("remove_quota", name, call, key, entity)
+            self._call_hook("remove_quota", name, call, key, entity)
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> None:
         """Tell every callback, and ask for limits anew if one says that they changed."""
         answers = [
-            self._tell("update_cluster_metadata", name, call, cluster)
+            self._call_hook("update_cluster_metadata", name, call, cluster)
             for name, call in self._calls("update_cluster_metadata", ("cluster",))
         ]
         if any(answers) and self.quotas is not None:
@@ -292,22 +292,22 @@ class HookCalls:
     def collect_metrics(self) -> Iterator[Metric]:
         """Every plugin's metrics as they are now."""
         for name, call in self._calls("collect_metrics", ()):
-            yield from self._tell("collect_metrics", name, call) or ()
+            yield from self._call_hook("collect_metrics", name, call) or ()
 
     def close(self) -> None:
         """Close every plugin. Blocks; call it from a thread."""
         for name, call in self._calls("close", ()):
-            self._tell("close", name, call)
+            self._call_hook("close", name, call)
 
     def _poll_resets(self) -> None:
         for name, call in self._reset:
             for key in QuotaKey:
-                if self._tell("quota_reset_required", name, call, key) and self.quotas is not None:
+                if self._call_hook("quota_reset_required", name, call, key) and self.quotas is not None:
                     self.quotas.quotas_changed()
 
     # --- plumbing ---
 
-    def _tell(self, hook: str, name: str, call: Callable[..., Any], *arguments: object) -> Any:
+    def _call_hook(self, hook: str, name: str, call: Callable[..., Any], *arguments: object) -> Any:
         try:
             return call(*arguments)
         except Exception as error:  # noqa: BLE001 -- a stranger's code
@@ -319,8 +319,8 @@ class HookCalls:
         self.failures[name] = self.failures.get(name, 0) + 1
         left_out = self._repeated.due((name, hook, type(error)))
         if left_out is not None:
-            told = f"{type(error).__name__}: {error}"
-            log.error("plugin raised", plugin=name, hook=hook, error=told, left_out=left_out or None, exc_info=error)
+            text = f"{type(error).__name__}: {error}"
+            log.error("plugin raised", plugin=name, hook=hook, error=text, left_out=left_out or None, exc_info=error)
 
     def _calls(self, hook: str, names: tuple[str, ...]) -> Calls:
         """Implementations in pluggy's order (last registered first, ``tryfirst`` and ``trylast`` heeded)."""
@@ -346,7 +346,7 @@ class HookCalls:
         for name, call in self._calls(hook, names):
             wanted = interests.get(name)
             for api_key in _ALL_KEYS:
-                if wanted is None or _wants(wanted.get(api_key), hook):
+                if wanted is None or _subscribes(wanted.get(api_key), hook):
                     by_api.setdefault(api_key, []).append((name, call))
         return {api_key: tuple(calls) for api_key, calls in by_api.items()}
 
@@ -363,11 +363,11 @@ def _enforced_by(each: Call) -> frozenset[QuotaKey]:
         raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error
 
 
-def _wants(interest: Interest | None, hook: str) -> bool:
+def _subscribes(interest: Interest | None, hook: str) -> bool:
     return interest is not None and (hook == "request_completed" or not interest.end_only)
 
 
-def _wanting(detail: Detail, interests: Interests) -> frozenset[int]:
+def _api_keys_with_detail(detail: Detail, interests: Interests) -> frozenset[int]:
     return frozenset(key for wanted in interests.values() for key, each in wanted.items() if each.detail is detail)
 
 

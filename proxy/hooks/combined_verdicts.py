@@ -27,7 +27,7 @@ BY_TOPIC: Final = frozenset(
 )
 
 
-class Judgement:
+class CombinedVerdict:
     """The verdicts of one asking; each part has a reason of its own. Milliseconds fit an INT32."""
 
     __slots__ = (
@@ -64,7 +64,7 @@ class Judgement:
         if throttle_ms > self.throttle_ms:
             self.throttle_ms, self.throttle_reason = throttle_ms, verdict.reason
         if isinstance(verdict, Refuse):
-            self.refusal = verdict if self.refusal is None else _both(self.refusal, verdict)
+            self.refusal = verdict if self.refusal is None else _merge_refusals(self.refusal, verdict)
 
 
 def check_verdict(verdict: object, request: Request) -> None:
@@ -92,7 +92,7 @@ def _check_refusal(refusal: Refuse, request: Request) -> None:
         )
 
 
-def _both(first: Refuse, second: Refuse) -> Refuse:
+def _merge_refusals(first: Refuse, second: Refuse) -> Refuse:
     """Two refusals of one request: whole wins over some topics; topics add up."""
     if first.topics is None or second.topics is None:
         return first if first.topics is None else second

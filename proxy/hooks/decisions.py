@@ -100,7 +100,7 @@ class Decisions:
                 found.append(fields)
         return found
 
-    def decided(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
+    def record(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
         """A quota has bound; or, in shadow mode, would have."""
         counters, quota = self._counters, quota_of(reason)
         if kind is Kind.REFUSED:
@@ -161,7 +161,7 @@ class Decisions:
             )
 
 
-def told(page: Mapping[str, Any]) -> Iterator[str]:
+def format_decisions(page: Mapping[str, Any]) -> Iterator[str]:
     """The page ``/decisions`` in sentences, for the command line."""
     waiting, decisions = page["waiting"], page["decisions"]
     for each in waiting:

@@ -87,7 +87,7 @@ class Watched:
             await trio.lowlevel.checkpoint()
         else:
             self._reader = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
+            await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
 
     async def writable(self) -> None:
         """Wait until something can be written; only after the system has refused to take more."""
@@ -96,7 +96,7 @@ class Watched:
             return
         self._poller.watch_writing(self._fd, True)
         self._writer = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up_writing)
+        await trio.lowlevel.wait_task_rescheduled(self._abort_writing)
 
     async def steps(self, step: Callable[[], bool]) -> None:
         """Call ``step`` whenever there may be something to read, until it returns ``False`` or raises."""
@@ -109,7 +109,7 @@ class Watched:
             self._poller.call_again(self)
         self._step = step
         self._reader = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
+        await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
 
     # --- for the poller ---
 
@@ -159,11 +159,11 @@ class Watched:
                 trio.lowlevel.reschedule(task, Error(trio.ClosedResourceError("another task closed this socket")))
         self._reader = self._writer = self._step = self._poller = None
 
-    def _give_up_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+    def _abort_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._reader = self._step = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _give_up_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+    def _abort_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._writer = None
         if self._poller is not None:
             self._poller.watch_writing(self._fd, False)

@@ -64,7 +64,7 @@ class Waiting:
 waiting: Final = Waiting()
 
 
-class Channel(Protocol):
+class Socket(Protocol):
     """What relays need of a connection, whatever it is made of."""
 
     may_read: bool
@@ -88,13 +88,13 @@ class Channel(Protocol):
         """See `headrace.proxy.network.poller.Watched.writable`."""
 
     def receive_into(self, view: Buffer) -> int | None:
-        """See `PlainChannel.receive_into`."""
+        """See `PlainSocket.receive_into`."""
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
-        """See `PlainChannel.send_now`."""
+        """See `PlainSocket.send_now`."""
 
     async def send(self, parts: Sequence[Buffer | bytes]) -> None:
-        """See `PlainChannel.send`."""
+        """See `PlainSocket.send`."""
 
     def fault(self, error: OSError) -> ConnectionFault:
         """``error`` as the other side's."""
@@ -109,7 +109,7 @@ class Channel(Protocol):
         """Close it."""
 
 
-class PlainChannel(Watched):
+class PlainSocket(Watched):
     """A plaintext TCP connection.
 
     *Resource handling:* owns the socket; `close` may be called twice. *Error handling:* what the system says about the

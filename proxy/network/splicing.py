@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.proxy.network.sockets import RETRY
 
 if TYPE_CHECKING:
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 PIPE_BYTES: Final = 1024 * 1024
 """``/proc/sys/fs/pipe-max-size`` for unprivileged users; what cannot be had is asked for by halves."""
@@ -57,7 +57,7 @@ class Splice:
 
     __slots__ = ("_pipe", "_pipes", "_source", "ended", "held", "target")
 
-    def __init__(self, source: Channel, target: Channel, pipes: Pipes) -> None:
+    def __init__(self, source: Socket, target: Socket, pipes: Pipes) -> None:
         self._source = source
         self.target = target
         self._pipes = pipes

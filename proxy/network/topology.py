@@ -95,7 +95,7 @@ class Topology:
         else:
             self._brokers.update(found)
         if changed:
-            self._tell(frozenset(changed))
+            self._notify(frozenset(changed))
 
     def _with_rack(self, broker: BrokerInfo) -> BrokerInfo:
         """Many replies name no rack; the one that is known then stays."""
@@ -104,7 +104,7 @@ class Topology:
             return broker
         return replace(broker, rack=known.rack)
 
-    def _tell(self, changed: frozenset[int]) -> None:
+    def _notify(self, changed: frozenset[int]) -> None:
         brokers = {str(node_id): str(broker.address) for node_id, broker in sorted(self._brokers.items())}
         log.info("brokers changed", changed=sorted(changed), brokers=brokers)
         for listener in self._listeners:

@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from headrace.proxy.errors import UpstreamFault
-from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import learn
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.errors import PeerFault
@@ -56,7 +56,7 @@ class Upstream:
         self._next = 0
         self._refreshing: trio.Event | None = None
 
-    async def dial(self, node_id: int | None) -> tuple[PlainChannel, Address]:
+    async def dial(self, node_id: int | None) -> tuple[PlainSocket, Address]:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``.
 
         Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its
@@ -102,7 +102,7 @@ class Upstream:
             return True
         return False
 
-    async def _dial_bootstrap(self) -> tuple[PlainChannel, Address]:
+    async def _dial_bootstrap(self) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1
         faults = []
@@ -114,7 +114,7 @@ class Upstream:
                 faults.append(str(fault))
         raise UpstreamFault("no bootstrap server can be reached: " + "; ".join(faults))
 
-    async def _connect(self, address: Address) -> PlainChannel:
+    async def _connect(self, address: Address) -> PlainSocket:
         reason = f"no answer within upstream.connect_timeout = {self.connect_timeout_s:g} s"
         with trio.move_on_after(self.connect_timeout_s):
             try:
@@ -123,7 +123,7 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             for family, _, _, _, target in candidates:
                 try:
-                    return PlainChannel(await _connect_socket(family, target), UpstreamFault, self._poller)
+                    return PlainSocket(await _connect_socket(family, target), UpstreamFault, self._poller)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
         raise UpstreamFault(f"cannot connect to {address}: {reason}")
@@ -144,16 +144,16 @@ class Upstream:
 
     async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
         """Send one request over a connection of its own; the reply's body. No credentials, header v1."""
-        channel, address = await self._dial_bootstrap()
+        sock, address = await self._dial_bootstrap()
         try:
             with trio.move_on_after(self.connect_timeout_s):
                 header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
                 size = _FRAME.size - 4 + len(header) + len(body)
-                await channel.send([_FRAME.pack(size, api_key, version, 0) + header + body])
-                return await _read_reply(channel)
+                await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
+                return await _read_reply(sock)
             raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
         finally:
-            channel.close()
+            sock.close()
 
 
 async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:
@@ -176,12 +176,12 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-async def _read_reply(channel: PlainChannel) -> memoryview:
+async def _read_reply(sock: PlainSocket) -> memoryview:
     received = bytearray()
     chunk = bytearray(65536)
     while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
-        await channel.readable()
-        count = channel.receive_into(chunk)
+        await sock.readable()
+        count = sock.receive_into(chunk)
         if count == 0:
             raise UpstreamFault("the broker closed the connection instead of answering")
         received += chunk[: count or 0]

@@ -1,6 +1,6 @@
 """Protocol tests that read as scripts: a client, a broker and the proxy's connection between them, on a fake clock.
 
-The channels are memory, with the methods of `headrace.proxy.network.sockets.PlainChannel`; everything else is the
+The channels are memory, with the methods of `headrace.proxy.network.sockets.PlainSocket`; everything else is the
 proxy's own code. What needs the kernel (splice, hang-ups seen through TCP_INFO) and real brokers is tested elsewhere.
 """
 
@@ -42,13 +42,13 @@ WAIT_S = 7200.0
 """By the fake clock: longer than any mute in these tests."""
 
 
-class MemoryChannel:
+class MemorySocket:
     """One end of a connection; the other is in `peer`."""
 
     can_splice = False
 
     def __init__(self) -> None:
-        self.peer: MemoryChannel
+        self.peer: MemorySocket
         self.bytes_received = 0
         self.bytes_sent = 0
         self.closed = False
@@ -57,7 +57,7 @@ class MemoryChannel:
         self._news = trio.Event()
 
     @classmethod
-    def pair(cls) -> tuple[MemoryChannel, MemoryChannel]:
+    def pair(cls) -> tuple[MemorySocket, MemorySocket]:
         """Two ends."""
         one, other = cls(), cls()
         one.peer, other.peer = other, one
@@ -120,21 +120,21 @@ class MemoryChannel:
 class Party:
     """The client's or the broker's side of the script."""
 
-    def __init__(self, channel: MemoryChannel) -> None:
-        self.channel = channel
+    def __init__(self, socket: MemorySocket) -> None:
+        self.socket = socket
         self._read = bytearray()
 
     async def says(self, *frames: bytes) -> None:
         """Send frames in one piece."""
-        await self.channel.send(frames)
+        await self.socket.send(frames)
 
     async def hears(self) -> bytes:
         """The next whole frame."""
         chunk = bytearray(65536)
         with trio.fail_after(WAIT_S):
             while len(self._read) < 4 or len(self._read) < 4 + int.from_bytes(self._read[:4], "big"):
-                await self.channel.readable()
-                count = self.channel.receive_into(memoryview(chunk))
+                await self.socket.readable()
+                count = self.socket.receive_into(memoryview(chunk))
                 assert count != 0, f"the connection ended; {len(self._read)} bytes of a frame had come"
                 self._read += chunk[: count or 0]
         size = 4 + int.from_bytes(self._read[:4], "big")
@@ -146,13 +146,13 @@ class Party:
         """The proxy closes this side, and sends nothing before."""
         with trio.fail_after(WAIT_S):
             while True:
-                await self.channel.readable()
-                if self.channel.receive_into(memoryview(bytearray(100))) == 0:
+                await self.socket.readable()
+                if self.socket.receive_into(memoryview(bytearray(100))) == 0:
                     return
 
     def hears_nothing(self) -> bool:
         """Nothing has come."""
-        return not self._read and not self.channel.waiting
+        return not self._read and not self.socket.waiting
 
 
 class StubUpstream:
@@ -171,12 +171,12 @@ class StubUpstream:
             while len(self.brokers) < number:
                 await self._news.wait()
 
-    async def dial(self, node_id: int | None) -> tuple[MemoryChannel, Address]:
+    async def dial(self, node_id: int | None) -> tuple[MemorySocket, Address]:
         self.dialled.append(node_id)
         await trio.lowlevel.checkpoint()
         if self.fault is not None:
             raise UpstreamFault(self.fault)
-        ours, theirs = MemoryChannel.pair()
+        ours, theirs = MemorySocket.pair()
         self.brokers.append(Party(theirs))
         self._news.set()
         self._news = trio.Event()
@@ -257,7 +257,7 @@ async def open_book(
         counters=Counters(),
         poller=Poller(),
     )
-    ours, theirs = MemoryChannel.pair()
+    ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
     connection = ClientConnection(shared, info, ours)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:

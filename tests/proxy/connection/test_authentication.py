@@ -372,7 +372,7 @@ async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clo
         await book.client.says(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(1)
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
     assert charges.requests == []
     assert not book.upstream.serves_anybody
@@ -558,7 +558,7 @@ async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) 
         await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), request(AUTHENTICATE, 2, 2, auth_bytes=BOB))
         await book.broker.hears()
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         await trio.testing.wait_all_tasks_blocked()
         assert len(charges.completed) == 4

@@ -232,7 +232,7 @@ async def test_an_absurd_count_does_not_overdraw_for_years(autojump_clock: MockC
         await book.client.says(create(6, ("huge", 2_000_000_000)))
         await book.upstream.wait_for_dial(1)
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         assert book.shared.hooks.quotas is not None
         (bucket,) = book.shared.hooks.quotas

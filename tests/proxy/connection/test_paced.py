@@ -14,7 +14,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Refuse
-from tests.proxy.playbook import Book, MemoryChannel, Party, open_book, read_reply, reply, request
+from tests.proxy.playbook import Book, MemorySocket, Party, open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -50,7 +50,7 @@ class Costs:
 
 
 def second_client(book: Book, nursery: trio.Nursery) -> Party:
-    ours, theirs = MemoryChannel.pair()
+    ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=2, peer=Address(host="198.51.100.8", port=5000))
     nursery.start_soon(ClientConnection(book.shared, info, ours).serve)  # type: ignore[arg-type]
     return Party(theirs)
@@ -91,7 +91,7 @@ async def test_connections_take_turns_and_the_dead_give_their_place_back(autojum
         dying = second_client(book, nursery)
         await dying.says(produce(2, 60_000))
         await trio.testing.wait_all_tasks_blocked()
-        dying.channel.shut_down_writing()
+        dying.socket.shut_down_writing()
         await trio.sleep(1.5)
         await book.client.says(produce(3))
         await book.broker.hears()
@@ -169,7 +169,7 @@ async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: Mo
         await book.client.says(request(HEARTBEAT, 4, 2), produce(3))
         await book.broker.hears()
         await trio.testing.wait_all_tasks_blocked()
-        book.client.channel.close()
+        book.client.socket.close()
         await book.broker.hears_the_end()
     assert watch.abandoned == [(2, False), (3, True)]
 

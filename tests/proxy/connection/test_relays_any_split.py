@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from tests.proxy.playbook import Book, MemoryChannel, framed, open_book, reply, request
+from tests.proxy.playbook import Book, MemorySocket, framed, open_book, reply, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,7 +55,7 @@ exchanges = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3000)), mi
 cuts = st.lists(st.integers(1, 400), max_size=60)
 
 
-class CutChannel(MemoryChannel):
+class CutSocket(MemorySocket):
     """Gives at most so many bytes a read; when the cuts are used up, all there is."""
 
     def __init__(self, sizes: Iterator[int]) -> None:
@@ -93,16 +93,16 @@ def cut(book: Book, client_cuts: list[int], broker_cuts: list[int]) -> None:
     dial = book.upstream.dial
 
     async def dial_cut(node_id: int | None) -> Any:
-        channel, address = await dial(node_id)
-        make_cut(channel, broker_cuts)
-        return channel, address
+        upstream, address = await dial(node_id)
+        make_cut(upstream, broker_cuts)
+        return upstream, address
 
     book.upstream.dial = dial_cut  # type: ignore[method-assign]
 
 
-def make_cut(channel: Any, sizes: list[int]) -> None:
-    channel.__class__ = CutChannel
-    channel._sizes = iter(sizes)
+def make_cut(upstream: Any, sizes: list[int]) -> None:
+    upstream.__class__ = CutSocket
+    upstream._sizes = iter(sizes)
 
 
 async def all_of(book: Book, sizes: list[int]) -> bytes:

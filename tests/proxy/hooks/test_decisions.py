@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind, told
+from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind, format_decisions
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
@@ -40,7 +40,7 @@ async def test_a_throttle_says_which_quota_whose_what_was_observed_and_how_long(
         assert decision.throttle_ms == pytest.approx(10_000, rel=0.01)
         await trio.sleep(2)
         page = {"waiting": [book.connection.waiting(trio.current_time())], "decisions": book.shared.decisions.page(2.0)}
-        waiting, why = told(page)
+        waiting, why = format_decisions(page)
         assert waiting.startswith("waiting now: user ANONYMOUS, client id c at 198.51.100.7:5000, 80")
         assert waiting.endswith(" ms more, for producer_byte_rate")
         assert why.startswith("2 s ago: Produce v9 of user ANONYMOUS, client id c at 198.51.100.7:5000 was throttled")
@@ -89,13 +89,13 @@ async def test_how_it_was_enforced_is_told(
             await produce(book, number, 12_000)
         decision = list(book.shared.decisions)[-1]
         assert decision.kind is kind
-        (first, *_) = told({"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)})
+        (first, *_) = format_decisions({"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)})
         assert words in first
 
 
 async def test_nobody(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        assert list(told({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
+        assert list(format_decisions({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
             "nobody was throttled or refused"
         ]
 

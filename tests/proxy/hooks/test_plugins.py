@@ -329,7 +329,7 @@ def test_quota_reset_required_is_polled_for_every_request() -> None:
     before = hooks.quotas.generation
     request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), 3, 0, 0, "c", 9, 0.0)
     for _ in range(2):
-        hooks.request_received(hooks.wants_request(3), request, 0)
+        hooks.request_received(hooks.request_callbacks(3), request, 0)
     assert polled == [*QuotaKey, *QuotaKey]
     assert hooks.quotas.generation == before + 2
 
@@ -364,8 +364,8 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
         def request_completed(self) -> None: ...
 
     hooks = hooks_of(Narrow())
-    for wants in (hooks.wants_request, hooks.wants_response, hooks.wants_completed):
-        assert [key for key in range(100) if wants(key)] == [3, 19]
+    for callbacks in (hooks.request_callbacks, hooks.response_callbacks, hooks.completion_callbacks):
+        assert [key for key in range(100) if callbacks(key)] == [3, 19]
     assert hooks.bodies == {19}
 
 
