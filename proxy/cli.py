@@ -161,7 +161,7 @@ def config_schema() -> None:
 
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The proxy's admin server.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
 def enforcement(state: str, admin: str) -> None:
     """Turn the enforcement of all quotas on or off while the proxy runs, or show its state.
 
@@ -180,9 +180,11 @@ def enforcement(state: str, admin: str) -> None:
 @main.command()
 @click.option("--user", metavar="NAME", help="Show only decisions about this user.")
 @click.option("--client-id", metavar="ID", help="Show only decisions about this client id.")
-@click.option("--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="Show at most this many decisions.")
+@click.option(
+    "--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="Decisions to show, at most."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The proxy's admin server.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
 def why(user: str | None, client_id: str | None, newest: int, as_json: bool, admin: str) -> None:
     """Show which clients the running proxy throttles or refuses, and why.
 

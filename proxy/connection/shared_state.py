@@ -1,4 +1,4 @@
-"""What all connections of a process share. Made by the server, read by the connections; it owns nothing itself."""
+"""The objects that all connections of a process share. Created by the server, used by the connections."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Dialler(Protocol):
-    """Reaches brokers; `headrace.proxy.network.upstream.Upstream` does."""
+    """Connects to brokers; implemented by `headrace.proxy.network.upstream.Upstream`."""
 
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
@@ -44,7 +44,7 @@ class Dialler(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """The caps of one connection; replaced as a whole on reload, and read for each new connection."""
+    """The limits of one connection. Replaced as a whole on reload; a connection keeps those of its start."""
 
     max_frame_bytes: int
     max_collected_bytes: int
@@ -54,7 +54,7 @@ class Limits:
 
 
 class SharedState:
-    """The shared parts of the proxy, by what they are for."""
+    """The shared objects, by name."""
 
     __slots__ = (
         "buffer",
@@ -96,7 +96,7 @@ class SharedState:
         self.pipes = Pipes()
         self.poller = poller
         self.buffer = bytearray(READ_BUFFER_BYTES)
-        """The read buffer of every connection. Used between a read and the write after it, never across a wait."""
+        """The read buffer of all connections. Its content is valid from a read to the next write, not across a wait."""
         self.view = memoryview(self.buffer)
         self.clock: Callable[[], float] = trio.current_time
-        """Seconds, monotonic. The server puts the running loop's own clock here, which is cheaper to ask."""
+        """Returns monotonic seconds. The server sets it to the running loop's own clock, which is cheaper to call."""

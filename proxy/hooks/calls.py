@@ -137,7 +137,11 @@ class HookCalls:
         combined = self._collect_verdicts("request_received", calls, request, now_ms)
         cap = request.fetch_max_bytes
         if cap is not None and not (isinstance(cap, int) and 0 <= cap <= INT32_MAX):
-            self._failed("request_received", "a plugin", ValueError(f"fetch_max_bytes is {cap!r}; it must be an INT32, 0 or more"))
+            self._failed(
+                "request_received",
+                "a plugin",
+                ValueError(f"fetch_max_bytes is {cap!r}; it must be an INT32, 0 or more"),
+            )
             request.fetch_max_bytes = None
         return combined
 
@@ -248,7 +252,7 @@ class HookCalls:
     # --- KIP-257 ---
 
     def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
-        """Return the first plugin's metric tags; custom callbacks precede built-in ones. A plugin that raises is skipped."""
+        """Return the first plugin's metric tags, custom callbacks before built-in ones; skip a plugin that raises."""
         for name, call in self._tags:
             tags: Mapping[str, str] | None = self._call_hook("quota_metric_tags", name, call, key, user, client_id)
             if tags is not None:
@@ -331,7 +335,7 @@ class HookCalls:
             log.error("plugin raised", plugin=name, hook=hook, error=text, left_out=left_out or None, exc_info=error)
 
     def _calls(self, hook: str, names: tuple[str, ...]) -> Calls:
-        """Return the implementations in pluggy's order: last registered first, subject to ``tryfirst`` and ``trylast``."""
+        """Return the implementations in pluggy's order: last registered first, after ``tryfirst``, before ``trylast``."""
         caller = getattr(self._manager.hook, hook)
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
@@ -340,7 +344,7 @@ class HookCalls:
         return tuple(calls)
 
     def _interests(self) -> Interests:
-        """Return the interests of each plugin that implements ``request_interest``; other plugins subscribe to all APIs."""
+        """Return the interests of plugins that implement ``request_interest``; others subscribe to all APIs."""
         declared: Interests = {}
         for name, call in self._calls("request_interest", ()):
             try:

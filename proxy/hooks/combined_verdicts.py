@@ -29,7 +29,7 @@ BY_TOPIC: Final = frozenset(
 
 
 class CombinedVerdict:
-    """The verdicts of all callbacks of one hook call; each part has its own reason. Times fit an INT32 of milliseconds."""
+    """The verdicts of all callbacks on one request; each part has its own reason. Times are INT32 milliseconds."""
 
     __slots__ = (
         "hold_ms",
@@ -73,7 +73,7 @@ def check_verdict(verdict: object, request: Request) -> None:
     if not isinstance(verdict, Throttle | Refuse):
         raise TypeError(f"verdict is {verdict!r}; it must be a Throttle, a Refuse or None")
     if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
-        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it must be a whole number of milliseconds, 0 or more")
+        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it must be whole milliseconds, 0 or more")
     if verdict.reason is not None and not isinstance(verdict.reason, Reason):
         raise TypeError(f"reason is {verdict.reason!r}; it must be a Reason or None")
     if isinstance(verdict, Refuse):

@@ -44,7 +44,7 @@ EVENTS_AT_ONCE: Final = 256
 """The most events that one ``epoll_wait`` returns."""
 
 LONGEST_WAIT_S: Final = 86400.0
-"""trio's own timeout where no deadline is set. A lower ``clock_autojump_threshold`` means that a test clock is in use."""
+"""trio's own timeout where no deadline is set. A lower ``clock_autojump_threshold`` means that a mock clock is used."""
 
 
 class _Stepped:
@@ -78,8 +78,8 @@ class Watched:
         """Whether there may be something to read: the poller has reported an edge, and no later read has emptied the
         socket."""
         self.ending = False
-        """Whether the peer has closed or failed. There is no further edge then, so reading continues after a short read,
-        until the end of the stream."""
+        """Whether the peer has closed or failed. There is no further edge then, so reading continues after a short
+        read, until the end of the stream."""
         self.queued = False
         """Whether the poller will call the step again."""
         if self._poller is not None:

@@ -49,8 +49,8 @@ class Upstream:
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
         self.serves_anybody = False
-        """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client, or
-        the proxy, which has no credentials."""
+        """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client,
+        or the proxy, which has no credentials."""
         self._topology = topology
         self._poller = poller
         self._next = 0

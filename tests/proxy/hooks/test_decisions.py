@@ -76,7 +76,7 @@ async def test_the_page_is_by_user_and_client_and_newest_first(autojump_clock: M
 @pytest.mark.parametrize(
     ("policy", "kind", "words"),
     [
-        ({"observe": True}, Kind.OBSERVED, "would have waited"),
+        ({"observe": True}, Kind.OBSERVED, "would have been throttled"),
         ({"mode": EnforcementMode.PACED, "burst_s": 0.0}, Kind.HELD, "was held for"),
         ({"longest_throttle_ms": 50}, Kind.THROTTLED, "was throttled for 50 ms"),
     ],
@@ -89,14 +89,16 @@ async def test_how_it_was_enforced_is_told(
             await produce(book, number, 12_000)
         decision = list(book.shared.decisions)[-1]
         assert decision.kind is kind
-        (first, *_) = format_decisions({"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)})
+        (first, *_) = format_decisions(
+            {"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)}
+        )
         assert words in first
 
 
 async def test_nobody(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         assert list(format_decisions({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
-            "nobody was throttled or refused"
+            "no request was throttled or refused"
         ]
 
 

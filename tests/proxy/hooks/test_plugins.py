@@ -90,7 +90,7 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
         ("headrace.quota_callbacks.builtin.byte_rate:Nothing", "cannot be loaded: AttributeError"),
         (
             "headrace.quota_callbacks.entities",
-            "does not say which version of the hooks it is made for: set headrace_hooks = 1",
+            "does not declare the version of the hooks that it requires: set headrace_hooks = 1",
         ),
     ],
 )
@@ -122,9 +122,7 @@ def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:
     class Old:
         headrace_hooks = 0
 
-    expected = (
-        r"plugin 'old' is made for version 0 of the hooks; this headrace has version 1. Install .* plugins.disabled"
-    )
+    expected = r"plugin 'old' requires version 0 of the hooks; this headrace has version 1. Install .* plugins.disabled"
     with pytest.raises(StartupError, match=expected):
         register(new_plugin_manager(), "old", Old())
 
@@ -143,7 +141,7 @@ def test_an_argument_that_does_not_exist_is_refused() -> None:
         @hookimpl
         def quota_limit(self, nonsense: object) -> None: ...
 
-    with pytest.raises(StartupError, match=r"'wrong' was refused:.*nonsense"):
+    with pytest.raises(StartupError, match=r"'wrong' was rejected:.*nonsense"):
         register(new_plugin_manager(), "wrong", Wrong())
 
 
@@ -151,7 +149,7 @@ def test_a_plugin_that_cannot_be_made_is_named() -> None:
     class Picky(Plugin):
         def __init__(self, needed: str) -> None: ...
 
-    with pytest.raises(StartupError, match=r"plugin 'picky' could not be made: TypeError"):
+    with pytest.raises(StartupError, match=r"plugin 'picky' cannot be instantiated: TypeError"):
         register(new_plugin_manager(), "picky", Picky)
 
 
@@ -161,7 +159,7 @@ def test_wrappers_are_refused() -> None:
         def request_received(self) -> Any:
             yield
 
-    with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace take no wrappers"):
+    with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace do not support wrappers"):
         register(new_plugin_manager(), "wrapper", Wrapper())
 
 
