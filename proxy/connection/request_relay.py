@@ -229,8 +229,8 @@ class RequestRelay(Relay):
         """Begin the frame at ``at``. Return its size, negative if it must be collected, or ``None`` if more bytes are
         needed or the request has to wait."""
         if self._held_request is not None:
-            (exchange, head), self._held_request = self._held_request, None
-            return self._admitted(exchange, head, at)
+            (exchange, held_head), self._held_request = self._held_request, None
+            return self._admitted(exchange, held_head, at)
         state = self.state
         buffer = self.shared.view
         limit = state.limits.max_frame_bytes

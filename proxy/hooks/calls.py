@@ -335,7 +335,7 @@ class HookCalls:
             log.error("plugin raised", plugin=name, hook=hook, error=text, left_out=left_out or None, exc_info=error)
 
     def _calls(self, hook: str, names: tuple[str, ...]) -> Calls:
-        """Return the implementations in pluggy's order: last registered first, after ``tryfirst``, before ``trylast``."""
+        """Return the implementations in pluggy's order: last registered first, ``tryfirst`` and ``trylast`` applied."""
         caller = getattr(self._manager.hook, hook)
         calls = []
         for implementation in reversed(caller.get_hookimpls()):

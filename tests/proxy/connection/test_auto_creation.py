@@ -1,4 +1,4 @@
-"""Topics that Metadata would create, as scripts: looked up, charged, refused by leaving the flag off."""
+"""Scripts of Metadata requests that would create topics: lookups, charges, refusals by turning it off."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(aut
 
         await trio.sleep(3)
         again = wants(9, "new", number=3)
-        await book.client.says(again)  # not there yet: it is not charged twice
+        await book.client.says(again)  # the topic does not exist yet; it is not charged twice
         asked(await book.broker.hears(), METADATA, 9)
         await book.broker.says(known(9, 3, ("new", 3)))
         assert await book.broker.hears() == again, "whoever could not create it may try again"
@@ -74,7 +74,7 @@ async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(aut
 
 
 async def test_a_topic_that_does_not_come_to_be_is_charged_once_in_ten_minutes(autojump_clock: MockClock) -> None:
-    """As on a cluster that creates no topics by itself."""
+    """As on a cluster without auto-creation of topics."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         for number, at_s, charged in ((1, 0, True), (2, 30, False), (3, 599, False), (4, 601, True)):
             await trio.sleep_until(at_s)

@@ -1,4 +1,4 @@
-"""One connection, as a script: what reaches the broker, what reaches the client, and when."""
+"""Scripts of one connection: what the broker and the client receive, and when."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def test_many_small_requests_go_out_in_one_write(autojump_clock: MockClock
 
 
 async def test_an_over_quota_produce_is_forwarded_and_the_next_one_waits(autojump_clock: MockClock) -> None:
-    """KIP-219: 20,000 bytes at 1,000 B/s over 10 s is 10 s too much, and the reply goes out at once."""
+    """KIP-219: 20,000 bytes at 1,000 B/s over 10 s throttle for 10 s, and the reply is sent at once."""
     async with open_book(quotas=[produce_quota(1000)]) as book:
         first = request(PRODUCE, 9, 1, acks=1, padding=20_000)
         throttle_ms = round((len(first) - 4) / 1000 * 1000 - 10_000)
@@ -325,7 +325,7 @@ async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> Non
 async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(
     autojump_clock: MockClock,
 ) -> None:
-    """Its failure has no other way to the client, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
+    """Closing is the only sign of failure, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
     async with open_book(quotas=[produce_quota(1000)]) as book:
         await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000))
         await trio.testing.wait_all_tasks_blocked()
@@ -361,7 +361,7 @@ async def test_switched_off_a_fetch_that_is_in_flight_does_not_mute(autojump_clo
 
 
 async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
-    """The client takes nothing while the proxy sends its own answer; the broker's next reply waits behind it."""
+    """While the client does not read the proxy's own answer, the broker's next reply waits behind it."""
     gate = Gatekeeper(Refuse(error_code=44), api_key=19)
     async with open_book(plugins={"gate": gate}) as book:
         client_socket = book.connection.client
@@ -410,7 +410,7 @@ async def test_a_client_with_headerless_sasl_tokens_passes(autojump_clock: MockC
 
 
 class Gatekeeper:
-    """Refuses what it is told to."""
+    """A plugin that refuses the requests that a test selects."""
 
     headrace_hooks = HOOK_VERSION
 

@@ -1,4 +1,4 @@
-"""Paced enforcement at the proxy, as scripts: a request is held until its place comes, and a place is given back."""
+"""Scripts of paced enforcement: a request is held until its place in the timeline, and unused places are returned."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def paced(
 
 
 def produce(number: int, size: int = 1000) -> bytes:
-    """A Produce that is charged ``size`` bytes: header and body."""
+    """Return a Produce that is charged ``size`` bytes: header and body."""
     empty = len(request(PRODUCE, 7, number, acks=1, padding=1)) - 4
     return request(PRODUCE, 7, number, acks=1, padding=size - empty + 1)
 
 
 class Costs:
-    """A cost model: so many milliseconds for every request."""
+    """A cost model with the same number of milliseconds for every request."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -175,7 +175,7 @@ async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: Mo
 
 
 async def test_another_quotas_throttle_counts_from_behind_the_hold(autojump_clock: MockClock) -> None:
-    """Paced thread time holds the request for its turn alone; the Produce bytes, Kafka's way, mute after it."""
+    """Paced thread time holds the request; Produce bytes, enforced as in Kafka, mute the client after the hold."""
     quotas = [
         *paced(1, QuotaKey.REQUEST_PERCENTAGE),
         (QuotaKey.PRODUCER_BYTE_RATE, ENTITY, Quota(value=1000)),

@@ -1,4 +1,4 @@
-"""KIP-124 at the proxy, as scripts: the longest of all delays, what is exempt, and a cost model of one's own."""
+"""Scripts of KIP-124 at the proxy: the longest of all delays, exempt requests, and custom cost models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTITY = QuotaEntity(client_id="c")
 
 
 class Costs:
-    """A cost model: so many milliseconds for every request."""
+    """A cost model with the same number of milliseconds for every request."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -74,7 +74,7 @@ async def test_the_proxys_own_thread_time_is_charged_with_the_next_request(autoj
 
 
 async def test_thread_time_goes_on_being_measured(autojump_clock: MockClock) -> None:
-    """Of seven wake-ups one is, and stands for all."""
+    """One of seven steps is measured and represents all."""
     async with open_book(plugins={"costs": Costs(0)}, quotas=[quota(100_000)]) as book:
         measured = 0
         for number in range(3 * ONE_OF):
@@ -93,7 +93,7 @@ async def test_without_the_quota_nothing_is_measured(autojump_clock: MockClock) 
 
 
 async def test_the_longest_of_all_delays_applies(autojump_clock: MockClock) -> None:
-    """Bytes are throttled when the request comes, thread time when the reply does: deadlines decide, not amounts."""
+    """Bytes throttle at the request, thread time at the reply: the later deadline applies, not the longer time."""
 
     class AtRequest:
         headrace_hooks = HOOK_VERSION
@@ -139,7 +139,7 @@ async def test_an_estimate_that_is_none_is_the_plugins_error(estimate: object, a
 
 
 async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockClock) -> None:
-    """20 ms each at 10 % of a thread: five a second, however they are sent. The first one's cost is not known."""
+    """20 ms each at 10 % of a thread are five per second, however they are sent. The cost of the first is unknown."""
     policy = {"mode": EnforcementMode.PACED, "burst_s": 0.0}
     async with open_book(plugins={"costs": Costs(20)}, quotas=[quota(10, **policy)]) as book:
         for number in range(6):

@@ -1,4 +1,4 @@
-"""Why somebody is throttled: what is kept, logged, and told at the command line."""
+"""Reasons for throttling: decisions that are kept and logged, and the output of ``headrace why``."""
 
 from __future__ import annotations
 

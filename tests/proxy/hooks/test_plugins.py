@@ -1,4 +1,4 @@
-"""Finding plugins, refusing those that do not fit, and calling the hooks that are not about one request."""
+"""Finding plugins, rejecting unsuitable ones, and calling the hooks that do not concern one request."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
     missing = f"{package}.anything"
     (tmp_path / "made_for_earlier_names.py").write_text(f"from {missing} import hookimpl\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, package, None)  # as where the tree is not on the path
+    monkeypatch.setitem(sys.modules, package, None)  # as if the source tree were not on the path
     path = "made_for_earlier_names" if by == "its imports" else f"{missing}:Plugin"
     message = (
         f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
@@ -332,7 +332,7 @@ def test_quota_reset_required_is_polled_for_every_request() -> None:
     assert hooks.quotas.generation == before + 2
 
 
-# --- the rest ---
+# --- other hooks ---
 
 
 def test_enforced_quotas_are_collected() -> None:

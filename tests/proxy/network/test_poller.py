@@ -1,4 +1,4 @@
-"""The poller with real sockets: steps, tasks that wait, and trio's own waiting beside them."""
+"""The poller with real sockets: steps, tasks that wait, and trio's own events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 30.0
 
 @contextmanager
 def socket_and_peer(*, attached: bool = True) -> Iterator[tuple[PlainSocket, socket.socket]]:
-    """A sock that the poller watches, and the other end of it."""
+    """Yield a socket that the poller watches, and its peer."""
     poller = Poller()
     listener = socket.create_server(("127.0.0.1", 0))
     peer = socket.create_connection(listener.getsockname())
@@ -45,7 +45,7 @@ def socket_and_peer(*, attached: bool = True) -> Iterator[tuple[PlainSocket, soc
 
 
 class Reader:
-    """A step that reads what comes, ``most`` bytes at a time, until the stream ends."""
+    """A step that reads ``most`` bytes at a time until the stream ends."""
 
     def __init__(self, sock: PlainSocket, most: int = 100) -> None:
         self.sock = sock
@@ -78,7 +78,7 @@ async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
 
 
 async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
-    """The peer goes on sending from within the step, so that edges come while the socket is queued."""
+    """The peer sends from within the step, so that there are edges while the socket is queued."""
     with socket_and_peer() as (sock, peer):
         rounds: list[int] = []
         reader = Reader(sock, most=1)
@@ -115,7 +115,7 @@ async def test_what_a_step_leaves_is_read_without_another_edge() -> None:
 
 
 async def test_bytes_and_the_end_of_the_stream_in_one_edge() -> None:
-    """The short read is not the last then: nothing else would tell of the end."""
+    """Reading continues after a short read, since no further edge reports the end of the stream."""
     with socket_and_peer() as (sock, peer):
         peer.send(b"last words")
         peer.close()
@@ -155,7 +155,7 @@ async def test_a_step_may_cancel_the_task_that_left_it() -> None:
 
 
 async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> None:
-    """Two ends that answer each other without a pause, by steps alone."""
+    """Two sockets that answer each other without a pause, in steps only."""
     with socket_and_peer() as (sock, peer):
         assert sock._poller is not None
         other = PlainSocket(peer, ClientFault, sock._poller)

@@ -1,4 +1,4 @@
-"""Limits on connections: of one process, and of workers that see each other's counts."""
+"""Limits on connections, in one process and across workers that share their counts."""
 
 from __future__ import annotations
 
