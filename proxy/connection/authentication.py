@@ -70,7 +70,7 @@ class Authentication:
     __slots__ = ("_attempt", "_connection", "_held_bytes", "_hooks", "_may_repeat", "_on_agreed", "accepted", "tokens")
 
     def __init__(self, connection: Connection, hooks: HookCalls, on_agreed: Callable[[], None]) -> None:
-        """``on_agreed`` is called when the broker agrees to a mechanism, which only a listener with SASL does."""
+        """Observe ``connection``; call ``on_agreed`` when the broker agrees to a mechanism, which requires SASL."""
         self._connection = connection
         self._hooks = hooks
         self._on_agreed = on_agreed
@@ -139,8 +139,8 @@ class Authentication:
     # --- replies of the broker ---
 
     def answered(self, api_key: int) -> None:
-        """Note that the broker has begun to answer a request; an API other than `HANDSHAKE_APIS` completes the
-        authentication. Need not be called unless the connection is authenticating."""
+        """Note that the broker has begun to answer a request. An API outside `HANDSHAKE_APIS` completes the
+        authentication. Only needed while the connection is authenticating."""
         attempt = self._attempt
         if attempt is None or not attempt.agreed or api_key in HANDSHAKE_APIS:
             return

@@ -58,7 +58,7 @@ def enforce_on_batches(state: ConnectionState, exchange: Exchange, now_s: float)
 
 
 def enforce_on_reply(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
-    """Call the callbacks for the reply, once its head was read."""
+    """Call the callbacks for the reply, before any of it is sent to the client."""
     shared = state.shared
     if not exchange.enforced:
         return

@@ -93,7 +93,7 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether the client must not be read now."""
+        """Whether the client must not be read: the limit is reached, or a request must be answered first."""
         return self._alone is not None or len(self._queue) >= self._cap
 
     def stop_reading_until_answered(self, exchange: Exchange) -> None:

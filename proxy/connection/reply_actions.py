@@ -38,8 +38,7 @@ class Rewrite:
 
     def __init__(self, merge: Merge | None = None) -> None:
         self.merge = merge
-        """Given the edited body and the throttle time in milliseconds, return the body with the refused topics in
-        it."""
+        """Returns the body with the refused topics, given the edited body and the throttle time in milliseconds."""
 
 
 class SettleMutations:

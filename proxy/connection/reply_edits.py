@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _INT32 = Struct(">i")
 _NOT_LEARNED_FROM: Final = ApiKey.DESCRIBE_CLUSTER
-"""Its rows may be controllers or fenced brokers; Metadata lists only active brokers."""
+"""The API whose replies do not update the topology: they may list controllers or fenced brokers."""
 
 
 def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge | None) -> bytes:

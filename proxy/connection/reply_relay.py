@@ -163,7 +163,7 @@ class ReplyRelay(Relay):
         """Read the head of the reply that begins at ``at``; return ``False`` if more bytes are needed."""
         exchange = self.state.in_flight.first
         if exchange is None:
-            raise UpstreamFault("the broker sent a reply that was not asked for")
+            raise UpstreamFault("the broker sent a reply without a request")
         buffer, limit = self.shared.view, self.state.limits.max_frame_bytes
         action = exchange.reply
         if isinstance(action, PassToken):
@@ -182,7 +182,7 @@ class ReplyRelay(Relay):
         size, correlation_id = head
         if correlation_id != exchange.correlation_id:
             raise UpstreamFault(
-                f"the broker answered request {correlation_id} where {exchange.correlation_id} was its turn"
+                f"the broker answered request {correlation_id} instead of request {exchange.correlation_id}"
             )
         body_at: int | None = PLAIN_BODY_AT
         if exchange.layout.flexible:

@@ -180,8 +180,8 @@ async def test_deletions_by_id(autojump_clock: MockClock) -> None:
         await book.broker.says(reply(METADATA, 12, 1, topics=topics))
         assert [row["topic_id"] for row in asked(await book.broker.hears(), DELETE, 6)["topics"]] == [big]
         await book.broker.says(reply(DELETE, 6, 1, responses=[{"name": "big", "topic_id": big}]))
-        told = read_reply(DELETE, 6, await book.client.hears())["responses"]
-        assert [(row["topic_id"], row["error_code"]) for row in told] == [(big, 0), (small, 89)]
+        rows = read_reply(DELETE, 6, await book.client.hears())["responses"]
+        assert [(row["topic_id"], row["error_code"]) for row in rows] == [(big, 0), (small, 89)]
 
 
 @pytest.mark.parametrize(("version", "codes", "throttle_ms"), [(3, [0, 89], 5000), (2, [0, 0], 20_000)])
@@ -294,9 +294,7 @@ async def test_paced_mutations_wait_for_their_turn_and_nothing_is_refused(autoju
         await book.round_trip(create(6, ("a", 30)), created(6, "a"))
         await book.client.says(create(6, ("b", 30), number=2))
         await book.broker.hears()
-        assert trio.current_time() == pytest.approx(
-            14, abs=0.01
-        )  # 30 tokens overdrawn, without the burst of 2
+        assert trio.current_time() == pytest.approx(14, abs=0.01)  # 30 tokens overdrawn, without the burst of 2
         await book.broker.says(created(6, "b", number=2))
         assert outcome(await book.client.hears(), CREATE, 6) == ({"b": 0}, 0)
 

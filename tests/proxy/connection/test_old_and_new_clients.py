@@ -43,7 +43,7 @@ FOLLOW_UP: Final = 99
 """The correlation id of the Heartbeat that follows the request under test; it is not throttled."""
 
 AUTHENTICATING: Final = {
-    17: "SaslHandshake: has no throttle time; before the log-in is over nobody is known who could have a quota",
+    17: "SaslHandshake: has no throttle time; quotas do not apply before the log-in is complete",
     36: "SaslAuthenticate: likewise",
 }
 """APIs whose mute is not tested here, and why; that they are forwarded unchanged is tested."""
@@ -351,8 +351,8 @@ async def check_the_refusal(row: ApiRow, version: int) -> None:
         if row.controller_only or version in UNREFUSABLE.get(row.key, ()):
             await book.client.hears_the_end()
             return
-        told = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
-        assert told == (THROTTLE_MS if row.has_throttle_time(version) else None), where
+        throttle_ms = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
+        assert throttle_ms == (THROTTLE_MS if row.has_throttle_time(version) else None), where
         await book.client.says(request(12, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5), where

@@ -149,9 +149,9 @@ async def test_a_turn_of_over_thirty_seconds_is_warned_of(
     async with open_book(quotas=paced(1000)) as book:
         await book.round_trip(produce(1, 31_000), reply(PRODUCE, 7, 1))
         await book.round_trip(produce(2), reply(PRODUCE, 7, 2))
-    said = capsys.readouterr().out
-    assert "a turn takes longer than clients usually wait" in said
-    assert "turn_s=31.0" in said
+    output = capsys.readouterr().out
+    assert "a turn takes longer than clients usually wait" in output
+    assert "turn_s=31.0" in output
 
 
 async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: MockClock) -> None:

@@ -148,7 +148,7 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"cost": {}}, r"request_percentage\.cost: unknown key; did you mean .*costs\?"),
         ({"costs": 1}, "costs = 1: expected a table by API key"),
@@ -160,8 +160,8 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
         ({"costs_file": ""}, 'costs_file = "": expected the path of a TOML file'),
     ],
 )
-def test_costs_that_make_no_sense_are_told(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_costs_that_make_no_sense_are_told(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         configured(options)
 
 
@@ -176,7 +176,7 @@ def test_costs_of_the_options_go_before_the_measured_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "costs.toml': No such file or directory; expected a TOML file with the table .costs. by API key"),
         ("[costs", "costs.toml': not TOML: .*at end of document"),
@@ -187,11 +187,11 @@ def test_costs_of_the_options_go_before_the_measured_ones() -> None:
         ("[costs]\nProduce = { base_ms = 1 }", "costs.toml': costs.Produce = .*expected API key = "),
     ],
 )
-def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "costs.toml"
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=f"^costs_file = .*{said}"):
+    with pytest.raises(ValueError, match=f"^costs_file = .*{message}"):
         configured({"costs_file": str(file)})
 
 

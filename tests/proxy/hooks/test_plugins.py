@@ -64,8 +64,8 @@ def test_a_built_in_can_be_disabled() -> None:
 
 
 def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
-    said = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
-    with pytest.raises(StartupError, match=said):
+    message = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
+    with pytest.raises(StartupError, match=message):
         load_plugins(new_plugin_manager(), disabled=("byterate",), load=())
 
 
@@ -368,19 +368,19 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
 
 
 def test_connection_opened_and_closed_are_told() -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
 
     class Watching(Plugin):
         @hookimpl
         def connection_opened(self, connection: Connection) -> None:
-            told.append(connection.connection_id)
+            calls.append(connection.connection_id)
 
         @hookimpl
         def connection_closed(self, connection: Connection, reason: str | None) -> None:
-            told.append((connection.connection_id, reason))
+            calls.append((connection.connection_id, reason))
 
     hooks = hooks_of(Watching())
     connection = Connection(connection_id=4, peer=Address(host="h", port=1))
     hooks.connection_opened(connection)
     hooks.connection_closed(connection, "gone")
-    assert told == [4, (4, "gone")]
+    assert calls == [4, (4, "gone")]

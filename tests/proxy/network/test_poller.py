@@ -151,7 +151,7 @@ async def test_a_step_may_cancel_the_task_that_left_it() -> None:
         assert scope.cancelled_caught
         peer.send(b"y")
         await wait_all_tasks_blocked()
-        assert calls == [1], "nobody is there to be stepped"
+        assert calls == [1], "no step is left to call"
 
 
 async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> None:
