@@ -77,11 +77,11 @@ def quotas_for(
 
 def decide(hooks: HookCalls, request: Request, now_ms: int) -> None:
     """All that is asked about one Produce."""
-    calls = hooks.wants_request(PRODUCE)
+    calls = hooks.request_callbacks(PRODUCE)
     hooks.request_received(calls, request, now_ms)
     if request.read_batches:
         hooks.batches_received(request, now_ms)
-    hooks.response_received(hooks.wants_response(PRODUCE), request, now_ms)
+    hooks.response_received(hooks.response_callbacks(PRODUCE), request, now_ms)
 
 
 def produce(connection: Connection, number: int) -> Request:

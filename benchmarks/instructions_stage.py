@@ -24,7 +24,7 @@ from headrace.config.loading import loads
 from headrace.proxy.connection import thread_time
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.errors import ClientFault, UpstreamFault
-from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.server.server import Server
 from headrace.quota_callbacks.requests import Address, Connection
 
@@ -233,12 +233,12 @@ class OneBroker:
 
     serves_anybody = True
 
-    def __init__(self, channel: PlainChannel) -> None:
-        self._channel = channel
+    def __init__(self, upstream: PlainSocket) -> None:
+        self._upstream = upstream
 
-    async def dial(self, _node_id: int | None) -> tuple[PlainChannel, Address]:
+    async def dial(self, _node_id: int | None) -> tuple[PlainSocket, Address]:
         await trio.lowlevel.checkpoint()
-        return self._channel, Address(host="127.0.0.1", port=9092)
+        return self._upstream, Address(host="127.0.0.1", port=9092)
 
 
 class Stage:
@@ -263,10 +263,10 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
         if not shared.poller.attached:
             raise RuntimeError("no poller: nothing can be counted here")
         shared.poller._epoll = PlayedEpoll(shared.poller._epoll, peers, calls)  # type: ignore[assignment]  # noqa: SLF001
-        shared.upstream = OneBroker(PlainChannel(peers.broker.proxys, UpstreamFault, shared.poller))  # type: ignore[assignment]
+        shared.upstream = OneBroker(PlainSocket(peers.broker.proxys, UpstreamFault, shared.poller))  # type: ignore[assignment]
         info = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1))
-        channel = PlainChannel(peers.client.proxys, ClientFault, shared.poller)
-        connection = ClientConnection(shared, info, channel)
+        client_socket = PlainSocket(peers.client.proxys, ClientFault, shared.poller)
+        connection = ClientConnection(shared, info, client_socket)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.serve)
             yield Stage(peers, calls)

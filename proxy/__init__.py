@@ -1,19 +1,19 @@
 """The proxy on trio: everything between a client's socket and a broker's.
 
-Each package owns one thing, and imports from those below it only.
+A package or module imports only from those that are listed below it.
 
-    cli             the command ``headrace``
-    replay          what quotas would have done to recorded traffic
-    workers         several server processes, as one proxy
-    server          start, serve, reload, drain, stop
-    admin           the admin server and what operators ask of it
+    cli             the command line interface, ``headrace``
+    replay          evaluating quotas against recorded traffic
+    workers         several server processes that act as one proxy
+    server          starting, serving, reloading, draining and stopping
+    admin           the HTTP server for operators, and its client
     connection      one client's connection: relays, whole requests, replies, authentication
-    hooks           finding, loading and calling plugins; combining their verdicts
+    hooks           loading and calling plugins; combining their verdicts
     network         sockets, listeners, upstream, topology
-    wire            the Kafka protocol, sans-IO
-    counters        what the proxy counts
-    errors          why a connection or a start ends, split by whose fault it is
-    logs            how the proxy logs
-    repeated_lines  log lines that one cause could repeat without end
-    long_work       long work beside a busy loop
+    wire            the Kafka protocol without I/O
+    counters        counters of connections, requests, bytes and errors
+    errors          exceptions that end a connection or a start
+    logs            configuration of logging
+    repeated_lines  limiting repeated log lines to one a minute per cause
+    long_work       running long computations without blocking the event loop
 """

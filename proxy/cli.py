@@ -1,4 +1,8 @@
-"""The command ``headrace``: thin, the work is done by the modules it calls."""
+"""The command line interface, ``headrace``.
+
+Parses arguments, prints results and errors, and sets the exit status. The work is done by the modules that the commands
+call; they are imported when a command needs them, so that ``--help`` is fast.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.decisions import told
+from headrace.proxy.hooks.decisions import format_decisions
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.preflight import problems_of, warnings_of
@@ -35,18 +39,18 @@ if TYPE_CHECKING:
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
 COMMANDS = "headrace.commands"
-"""The group of entry points."""
+"""The entry point group in which other packages register commands."""
 
 
 class Commands(click.Group):
-    """Those here, and those of other rooms, which are found as plugins are and imported when they are called."""
+    """The commands of this module and those of entry points, which are imported when they are called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them, by name."""
+        """Return the names of all commands, sorted."""
         return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Here first."""
+        """Return the command of this name; a command of this module precedes an entry point."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
         for found in entry_points(group=COMMANDS, name=cmd_name):
@@ -70,16 +74,16 @@ def _flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @main.command()
-@click.option("--config", "path", type=CONFIG_FILE, help="The configuration file; flags win over it.")
+@click.option("--config", "path", type=CONFIG_FILE, help="The configuration file. Options take precedence over it.")
 @_flags
 def run(path: Path | None, **options: Any) -> None:
     """Run the proxy.
 
-    Without a file, --bootstrap-servers and --listen are enough. Broker n is then at the bootstrap port + 1 + n. SIGTERM
-    drains and stops, SIGHUP reloads the file.
+    Without a file, --bootstrap-servers and --listen suffice. Broker n is reached at the bootstrap port + 1 + n.
+    SIGTERM drains connections and stops the proxy; SIGHUP reloads the file.
 
-    Every key of the file can be set by a variable, too: HEADRACE_LISTEN__ADDRESS is listen.address. Flags win over
-    variables, and variables over the file.
+    Every key of the file can also be set by an environment variable: HEADRACE_LISTEN__ADDRESS sets listen.address.
+    Options take precedence over variables, and variables over the file.
     """
     flags = {key.replace("__", "."): value for key, value in options.items() if value not in (None, ())}
 
@@ -100,7 +104,7 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     if count_workers(config.workers) > 1:
         from headrace.proxy.workers.start import run_workers
 
-        run_workers(config, load_again, lambda supervisor: _say_ready(config, supervisor.admin_address))
+        run_workers(config, load_again, lambda supervisor: _print_ready(config, supervisor.admin_address))
         return
     from headrace.proxy.server.running import run_loop
     from headrace.proxy.server.server import Server
@@ -111,11 +115,11 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 async def _serve(server: Server) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.handle_signals)
-        await server.run(lambda running: _say_ready(running.reloader.config, running.admin_address))
+        await server.run(lambda running: _print_ready(running.reloader.config, running.admin_address))
         nursery.cancel_scope.cancel()
 
 
-def _say_ready(config: Config, admin_address: Address | None) -> None:
+def _print_ready(config: Config, admin_address: Address | None) -> None:
     listen, workers = config.listen, count_workers(config.workers)
     click.echo(
         f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
@@ -130,9 +134,9 @@ def _say_ready(config: Config, admin_address: Address | None) -> None:
 @main.command("check-config")
 @click.argument("path", metavar="FILE", type=CONFIG_FILE)
 def check_config(path: Path) -> None:
-    """Check a configuration file and say what it would do, or all that is wrong with it.
+    """Check a configuration file and print its effect, or every error in it.
 
-    Variables that set keys count as for "headrace run". Nothing is started, written or connected to.
+    Environment variables apply as they do for "headrace run". Nothing is started, written or connected to.
     """
     report = check(path, environment=os.environ, plugins=installed_plugins())
     config = report.config
@@ -149,7 +153,7 @@ def check_config(path: Path) -> None:
 
 @main.command("config-schema")
 def config_schema() -> None:
-    """Print the JSON Schema of the configuration file, for editors."""
+    """Print the JSON Schema of the configuration file, for use in editors."""
     from headrace.config.editing import json_schema_text
 
     click.echo(json_schema_text(), nl=False)
@@ -157,11 +161,12 @@ def config_schema() -> None:
 
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="Its admin server.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
 def enforcement(state: str, admin: str) -> None:
-    """Turn the enforcement of all quotas on or off while the proxy runs, or show whether it is on.
+    """Turn the enforcement of all quotas on or off while the proxy runs, or show its state.
 
-    Off ends mutes that have begun. It lasts until the next switch or restart; the file is not changed.
+    Turning it off unmutes all clients at once. The state lasts until it is changed again or the proxy restarts; the
+    configuration file is not changed.
     """
     from headrace.proxy.admin.client import AdminUnreachableError, get_enforcement, put_enforcement
 
@@ -173,16 +178,18 @@ def enforcement(state: str, admin: str) -> None:
 
 
 @main.command()
-@click.option("--user", metavar="NAME", help="Only of this user.")
-@click.option("--client-id", metavar="ID", help="Only of this client id.")
-@click.option("--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
-@click.option("--json", "as_json", is_flag=True, help="As the admin server tells it.")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="Its admin server.")
+@click.option("--user", metavar="NAME", help="Show only decisions about this user.")
+@click.option("--client-id", metavar="ID", help="Show only decisions about this client id.")
+@click.option(
+    "--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="Decisions to show, at most."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
+@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
 def why(user: str | None, client_id: str | None, newest: int, as_json: bool, admin: str) -> None:
-    """Say who is throttled or refused by the running proxy, and why.
+    """Show which clients the running proxy throttles or refuses, and why.
 
-    First who waits now, then what quotas decided lately, newest first: which quota, whose, what was observed, what is
-    allowed, and how long the wait is.
+    Clients that are muted now come first, then recent decisions, newest first. Each names the quota and its entity, the
+    observed value, the limit and the throttle time.
     """
     from headrace.proxy.admin.client import AdminUnreachableError, get_decisions
 
@@ -193,7 +200,7 @@ def why(user: str | None, client_id: str | None, newest: int, as_json: bool, adm
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    for line in told(answer):
+    for line in format_decisions(answer):
         click.echo(line)
 
 
@@ -204,13 +211,13 @@ def why(user: str | None, client_id: str | None, newest: int, as_json: bool, adm
     type=click.Path(allow_dash=True, path_type=Path),
     default="-",
     metavar="FILE",
-    help="Write there instead of to standard output. An existing file is replaced once the whole trace was replayed.",
+    help="Write to this file instead of standard output. It is replaced only after the whole trace was replayed.",
 )
 def replay(trace: Path, output: Path) -> None:
-    """Say what quotas would have done to traffic that was recorded.
+    """Replay recorded traffic against quotas, without a proxy or a broker.
 
-    TRACE has one JSON object a line, in time order ("-" is standard input): the windows to measure over, then changes
-    of quotas and usage, with t in milliseconds.
+    TRACE contains one JSON object per line, in order of time ("-" reads standard input). The first line sets the
+    windows; the others change quotas or record usage, with t in milliseconds.
 
     \b
     {"window": {"samples": 11, "seconds": 1}, "controller_window": {"samples": 11, "seconds": 1}}
@@ -224,9 +231,9 @@ def replay(trace: Path, output: Path) -> None:
     controller_mutation  partitions; needs "strict": true or false as well
     producer_id          the id
 
-    Each usage line comes out with "throttle_time_ms" and "accepted" added, by the code that the proxy enforces quotas
-    with; a summary goes to standard error. Nobody waits in a replay: times are taken as they are. A bad line ends it
-    with its number, exit status 1 and no output. Everything else is in docs/replay.md.
+    Each usage line is written back with "throttle_time_ms" and "accepted" added, computed by the code that the proxy
+    uses; a summary is printed to standard error. Throttling does not shift the recorded times. An invalid line ends the
+    replay with exit status 1, an error that names the line number, and no output. See docs/replay.md for the details.
 
     \b
     Example: headrace replay trace.jsonl --output decided.jsonl
@@ -239,7 +246,7 @@ def replay(trace: Path, output: Path) -> None:
         summary = replay_file(trace, output)
     except TraceError as error:
         _fail(str(error))
-    except BrokenPipeError:  # as with `headrace replay trace.jsonl | head`; click ends without a word
+    except BrokenPipeError:  # as with `headrace replay trace.jsonl | head`; click exits without a message
         raise
     except OSError as error:
         _fail(f"cannot replay {trace}: {error.strerror}" + (f": {error.filename}" if error.filename else ""))

@@ -1,14 +1,14 @@
-"""What the proxy counts: plain integers on slots, read by whoever exports them (`headrace.proxy.admin.metrics_page`).
+"""Counters of the proxy: plain integers on slots, exported by `headrace.proxy.admin.metrics_page`.
 
-A ``+=`` on a slot costs 0.03 µs; an OpenTelemetry counter 5.6 µs. All are totals since the process started, but for
-`connections`, which is now.
+Incrementing a slot costs 0.03 µs, an OpenTelemetry counter 5.6 µs. Each counter is a total since the process started,
+except `connections`, which is a gauge.
 """
 
 from __future__ import annotations
 
 
 class Counters:
-    """One set for the process."""
+    """The counters of one process."""
 
     __slots__ = (
         "bytes_from_clients",
@@ -34,26 +34,27 @@ class Counters:
         self.connections = 0
         self.connections_accepted = 0
         self.connections_refused: dict[str, int] = {}
-        """By limit."""
+        """Connections refused, by the name of the limit that they exceeded."""
         self.upstream_connections = 0
         self.requests: dict[int, int] = {}
-        """By API key."""
+        """Requests received, by API key."""
         self.bytes_from_clients = 0
         self.bytes_to_clients = 0
         self.bytes_from_upstream = 0
         self.bytes_to_upstream = 0
         self.bytes_spliced = 0
-        """Those of them, in either direction, that never entered user space."""
+        """Bytes, in either direction, that were forwarded without entering user space."""
         self.errors: dict[str, int] = {}
-        """Connections that ended for a reason, by whose fault it was: client, upstream, proxy."""
+        """Connections that ended because of a fault, by the side at fault: client, upstream or proxy."""
         self.throttled: dict[str, int] = {}
-        """Requests that a quota throttled, by quota key."""
+        """Requests that a quota throttled or held, by quota key."""
         self.throttled_ms = 0
-        """Sum of their throttle times."""
+        """Sum of the throttle times of all throttled requests."""
         self.observed: dict[str, int] = {}
         """Requests that a quota in shadow mode would have throttled or refused, by quota key."""
         self.lookups = 0
-        """Requests of the proxy's own on clients' connections, to know what a mutation costs."""
+        """Requests that the proxy itself sent over clients' connections."""
         self.refused = 0
+        """Requests that a quota refused, whole or in part."""
         self.hints_hidden = 0
-        """Fetch replies whose leader hint was made inert."""
+        """Leader hints in Fetch replies that were made inert (KIP-951)."""

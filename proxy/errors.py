@@ -1,11 +1,13 @@
-"""Why a connection ends, split by whose fault it is. The connection logs one line for it and nobody else is
-disturbed."""
+"""Exceptions that end a connection, by the side at fault, and the one that prevents a start.
+
+A `ConnectionFault` ends its own connection, which logs one line; other connections are not affected.
+"""
 
 from __future__ import annotations
 
 
-class ConnectionFault(Exception):  # noqa: N818 -- named for whose fault it is
-    """A connection cannot go on. ``str()`` is the reason that is logged."""
+class ConnectionFault(Exception):  # noqa: N818 -- named for the side at fault
+    """A connection cannot continue. ``str()`` is the reason that is logged."""
 
     side = "proxy"
 
@@ -17,11 +19,13 @@ class ClientFault(ConnectionFault):
 
 
 class UpstreamFault(ConnectionFault):
-    """The broker could not be reached, broke the protocol, or went away."""
+    """The broker could not be reached, broke the protocol, or closed the connection."""
 
     side = "upstream"
 
 
 class StartupError(Exception):
-    """The proxy cannot start: a port is taken, a plugin was refused, a quota is enforced by nobody. Printed without
-    traceback."""
+    """The proxy cannot start: a port is in use, a plugin was rejected, or no plugin enforces a configured quota.
+
+    Printed without a traceback.
+    """

@@ -1,5 +1,7 @@
-"""How the proxy logs: one line an event on standard error, for people or as JSON. Configured once by the command
-line."""
+"""Configuration of logging: one line per event on standard error, as text or as JSON.
+
+Called by the command line, by each worker at its start, and on reload.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +23,17 @@ _LEVELS: Final = {
 
 
 def configure_logs(*, level: str, json_lines: bool, worker: int | None = None) -> None:
-    """Set the level and the format of every logger; with ``worker``, every line names it."""
+    """Set the level and the format of all loggers; with ``worker``, add its number to every line."""
     render: Sequence[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
         if json_lines
-        else [_drop_unset, _for_people()]
+        else [_drop_unset, _text_renderer()]
     )
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(() if worker is None else (_naming(worker),)),
+            *(() if worker is None else (_add_worker(worker),)),
             *render,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
@@ -41,11 +43,11 @@ def configure_logs(*, level: str, json_lines: bool, worker: int | None = None) -
 
 
 def set_log_level(level: str) -> None:
-    """Change the level of every logger, and nothing else."""
+    """Change the level of all loggers and keep the format."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
 
 
-def _naming(worker: int) -> Any:
+def _add_worker(worker: int) -> Any:
     def name(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
         event.setdefault("worker", worker)
         return event
@@ -53,22 +55,22 @@ def _naming(worker: int) -> Any:
     return name
 
 
-def _for_people() -> structlog.dev.ConsoleRenderer:
+def _text_renderer() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
         colors=sys.stderr.isatty(),
         pad_event_to=0,
         sort_keys=False,
-        exception_formatter=structlog.dev.plain_traceback,  # never the values of locals: passwords pass through here
+        exception_formatter=structlog.dev.plain_traceback,  # without values of local variables, which may be passwords
     )
 
 
 def _drop_unset(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """A line for people leaves out what is not known."""
+    """Remove fields without a value from a line of text."""
     return {key: _on_one_line(value) for key, value in event.items() if value is not None}
 
 
 def _on_one_line(value: object) -> object:
-    """Client ids are a stranger's text: what is not printable is shown escaped, so that it forges nothing."""
+    """Escape text that is not printable: a client id could otherwise forge log lines."""
     if not isinstance(value, str) or value.isprintable():
         return value
     return value.encode("unicode_escape").decode("ascii")

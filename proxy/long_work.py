@@ -1,8 +1,8 @@
-"""Long work beside a busy loop: on the loop in slices, in a thread with pauses.
+"""Long computations beside a busy event loop: in slices on the loop, or with pauses in a thread.
 
-For what walks many buckets or writes long pages. A thread that computes without a pause makes every system call of the
-loop wait up to 5 ms for the interpreter (``sys.getswitchinterval``); one that sleeps after each small piece makes it
-wait for that piece.
+Used where many buckets are visited or long pages are written. While a thread computes without a pause, every system
+call of the loop waits up to 5 ms for the interpreter lock (``sys.getswitchinterval``); if the thread sleeps after each
+small piece of work, the loop waits for one piece at most.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
 SLICE_S: Final = 1e-3
-"""How long `in_slices` keeps the loop at a time: what one large frame keeps it, too."""
+"""The longest time for which `in_slices` blocks the loop, which is about what one large frame takes."""
 
 PIECE: Final = 64
-"""Items between two pauses of a `PacedList`: 0.3 ms to 1 ms of what is done here with each."""
+"""Items between two pauses of a `PacedList`: 0.3 ms to 1 ms of work in its uses."""
 
 PAUSE_S: Final = 200e-6
-"""As the thread of `headrace.plugins.tracing` pauses, which is where it was measured."""
+"""The pause of the export thread of `headrace.plugins.tracing`, where it was measured."""
 
 T = TypeVar("T")
 
@@ -35,9 +35,9 @@ _collector_was_on = False
 
 
 async def in_slices(steps: Generator[None, None, T]) -> T:
-    """Run ``steps`` to its end and return its value; where it yields, others run once `SLICE_S` is used up.
+    """Run the generator ``steps`` to its end and return its value, with a checkpoint every `SLICE_S`.
 
-    The generator yields often: every few dozen of µs. Cancellation ends it between two steps.
+    The generator must yield often, every few tens of µs. Cancellation ends it at a yield.
     """
     end_s = time.perf_counter() + SLICE_S
     while True:
@@ -52,7 +52,7 @@ async def in_slices(steps: Generator[None, None, T]) -> T:
 
 
 class PacedList(list[T]):
-    """A list whose iteration pauses after every `PIECE` items; for threads, never on the loop."""
+    """A list whose iteration sleeps after every `PIECE` items; for use in threads only."""
 
     def __iter__(self) -> Iterator[T]:
         for at, item in enumerate(super().__iter__(), 1):
@@ -63,10 +63,11 @@ class PacedList(list[T]):
 
 @contextmanager
 def collector_off() -> Iterator[None]:
-    """Keep Python's garbage collector off while objects are made that soon go again by themselves, thousands at once.
+    """Disable Python's garbage collector while thousands of short-lived objects are created.
 
-    Else those that live when it comes by count as long-lived, and after a few pages it passes over all objects of the
-    process: half a second with 100,000 buckets, in which nothing else runs. From any thread; for a second or so.
+    Otherwise a collection moves those that are alive into an older generation, and after a few pages triggers a full
+    collection: half a second with 100,000 buckets, during which nothing else runs. May be called from any thread, and
+    nested; meant for a second or so.
     """
     global _collector_users, _collector_was_on
     with _collector_lock:

@@ -1,4 +1,4 @@
-"""Log lines that one cause can repeat without end: the first is written, then one a minute that counts the others."""
+"""Rate limit for repeated log lines: one line per cause and minute, which states how many were left out before it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 EVERY_S: Final = 60.0
 MAX_CAUSES: Final = 1000
-"""Causes that are remembered; when more turn up, all are forgotten and may be written again."""
+"""Causes that are remembered. When there are more, all are forgotten, and each may be logged again at once."""
 
 
 class RepeatedLines:
-    """What was written when, by cause."""
+    """The time of the last line and the number of lines left out since, by cause."""
 
     __slots__ = ("_written",)
 
@@ -19,7 +19,7 @@ class RepeatedLines:
         self._written: dict[object, tuple[float, int]] = {}
 
     def due(self, cause: object, now_s: float | None = None) -> int | None:
-        """How many lines were left out since the last one that was written; ``None`` to leave this one out, too."""
+        """Return how many lines about ``cause`` were left out since the last one, or ``None`` to leave out this one."""
         now_s = time.monotonic() if now_s is None else now_s
         written_s, left_out = self._written.get(cause, (float("-inf"), 0))
         if now_s - written_s < EVERY_S:

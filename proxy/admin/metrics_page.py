@@ -82,10 +82,10 @@ class MetricsPage:
             ("upstream", "out"): counters.bytes_to_upstream,
         }
         for connection in self._connections:
-            for side, channel in (("client", connection.client), ("upstream", connection.upstream)):
-                if channel is not None:
-                    totals[side, "in"] += channel.bytes_received
-                    totals[side, "out"] += channel.bytes_sent
+            for side, sock in (("client", connection.client), ("upstream", connection.upstream)):
+                if sock is not None:
+                    totals[side, "in"] += sock.bytes_received
+                    totals[side, "out"] += sock.bytes_sent
         metric = CounterMetricFamily(
             "headrace_bytes", "Bytes read (in) and written (out).", labels=("side", "direction")
         )

@@ -1,19 +1,19 @@
-"""One client's connection, with the tasks that relay its requests and replies.
+"""The connection of one client, and the tasks that relay its requests and replies.
 
-client_connection  one client: both sockets, the mute, the nursery of its two relays
-request_relay      client to broker: scan, ask the callbacks, forward, mute
-reply_relay        broker to client: match, ask the callbacks, edit, send at once
-whole_requests     requests that are read whole: refused, authenticating, mutations
-mutation_lookup    what a mutation would change, asked of the broker
-authentication     who the client is, read along with its SASL
-enforcement        asking the callbacks, and muting for their verdict
-refusals           answering instead of the broker
-reply_edits        editing a reply that was collected
-in_flight          requests that wait for their replies, in order
-muting             until when a client is not read
-reply_actions      what to do with a reply: the sum type, and the layout by API and version
-relay              what both relays do: reading into the shared buffer, and splicing
-state              the state of one connection, which all of the above read and change
-shared_state       what all connections of a process share
-thread_time        the thread time that relays spend on a connection
+client_connection  the sockets of a connection and the nursery of its two relays
+request_relay      client to broker: scanning, calling callbacks, forwarding
+reply_relay        broker to client: matching replies, calling callbacks, editing, sending
+whole_requests     requests that are read in full: authentication, mutations, refused ones
+mutation_lookup    looking up at the broker how many partitions a request would change
+authentication     the client's principal, observed in its SASL exchange
+enforcement        calling the quota callbacks and carrying out their verdicts
+refusals           answering requests in place of the broker
+reply_edits        editing replies that were collected
+in_flight          the queue of requests that wait for their replies
+muting             the time until which a client is muted
+reply_actions      the ways to process a reply, and reply layouts by API and version
+relay              the base class of both relays: reading into the shared buffer, splicing
+state              the state of one connection, which the modules above read and change
+shared_state       the objects that all connections of a process share
+thread_time        sampling the thread time that relays spend on a connection
 """

@@ -1,9 +1,9 @@
-"""Who the client is: reads along with its authentications, and adopts the principal once the broker has accepted it.
+"""Observing a client's SASL exchanges, and adopting its principal once the broker has accepted the authentication.
 
-One `Authentication` per connection, made by the request relay at the first SaslHandshake; sans-IO. The request relay
-hands it what the client sends and gets, for each, a watcher of the reply, which the reply relay calls. So a token is
-shown to the plugin's observer together with the answer that it got, never with another's: a client that sends several
-at once cannot be taken for somebody it is not, nor stay anonymous.
+One `Authentication` per connection, created at the first SaslHandshake; it does no I/O. The request relay passes it
+what the client sends, and receives a watcher of the reply for each, which the reply relay calls. A plugin's observer is
+therefore given each token together with the broker's answer to that token. A client that sends several tokens at once
+can neither be taken for another user nor stay anonymous.
 
 Source: KIP-43, KIP-152, KIP-368, ``SaslServerAuthenticator``.
 """
@@ -35,21 +35,22 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.authentication")
 
 LARGEST_TOKEN_BYTES: Final = 512 * 1024
-"""Of the tokens of a connection that wait for their answers. A broker reads no longer one, unless it is told to
-(``sasl.server.max.receive.size``); a client sends one at a time. What is beyond passes unseen."""
+"""The most bytes of tokens that a connection keeps until they are answered; further tokens are forwarded unobserved.
+It is the default of the broker's ``sasl.server.max.receive.size``, the limit of one token; clients send one at a
+time."""
 
 _LAST_UNANSWERED: Final = "GSSAPI"
-"""Without headers, the broker does not answer the last token of this mechanism: ``GssKrb5Server`` has none to send."""
+"""The mechanism whose last token, if sent without a header, is not answered: ``GssKrb5Server`` has nothing to send."""
 
 _INT32 = Struct(">i")
 _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id
 
-_TELLS_NOTHING: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-"""What a broker answers to those who are not authenticated, too."""
+HANDSHAKE_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+"""The APIs that a broker serves to a client that has not authenticated (``SaslServerAuthenticator``)."""
 
 
 class _Attempt:
-    """One authentication, from the SaslHandshake on."""
+    """One authentication, which begins with a SaslHandshake."""
 
     __slots__ = ("agreed", "mechanism", "observer", "over", "plugin")
 
@@ -57,38 +58,40 @@ class _Attempt:
         self.mechanism = mechanism
         self.plugin = plugin
         self.observer = observer
-        """``None`` when nobody knows the mechanism, and when it has missed a token or raised."""
+        """``None`` if no plugin observes the mechanism, and after the observer has missed a token or raised."""
         self.agreed = False
         """Whether the broker has agreed to the mechanism."""
         self.over = False
 
 
 class Authentication:
-    """The authentications of one connection. Sets its ``user``, ``authenticating`` and ``mechanism``."""
+    """The authentications of one connection. Sets the connection's ``user``, ``authenticating`` and ``mechanism``."""
 
     __slots__ = ("_attempt", "_connection", "_held_bytes", "_hooks", "_may_repeat", "_on_agreed", "accepted", "tokens")
 
     def __init__(self, connection: Connection, hooks: HookCalls, on_agreed: Callable[[], None]) -> None:
-        """``on_agreed`` is called when the broker agrees to a mechanism, which only a listener with SASL does."""
+        """Observe ``connection``; call ``on_agreed`` when the broker agrees to a mechanism, which requires SASL."""
         self._connection = connection
         self._hooks = hooks
         self._on_agreed = on_agreed
         self._attempt: _Attempt | None = None
-        """What the client's next token belongs to."""
+        """The authentication that the client's next token belongs to."""
         self.accepted = False
         """Whether the broker has accepted an authentication of this connection."""
         self._may_repeat = False
-        """Whether the broker told a session lifetime, so that it takes a SaslHandshake for a re-authentication."""
+        """Whether the broker has set a session lifetime (KIP-368), so that the client may re-authenticate."""
         self._held_bytes = 0
         self.tokens: HeaderlessTokens | None = None
-        """After the broker has agreed to a SaslHandshake v0, until the client's tokens are over."""
+        """Recognizes tokens without headers: set from the broker's agreement to a SaslHandshake v0 until the client's
+        first ordinary request."""
 
-    # --- what the client sends: each returns the watcher of its reply ---
+    # --- requests and tokens of the client: each method returns the watcher of the reply ---
 
     def handshake(self, mechanism: str, version: int) -> ReplyWatch:
-        """A SaslHandshake is about to be forwarded.
+        """Begin an authentication with a SaslHandshake that is about to be forwarded.
 
-        Nothing behind one of version 0 may be read before its reply: only a broker that agreed reads tokens there.
+        After one of version 0 the caller must not read on before its reply, which decides whether tokens without
+        headers follow.
         """
         if not self.accepted or self._may_repeat:
             self._connection.authenticating = True
@@ -96,61 +99,62 @@ class Authentication:
         plugin, observer = started if started is not None else ("", None)
         self._attempt = attempt = _Attempt(mechanism, plugin, observer)
         self.tokens = None
-        return partial(self._shaken, attempt, version)
+        return partial(self._handshake_answered, attempt, version)
 
     def withdraw(self) -> None:
-        """The SaslHandshake was not forwarded after all."""
+        """End the authentication whose SaslHandshake is not forwarded after all."""
         if self._attempt is not None:
             self._end(self._attempt)
 
     def authenticate(self, body: memoryview, version: int) -> ReplyWatch | None:
-        """A SaslAuthenticate goes to the broker. Raises `MalformedMessage`."""
+        """Observe a SaslAuthenticate that is about to be forwarded. Raises `MalformedMessage`."""
         if self._attempt is None:
             return None
         return self._watch(self._attempt, decode("SaslAuthenticateRequest", version, body)["auth_bytes"], version)
 
     def token(self, token: bytes) -> ReplyWatch | None:
-        """A token without a header goes to the broker."""
+        """Observe a token without a header that is about to be forwarded."""
         return None if self._attempt is None else self._watch(self._attempt, token, None)
 
-    def unseen(self, version: int | None) -> ReplyWatch | None:
-        """A token that is too long to be collected goes to the broker; ``version`` is ``None`` without a header."""
+    def unobserved(self, version: int | None) -> ReplyWatch | None:
+        """Note a token that is forwarded without being collected; ``version`` is ``None`` if it has no header."""
         return None if self._attempt is None else partial(self._answered, self._attempt, None, version)
 
     def is_token(self, buffer: Buffer, position: int, end: int) -> bool | None:
-        """Whether the frame at ``position`` is a token without a header; ``None`` while too little is there to tell."""
+        """Return whether the frame at ``position`` is a token without a header; ``None`` if more bytes are needed."""
         if self.tokens is None:
             return False
         found = self.tokens.is_token(buffer, position, end)
         if found is None and end - position >= LENGTH_BYTES:
             size: int = _INT32.unpack_from(buffer, position)[0]
-            return True if size < _SHORTEST_REQUEST else None  # it may be whole: GSSAPI sends empty ones
+            return True if size < _SHORTEST_REQUEST else None  # it may be complete: GSSAPI sends empty tokens
         return found
 
-    def tokens_over(self) -> bool:
-        """The client has sent its first ordinary request behind headerless tokens. Returns whether the last of them
-        goes without an answer."""
+    def end_tokens(self) -> bool:
+        """Note the client's first ordinary request after tokens without headers; return whether the last token gets no
+        answer."""
         self.tokens = None
         return self._attempt is not None and self._attempt.mechanism == _LAST_UNANSWERED
 
-    # --- what the broker answers ---
+    # --- replies of the broker ---
 
     def answered(self, api_key: int) -> None:
-        """The broker has begun to answer a request. Need not be told while the connection is not authenticating."""
+        """Note that the broker has begun to answer a request. An API outside `HANDSHAKE_APIS` completes the
+        authentication. Only needed while the connection is authenticating."""
         attempt = self._attempt
-        if attempt is None or not attempt.agreed or api_key in _TELLS_NOTHING:
+        if attempt is None or not attempt.agreed or api_key in HANDSHAKE_APIS:
             return
         if attempt.observer is not None:
             try:
                 attempt.observer.served()
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- a stranger's code
+            except Exception as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
         if not attempt.over:
             self.accepted = True
             self._end(attempt)
 
-    def _shaken(self, attempt: _Attempt, version: int, body: memoryview) -> None:
+    def _handshake_answered(self, attempt: _Attempt, version: int, body: memoryview) -> None:
         if decode("SaslHandshakeResponse", version, body)["error_code"]:
             self._end(attempt)
         else:
@@ -186,14 +190,14 @@ class Authentication:
             try:
                 attempt.observer.exchanged(token, answer)
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- a stranger's code
+            except Exception as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
 
     def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
         if principal is None:
             return
         if not isinstance(principal, str) or not 0 < len(principal) <= MAX_PRINCIPAL_CHARACTERS:
-            raise ValueError(f"a principal is a text of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
+            raise ValueError(f"a principal must be a string of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
         connection = self._connection
         connection.user = principal
         self.accepted = True
@@ -205,7 +209,7 @@ class Authentication:
         self._hooks.observer_failed(attempt.plugin, error)
 
     def _end(self, attempt: _Attempt) -> None:
-        """Accepted or refused. What the client sends next is no part of it."""
+        """End an authentication that was accepted or refused."""
         attempt.over = True
         attempt.observer = None
         if self._attempt is attempt:

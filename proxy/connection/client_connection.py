@@ -1,8 +1,8 @@
-"""One client's connection, from accept to close: wires its state, its two relays and its upstream connection together.
+"""The connection of one client, from accept to close: its state, its two relays and its upstream connection.
 
-The accepting task runs the request relay; the reply relay is the one task more, started when the broker is dialled,
-which is when the first request has come. Both end with the connection. Whatever goes wrong ends this connection alone
-and is logged in one line.
+Created by the server for each accepted socket. The accepting task runs the request relay. The reply relay runs in a
+second task, which is started when the broker is dialled, on the first request. Both end with the connection. Any fault
+ends this connection only and is logged in one line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from headrace.proxy.connection.enforcement import give_up
+from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_relay import ReplyRelay
 from headrace.proxy.connection.request_relay import RequestRelay
 from headrace.proxy.connection.state import ConnectionState
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.connection")
 
 
 class ClientConnection:
-    """Owns the client's socket and the broker's, and the nursery of the two relays.
+    """Owns the sockets to the client and the broker, and the nursery of the two relays.
 
-    *Cancellation:* closes both sockets at once; what was in flight is lost to the client, as when a broker dies.
+    *Cancellation:* closes both sockets at once; the client gets no reply to requests in flight, as when a broker dies.
     """
 
     __slots__ = ("_nursery", "_requests", "_upstream_lost", "state")
 
-    def __init__(self, shared: SharedState, info: Connection, client: Channel) -> None:
+    def __init__(self, shared: SharedState, info: Connection, client: Socket) -> None:
         self.state = ConnectionState(shared, info, client, self._dial)
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self.state)
@@ -45,8 +45,8 @@ class ClientConnection:
         """Whether the broker closed a connection on which the client had authenticated."""
 
     async def serve(self) -> None:
-        """Relay until either side ends, a fault, or a cancel; then close both sides. Raises nothing but a cancel from
-        outside."""
+        """Relay until either side closes, a fault, or a cancellation; then close both sockets. Raises only a
+        cancellation from outside."""
         state = self.state
         try:
             with state.scope:
@@ -60,7 +60,7 @@ class ClientConnection:
         finally:
             self._close()
 
-    async def _dial(self) -> Channel:
+    async def _dial(self) -> Socket:
         state = self.state
         if self._upstream_lost:
             raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
@@ -70,7 +70,7 @@ class ClientConnection:
         state.can_splice = upstream.can_splice and state.client.can_splice
         state.shared.counters.upstream_connections += 1
         if self._nursery is None:
-            raise AssertionError("a connection dials only while it serves")
+            raise AssertionError("a connection dialled a broker before serve() was called")
         self._nursery.start_soon(self._relay_replies, ReplyRelay(state, upstream))
         return upstream
 
@@ -92,13 +92,13 @@ class ClientConnection:
             state.cancel()
 
     def _may_outlive_upstream(self) -> bool:
-        """Whether the broker has only closed an idle connection whose client is muted: nothing was lost."""
+        """Return whether the client is muted and nothing was lost when the broker closed the idle connection."""
         state = self.state
         muted = state.mute.until_s > state.shared.clock()
         return muted and not state.requesting and not state.unacknowledged
 
     def _drop_upstream(self) -> None:
-        """Close the upstream connection alone: that the broker closed it must not end the client's mute."""
+        """Close the upstream connection only, so that the client stays muted although the broker has closed."""
         state = self.state
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
@@ -134,22 +134,22 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        lost = state.in_flight.give_up()
-        if state.info.upstream is None:  # never dialled: what stands in the queue was not sent
+        lost = state.in_flight.take_all()
+        if state.info.upstream is None:  # the broker was never dialled, so these requests were not sent
             for exchange in lost:
                 exchange.forwarded_s = None
-        for exchange in [*lost, *self._requests.unsettled()]:
+        for exchange in [*lost, *self._requests.unsettled_requests()]:
             exchange.error = state.reason or "connection closed"
-            give_up(state, exchange)
+            abandon(state, exchange)
             state.completed(exchange)
         state.shared.hooks.connection_closed(state.info, state.reason)
 
-    def _count_bytes(self, channel: Channel, *, upstream: bool) -> None:
+    def _count_bytes(self, sock: Socket, *, upstream: bool) -> None:
         counters = self.state.shared.counters
         if upstream:
             counters.upstream_connections -= 1
-            counters.bytes_from_upstream += channel.bytes_received
-            counters.bytes_to_upstream += channel.bytes_sent
+            counters.bytes_from_upstream += sock.bytes_received
+            counters.bytes_to_upstream += sock.bytes_sent
         else:
-            counters.bytes_from_clients += channel.bytes_received
-            counters.bytes_to_clients += channel.bytes_sent
+            counters.bytes_from_clients += sock.bytes_received
+            counters.bytes_to_clients += sock.bytes_sent

@@ -1,6 +1,7 @@
-"""The requests of one connection that wait for their replies, in order; Kafka answers a connection strictly in turn.
+"""The queue of a connection's requests that wait for their replies, which Kafka sends in the order of the requests.
 
-A reply that the proxy gives itself stands in the same queue, so that it goes out in its turn.
+Requests that the proxy answers itself are in the same queue, so that their replies are sent in order. Used by both
+relays.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class Exchange(Request):
         self.layout = layout
         self.reply: ReplyAction = layout.action
         self.throttle_after_hold_s: tuple[float, str | None] | None = None
-        """Until when the client is muted once this request, which is held, has gone on; and for which quota."""
+        """Until when to mute the client once this request, which is held, is forwarded; and the quota's name."""
         self.observed = False
-        """Whether a plugin wants to know when it is completed."""
+        """Whether a plugin subscribes to its completion."""
         self.enforced = False
-        """Whether quotas were asked about it."""
+        """Whether quotas apply to it."""
 
     @property
     def is_token(self) -> bool:
@@ -49,7 +50,7 @@ class Exchange(Request):
 
 
 class InFlight:
-    """The queue; at most ``cap`` requests (``limits.max_in_flight_requests``), beyond which the client is not read."""
+    """The queue. The client is not read while it has ``cap`` requests (``limits.max_in_flight_requests``) or more."""
 
     __slots__ = ("_alone", "_cap", "_queue", "_room")
 
@@ -64,12 +65,12 @@ class InFlight:
 
     @property
     def first(self) -> Exchange | None:
-        """The request whose reply comes next."""
+        """The request whose reply is next."""
         return self._queue[0] if self._queue else None
 
     @property
     def local_reply(self) -> AnswerLocally | None:
-        """The proxy's own answer whose turn it is, if it is the turn of one."""
+        """The proxy's own answer to the first request, or ``None`` if the broker answers that one."""
         if self._queue:
             reply = self._queue[0].reply
             if isinstance(reply, AnswerLocally):
@@ -77,11 +78,11 @@ class InFlight:
         return None
 
     def add(self, exchange: Exchange) -> None:
-        """Append a request that was forwarded, or that the proxy answers itself."""
+        """Append a request that was forwarded or that the proxy answers itself."""
         self._queue.append(exchange)
 
     def pop(self) -> Exchange:
-        """Take out the first request, which has got its reply."""
+        """Remove and return the first request, which was answered."""
         exchange = self._queue.pop(0)
         if exchange is self._alone:
             self._alone = None
@@ -92,28 +93,28 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether the client must not be read now."""
+        """Whether the client must not be read: the limit is reached, or a request must be answered first."""
         return self._alone is not None or len(self._queue) >= self._cap
 
-    def nothing_behind(self, exchange: Exchange) -> None:
-        """Read nothing more until ``exchange``, which was added, has got its reply."""
+    def stop_reading_until_answered(self, exchange: Exchange) -> None:
+        """Make the queue `full` until ``exchange``, which was added last, is answered."""
         self._alone = exchange
 
     async def wait_for_room(self) -> None:
-        """Wait until it is no longer `full`."""
+        """Wait until the queue is not `full`."""
         if self.full:
             self._room = trio.Event()
             await self._room.wait()
 
     def forget_unanswered_token(self) -> None:
-        """Take out the last request if it is a SASL token: the broker does not answer it, which is in order."""
+        """Remove the last request if it is a SASL token, which the broker will not answer."""
         if self._queue and self._queue[-1].is_token:
             self._queue.pop()
 
-    def give_up(self) -> list[Exchange]:
-        """Take out all requests, which will get no reply."""
+    def take_all(self) -> list[Exchange]:
+        """Remove and return all requests, which will not be answered."""
         lost = list(self._queue)
         self._queue.clear()
         for exchange in lost:
-            exchange.reply = exchange.layout.action  # a plugin may keep the request, and must not keep what watches it
+            exchange.reply = exchange.layout.action  # drop the reference to the watcher: a plugin may keep the request
         return lost

@@ -1,8 +1,8 @@
-"""What a mutation would cost, where the request alone does not tell: asked of the broker, over the client's connection.
+"""Looking up at the broker how many partitions a request would create or delete, where the request does not contain it.
 
-Called by the request relay for senders that ``controller_mutation_rate`` holds. Lookups go out in turn with the
-client's own requests and with the client's rights; a new topic whose partitions
-the client may not see costs it one.
+Called by the request relay for clients to which ``controller_mutation_rate`` applies. Lookups are sent over the
+client's own connection, in order with its requests and with its permissions. A new topic whose number of partitions the
+client may not read costs one.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ if TYPE_CHECKING:
 
     AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
 
-Told = TypeVar("Told")
+Parsed = TypeVar("Parsed")
 
-UNTOLD_PARTITIONS: Final = 1
-"""What a topic is taken to have whose partitions the broker does not tell: Kafka's ``num.partitions``."""
+ASSUMED_PARTITIONS: Final = 1
+"""Partitions of a new topic for which the broker reports no number: Kafka's default of ``num.partitions``."""
 
 CREATION_TAKES_S: Final = 10.0
-"""For so long a topic that was charged for is not charged again, though Metadata does not show it yet."""
+"""How long the partitions of a requested topic are remembered while Metadata does not show it yet."""
 
 NO_CREATION_S: Final = 600.0
-"""For so long a topic is not charged that has not come to be by `CREATION_TAKES_S`: the cluster does not create topics
-by itself (``auto.create.topics.enable=false``), or not this one."""
+"""How long an auto-created topic is not charged again, even if it does not appear: the cluster may not auto-create
+topics (``auto.create.topics.enable=false``), or not this one."""
 
-MOST_PARTITIONS: Final = 10_000
-"""A topic costs no more: brokers refuse a request for more (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
+MAX_PARTITIONS: Final = 10_000
+"""The most that one topic costs: brokers refuse more (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
 
 MAX_REMEMBERED: Final = 10_000
-"""Topics remembered so; when there are more, all are forgotten and may be charged again."""
+"""Topics that are remembered. When there are more, all are forgotten and may be charged again."""
 
 
 class CreatedTopics:
-    """Topics that were to be created lately, since brokers learn of them later than the client that asked for them.
+    """Topics whose creation was requested recently and that a broker may not know yet.
 
-    Those of auto-creation are not charged again. Those of CreateTopics are known by their partitions, or whoever
-    changes or deletes them at once would do so for nothing.
+    Auto-created topics are not charged a second time. For topics of CreateTopics the number of partitions is kept, so
+    that changing or deleting them immediately afterwards is charged.
     """
 
     __slots__ = ("_asked_for", "_since_s")
@@ -69,30 +69,33 @@ class CreatedTopics:
         self._asked_for: dict[str, tuple[float, int]] = {}
 
     def new(self, names: Iterable[str], unknown: Iterable[str], now_s: float) -> list[str]:
-        """Metadata was asked for ``names``, and the broker does not know some of them: those of them to be charged."""
+        """Return the topics to charge, given the ``names`` in a Metadata request and those ``unknown`` to the broker.
+
+        Topics that the broker knows are forgotten.
+        """
         self.forget(set(names).difference(unknown))
         return [name for name in unknown if now_s - self._since_s.get(name, float("-inf")) >= NO_CREATION_S]
 
     def add(self, names: Iterable[str], now_s: float) -> None:
-        """They are charged for now."""
+        """Note that the auto-creation of these topics is charged now."""
         if len(self._since_s) >= MAX_REMEMBERED:
             self._since_s.clear()
         self._since_s.update(dict.fromkeys(names, now_s))
 
     def forget(self, names: Iterable[str]) -> None:
-        """They are there, or deleted: what creates them from now on is charged."""
+        """Forget topics that exist or were deleted, so that creating them again is charged."""
         for name in names:
             self._since_s.pop(name, None)
 
     def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
-        """Somebody asks for these creations. What comes of them need not be known: what the broker then says about a
-        topic that is not there is given back."""
+        """Note the partitions of topics that a CreateTopics requests. Whether they are created need not be known: the
+        charge for changing a topic is returned if the broker reports that it does not exist."""
         if len(self._asked_for) >= MAX_REMEMBERED:
             self._asked_for.clear()
         self._asked_for.update({str(each.topic): (now_s, each.partitions) for each in mutations})
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:
-        """How many partitions a topic was lately asked for with that its broker does not know; 0 if it was not."""
+        """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""
         since_s, partitions = self._asked_for.get(str(topic), (float("-inf"), 0))
         return partitions if now_s - since_s < CREATION_TAKES_S else 0
 
@@ -102,8 +105,8 @@ async def look_up_mutations(
 ) -> None:
     """Fill in ``exchange.mutations`` of a CreateTopics, DeleteTopics or CreatePartitions.
 
-    ``tokens`` are what the sender's bucket holds: where a CreateTopics would overdraw it, the topics that the broker
-    would refuse are told from the others first, so that they cost nothing.
+    ``tokens`` is what the client's bucket holds. If a CreateTopics would overdraw it, the request is first validated by
+    the broker, so that topics that the broker would refuse cost nothing.
     """
     asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
     exchange.validate_only = asked_for.validate_only
@@ -126,34 +129,34 @@ async def _creations(
     asked_for: MutationRequest, version: int, body: memoryview, ask: AskBroker, tokens: float
 ) -> tuple[TopicMutation, ...]:
     times = Counter(topic.key for topic in asked_for.topics)
-    wanted = [topic.partitions or 0 for topic in asked_for.topics if times[topic.key] == 1]
+    requested = [topic.partitions or 0 for topic in asked_for.topics if times[topic.key] == 1]
     validated: dict[str, int | None] = {}
-    if BROKERS_DEFAULT in wanted or (len(wanted) > 1 and 0 <= tokens < sum(wanted)):
+    if BROKERS_DEFAULT in requested or (len(requested) > 1 and 0 <= tokens < sum(requested)):
         asked_version, asked_body = ask_to_validate(version, body)
         reply = await ask(ApiKey.CREATE_TOPICS, asked_version, asked_body)
-        validated = _told(read_validated, asked_version, reply)
+        validated = _parse_reply(read_validated, asked_version, reply)
     return tuple(
         TopicMutation(
             topic=topic.key,
             partitions=_created_partitions(topic.partitions or 0, validated.get(str(topic.key), topic.partitions))
-            if times[topic.key] == 1  # a broker refuses a topic that stands there twice
+            if times[topic.key] == 1  # a broker refuses a topic that is listed twice
             else 0,
         )
         for topic in asked_for.topics
     )
 
 
-def _created_partitions(asked_for: int, told: int | None) -> int:
-    """What a new topic costs; ``told`` is 0 where the broker would refuse it."""
-    if told == 0:
+def _created_partitions(asked_for: int, validated: int | None) -> int:
+    """Return the cost of a new topic; ``validated`` is the broker's number of partitions, 0 if it would refuse it."""
+    if validated == 0:
         return 0
     if asked_for != BROKERS_DEFAULT:
-        return min(max(asked_for, 0), MOST_PARTITIONS)
-    return UNTOLD_PARTITIONS if told is None or told == BROKERS_DEFAULT else told
+        return min(max(asked_for, 0), MAX_PARTITIONS)
+    return ASSUMED_PARTITIONS if validated is None or validated == BROKERS_DEFAULT else validated
 
 
-def _told(read: Callable[[int, bytes], Told], version: int, reply: bytes) -> Told:
-    """What a broker's reply tells; one that breaks its schema is the broker's fault, not the client's."""
+def _parse_reply(read: Callable[[int, bytes], Parsed], version: int, reply: bytes) -> Parsed:
+    """Parse a broker's reply. One that does not match its schema is a fault of the broker, not of the client."""
     try:
         return read(version, reply)
     except PeerFault as fault:
@@ -161,13 +164,13 @@ def _told(read: Callable[[int, bytes], Told], version: int, reply: bytes) -> Tol
 
 
 def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, int]) -> Iterator[TopicMutation]:
-    """Deletions cost what a topic has; CreatePartitions what it gets more. A topic that is not there costs nothing."""
+    """Yield what each topic costs: all partitions if deleted, added ones in CreatePartitions, 0 if it is unknown."""
     for topic in asked_for.topics:
-        now = counts.get(topic.key)
+        existing = counts.get(topic.key)
         if api_key == ApiKey.DELETE_TOPICS:
-            partitions = now or 0
+            partitions = existing or 0
         else:
-            partitions = 0 if now is None else min(max((topic.partitions or 0) - now, 0), MOST_PARTITIONS)
+            partitions = 0 if existing is None else min(max((topic.partitions or 0) - existing, 0), MAX_PARTITIONS)
         yield TopicMutation(topic=topic.key, partitions=partitions)
 
 
@@ -175,7 +178,7 @@ async def _partition_counts(topics: list[TopicKey], ask: AskBroker) -> dict[Topi
     if not topics:
         return {}
     version, body = ask_for_topics(topics)
-    return _told(read_partition_counts, version, await ask(ApiKey.METADATA, version, body))
+    return _parse_reply(read_partition_counts, version, await ask(ApiKey.METADATA, version, body))
 
 
 async def look_up_auto_creation(
@@ -183,9 +186,9 @@ async def look_up_auto_creation(
 ) -> bytes | None:
     """Fill in ``exchange.mutations`` of a Metadata request that may create topics.
 
-    Asks the same with the flag off. Returns that reply's body, which the client may have when every topic is there or
-    what would be created is refused; ``None`` where the request has to go on: topics that were charged lately, or that
-    the cluster would not create, and from v0 to v3, where no such request can be made of it.
+    Sends the same request with auto-creation turned off, and returns the body of the reply. It can be sent to the
+    client if all topics exist, or if their creation is refused. Returns ``None`` if the request must be forwarded:
+    its topics were charged recently, or its version (0 to 3) has no flag to turn auto-creation off.
     """
     exchange.mutations = ()
     names = read_auto_creation(exchange.api_version, body)
@@ -195,13 +198,13 @@ async def look_up_auto_creation(
     flagged = version >= AUTO_CREATION_FROM
     asked_version, asked_body = (version, without_auto_creation(version, body)) if flagged else ask_for_topics(names)
     reply = await ask(ApiKey.METADATA, asked_version, asked_body)
-    unknown = _told(read_unknown_topics, asked_version, reply)
+    unknown = _parse_reply(read_unknown_topics, asked_version, reply)
     new = created.new(names, unknown, now_s)
     if new:
         validate_version, validate_body = ask_to_validate_names(new)
         reply_to_validate = await ask(ApiKey.CREATE_TOPICS, validate_version, validate_body)
-        told = _told(read_validated, validate_version, reply_to_validate)
-        counts = {name: UNTOLD_PARTITIONS if told.get(name) is None else told[name] for name in new}
+        validated = _parse_reply(read_validated, validate_version, reply_to_validate)
+        counts = {name: ASSUMED_PARTITIONS if validated.get(name) is None else validated[name] for name in new}
         exchange.mutations = tuple(
             TopicMutation(topic=name, partitions=count) for name, count in counts.items() if count
         )

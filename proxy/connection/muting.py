@@ -1,6 +1,7 @@
-"""Muting a client's channel, as KIP-219 has it: its replies go out at once, its socket is not read until a deadline.
+"""Muting a client's channel (KIP-219): replies are sent at once, and the socket is not read until a deadline.
 
-Deadlines never regress: the mute ends at the latest of all that were set. Time is the loop's clock, in seconds.
+The mute ends at the latest of all deadlines that were set. Times are seconds of the event loop's clock. Used by the
+connection's state.
 """
 
 from __future__ import annotations
@@ -11,46 +12,46 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 if TYPE_CHECKING:
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 HANG_UP_CHECK_S: Final = 1.0
-"""How often a muted client is asked whether it is still there; a FIN behind unread bytes wakes nobody."""
+"""Interval of checks whether a muted client has closed: a FIN behind unread bytes causes no event."""
 
 _EXACT_MS: Final = 0.0005
-"""A float second is not exact to the millisecond: 0.21 s are 210 ms, not 211."""
+"""Tolerance for rounding errors of seconds as floats: 0.21 s are 210 ms, not 211."""
 
 
 class Mute:
-    """Until when a client is not read."""
+    """The time until which a client is not read."""
 
     __slots__ = ("quota", "until_s")
 
     def __init__(self) -> None:
         self.until_s = -math.inf
         self.quota: str | None = None
-        """The quota that it lasts for; ``None`` for the broker's own throttle."""
+        """The quota that set the deadline; ``None`` for the broker's own throttle."""
 
     def extend(self, now_s: float, throttle_ms: int, quota: str | None = None) -> None:
-        """Mute for ``throttle_ms`` from now, unless it lasts longer already."""
+        """Mute for ``throttle_ms`` from now, unless the mute ends later already."""
         self.extend_to(now_s + throttle_ms / 1000, quota)
 
     def extend_to(self, until_s: float, quota: str | None = None) -> None:
-        """Mute until then, unless it lasts longer already."""
+        """Mute until ``until_s``, unless the mute ends later already."""
         if until_s > self.until_s:
             self.until_s = until_s
             self.quota = quota
 
     def release(self) -> None:
-        """End it now; whoever sits it out notices within `HANG_UP_CHECK_S`."""
+        """End the mute now; `wait_until_over` returns within `HANG_UP_CHECK_S`."""
         self.until_s = -math.inf
 
     def remaining_ms(self, now_s: float) -> int:
-        """What is left of it in whole milliseconds, rounded up; 0 when it is over."""
+        """Return the remaining time in whole milliseconds, rounded up; 0 if the mute is over."""
         left_s = self.until_s - now_s
         return math.ceil(left_s * 1000 - _EXACT_MS) if left_s > 0 else 0
 
-    async def sit_out(self, client: Channel) -> bool:
-        """Wait until the mute is over; ``False`` as soon as the client is found to be gone."""
+    async def wait_until_over(self, client: Socket) -> bool:
+        """Wait until the mute is over; return ``False`` as soon as the client is found to have closed."""
         while not client.hung_up():
             now_s = trio.current_time()
             if now_s >= self.until_s:

@@ -1,10 +1,13 @@
-"""Answering instead of the broker: a request that a callback refuses, whole or in part, and one that is too new."""
+"""Answering in place of the broker: requests that a callback refuses, and ApiVersions requests that are too new.
+
+Called by the request relay. The replies are queued among those of the broker, so that they are sent in order.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.enforcement import give_up
+from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_actions import AnswerLocally, Rewrite, SettleMutations
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.decisions import Kind
@@ -24,13 +27,13 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Refuse
 
 QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."
-"""``Errors.THROTTLING_QUOTA_EXCEEDED``'s own words."""
+"""The message of Kafka's ``Errors.THROTTLING_QUOTA_EXCEEDED``."""
 
 
 def answer_unsupported_version(state: ConnectionState, exchange: Exchange) -> None:
-    """An ApiVersions newer than the proxy gets the v0-shaped UNSUPPORTED_VERSION, as from a broker that is older.
+    """Answer an ApiVersions of an unknown version with UNSUPPORTED_VERSION in the format of v0, as brokers do.
 
-    Of any other API the proxy has not offered that version: raises `ClientFault`.
+    Raises `ClientFault` for any other API: the proxy has not offered that version.
     """
     api = APIS[exchange.api_key]
     if exchange.api_key != ApiKey.API_VERSIONS:
@@ -40,12 +43,12 @@ def answer_unsupported_version(state: ConnectionState, exchange: Exchange) -> No
 
 
 def answer(state: ConnectionState, exchange: Exchange, make_reply: Callable[[], bytes]) -> None:
-    """Put the proxy's own reply in its turn among the replies in flight; it is made when that has come, so that it
-    tells the throttle time that remains then."""
+    """Queue a reply of the proxy's own behind those in flight. ``make_reply`` is called when the reply is sent, so that
+    it has the throttle time that remains then."""
 
     def reply() -> bytes:
         frame = make_reply()
-        exchange.reply = exchange.layout.action  # without a cycle, nothing is left to the garbage collector
+        exchange.reply = exchange.layout.action  # break the reference cycle: no work for the collector
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         return frame
 
@@ -54,26 +57,25 @@ def answer(state: ConnectionState, exchange: Exchange, make_reply: Callable[[], 
 
 
 def note_refusal(state: ConnectionState, exchange: Exchange, refusal: Refuse) -> None:
-    """``exchange``, or some topics of it, is refused: keep and tell why."""
+    """Record that ``exchange``, or some of its topics, is refused, with the reason."""
     exchange.refused_code = refusal.error_code
     exchange.reason = refusal.reason or exchange.reason
     now_s = state.shared.clock()
-    state.shared.decisions.decided(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
+    state.shared.decisions.record(exchange, Kind.REFUSED, refusal.throttle_ms, refusal.reason, now_s)
 
 
 def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview) -> bytes | None:
-    """Refuse ``exchange`` as ``refusal`` says; the frame to forward in its place, or ``None`` when nothing is left of
-    it.
+    """Refuse ``exchange``, or the topics that ``refusal`` lists; return the frame to forward in its place, or ``None``.
 
-    ``head`` is the frame up to the body. Raises `ClientFault` where the protocol has no reply that could say so: the
-    connection is closed then, which is all that is left.
+    ``head`` is the frame up to the body. Raises `ClientFault`, which closes the connection, if the protocol has no
+    reply that can express the refusal.
     """
     note_refusal(state, exchange, refusal)
     if refusal.topics is not None:
         return _refuse_topics(state, exchange, refusal, head, body)
-    give_up(state, exchange)
+    abandon(state, exchange)
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
-        raise ClientFault(f"refused with error {refusal.error_code}, and Produce with acks=0 has no reply to say so")
+        raise ClientFault(f"refused with error {refusal.error_code}, but a Produce with acks=0 has no reply")
 
     def reply() -> bytes:
         return refuse_whole(
@@ -87,9 +89,9 @@ def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: by
         )
 
     try:
-        reply()  # whether it can be said, before the client waits for its turn
+        reply()  # raises now if there is no such reply, instead of when it is to be sent
     except (RefusalImpossible, UnknownMessage) as error:
-        raise ClientFault(f"refused with error {refusal.error_code}, and {error}") from error
+        raise ClientFault(f"refused with error {refusal.error_code}, but {error}") from error
     answer(state, exchange, reply)
     return None
 
@@ -97,7 +99,7 @@ def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: by
 def _refuse_topics(
     state: ConnectionState, exchange: Exchange, refusal: Refuse, head: bytes, body: memoryview
 ) -> bytes | None:
-    """Forward the admitted topics; the refused ones are merged into the reply, in the request's order."""
+    """Return the frame with the admitted topics; merge the refused ones into the reply, in the order of the request."""
     api_key, version = exchange.api_key, exchange.api_version
     if api_key not in (ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS):
         raise ClientFault(f"a callback refused topics of {API_NAMES[api_key]}, which can only be refused whole")
@@ -112,7 +114,7 @@ def _refuse_topics(
         return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        give_up(state, exchange)
+        abandon(state, exchange)
         number = exchange.correlation_id
         answer(
             state,

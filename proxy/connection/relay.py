@@ -1,7 +1,7 @@
-"""What the two relays of a connection have in common: reading into the process's one buffer, and splicing.
+"""The base class of the two relays of a connection: reading into the shared buffer of the process, and splicing.
 
-A relay reads, scans and hands on in one synchronous step, so that the buffer is free again when the step ends. What
-has to wait is kept as `tail` and put in front of the next bytes.
+A relay reads, scans and forwards in one synchronous step, after which other connections use the buffer. Bytes that
+cannot be forwarded yet are kept as `tail` and placed in front of the next ones.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from headrace.proxy.wire.frames import FrameScanner
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state import ConnectionState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.walks.body import BodyWalk
 
 SPLICE_FROM_BYTES: Final = 32 * 1024
-"""What is left of a frame is spliced from here on; below, a copy costs less than the two more system calls."""
+"""The rest of a frame is spliced if it is at least this large. Copying less is cheaper than two more system calls."""
 
 HEAD_BYTES: Final = 4096
-"""What is read behind a frame, or records of one, so large that all but a head could have been spliced: the next ones
-will be like it."""
+"""The size of the read that follows a frame, or records, large enough to be spliced. The next frame is probably as
+large, and then only its head has to be read."""
 
 READS_A_STEP: Final = 4
-"""Reads before others have their turn, so that one fast client does not starve them."""
+"""Reads in one step, so that a fast client does not starve other connections."""
 
 
 class Relay:
@@ -38,15 +38,15 @@ class Relay:
         self.shared = state.shared
         self.scanner = FrameScanner(state.limits.max_collected_bytes)
         self.read_bytes = READ_BYTES
-        """What the next read takes at most."""
+        """The most bytes of the next read."""
         self.tail = b""
-        """What was read and could not be handed on."""
+        """Bytes that were read and could not be forwarded yet."""
         self.parts: list[memoryview | bytes] = []
-        """What goes out with the next write."""
+        """Bytes to send with the next write."""
         self.now_s = 0.0
-        """When the step began; asking the clock for each frame would be a tenth of its cost."""
+        """The time at which the step began; reading the clock for each frame would add a tenth to its cost."""
         self.walk: BodyWalk | None = None
-        """The walk through the body that is passing, where its heads have to be read."""
+        """The walk through the body of the current frame, if parts of it have to be read."""
         self.splice: Splice | None = None
 
     def put_tail_back(self) -> int:
@@ -57,9 +57,9 @@ class Relay:
             self.shared.view[:kept] = tail
         return kept
 
-    def receive(self, source: Channel, kept: int) -> int | None:
-        """Read behind the ``kept`` bytes at the front of the buffer. Return where what was read ends, 0 at the end of
-        the stream, or ``None`` when nothing is there now."""
+    def receive(self, source: Socket, kept: int) -> int | None:
+        """Read once, behind the ``kept`` bytes at the front of the buffer. Return the end of the bytes in the buffer, 0
+        at the end of the stream, or ``None`` if nothing can be read now."""
         most = self.read_bytes
         if most != READ_BYTES:
             most += self.to_copy()
@@ -67,19 +67,21 @@ class Relay:
         return kept + count if count else count
 
     def to_splice(self) -> int:
-        """How many of the bytes to come, of a large frame or of the records in it, need not enter user space."""
+        """Return how many of the next bytes, of a large frame or of its records, can be spliced."""
         walk, scanner = self.walk, self.scanner
         left = walk.skip_left if walk is not None else 0 if scanner.collecting else scanner.left
         return left if left >= SPLICE_FROM_BYTES and self.state.can_splice else 0
 
     def to_copy(self) -> int:
-        """How many of the bytes to come belong to the same piece and are too few to be spliced."""
+        """Return how many of the next bytes belong to the same frame or records and are too few to be spliced."""
         left = self.scanner.left if self.walk is None else self.walk.skip_left
         return left if left < SPLICE_FROM_BYTES else 0
 
-    def move(self, source: Channel, target: Channel) -> int | None:
-        """Splice what has come of `to_splice`, and step over it: how many bytes, or ``None`` when they have to be
-        copied."""
+    def move(self, source: Socket, target: Socket) -> int | None:
+        """Splice those bytes of `to_splice` that have arrived, and skip them in the scanner or walk.
+
+        Return their number, or ``None`` if they have to be copied.
+        """
         splice = self.splice
         if splice is None or splice.target is not target:
             splice = self.splice = Splice(source, target, self.shared.pipes)
@@ -95,16 +97,16 @@ class Relay:
         return moved
 
     def walk_on(self, walk: BodyWalk, at: int, end: int) -> None:
-        """Walk through what has come of the body."""
+        """Walk through the part of the body that has arrived."""
         self.scanner.position = walk.walk(self.shared.view, at, end)
         if walk.longest >= SPLICE_FROM_BYTES and self.state.can_splice:
             self.read_bytes = HEAD_BYTES
 
     def keep_tail(self, end: int) -> None:
-        """Keep what the step could not hand on."""
+        """Keep the bytes that the step could not forward."""
         self.tail = self.scanner.tail() if self.scanner.position < end else b""
 
     def close(self) -> None:
-        """Give back what the relay holds."""
+        """Release the relay's resources."""
         if self.splice is not None:
             self.splice.close()

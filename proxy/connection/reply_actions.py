@@ -1,7 +1,7 @@
-"""What to do with the reply to a request: one sum type, `ReplyAction`, and the table of layouts by API and version.
+"""The ways to process the reply to a request, as one sum type, `ReplyAction`, and reply layouts by API and version.
 
-An `Exchange` starts with the default action of its layout; whoever handles the request replaces it where the reply
-needs something else. The reply relay matches on the type, and nothing else decides how a reply passes.
+An `Exchange` starts with the default action of its layout. The code that handles the request replaces the action if
+its reply needs another. The reply relay decides by the type of the action alone.
 """
 
 from __future__ import annotations
@@ -20,31 +20,32 @@ if TYPE_CHECKING:
 
 
 class Forward:
-    """Pass the reply on as it comes, but for a throttle time at a fixed place."""
+    """Forward the reply without collecting it; only a throttle time at a fixed offset is set."""
 
     __slots__ = ()
 
 
 class WalkFetch:
-    """Pass a Fetch reply on, and make the leader hints behind its records inert on the way (KIP-951)."""
+    """Forward a Fetch reply without collecting it, and make the leader hints behind its records inert (KIP-951)."""
 
     __slots__ = ()
 
 
 class Rewrite:
-    """Collect the reply and edit it: addresses of brokers, the list of APIs, a throttle time without a fixed place."""
+    """Collect the reply and edit it: addresses of brokers, the list of APIs, a throttle time at a variable offset."""
 
     __slots__ = ("merge",)
 
     def __init__(self, merge: Merge | None = None) -> None:
         self.merge = merge
-        """Given the edited body and the throttle time in milliseconds, return the body with the refused topics in
-        it."""
+        """Returns the body with the refused topics, given the edited body and the throttle time in milliseconds."""
 
 
 class SettleMutations:
-    """As `Rewrite`, but quotas are asked only after the broker's error codes are known: what the broker refused is
-    given back first."""
+    """Collect the reply, call quota callbacks with the broker's error codes, and edit it as `Rewrite` does.
+
+    Callbacks return the charge for topics that the broker refused.
+    """
 
     __slots__ = ("merge",)
 
@@ -53,7 +54,7 @@ class SettleMutations:
 
 
 class Observe:
-    """Collect the reply, show its body to ``watch``, and pass it on unchanged."""
+    """Collect the reply, call ``watch`` with its body, and forward it unchanged."""
 
     __slots__ = ("watch",)
 
@@ -62,17 +63,17 @@ class Observe:
 
 
 class PassToken:
-    """Pass on a frame without a header, which answers a SASL token after SaslHandshake v0."""
+    """Forward a frame without a header, which answers a SASL token after SaslHandshake v0."""
 
     __slots__ = ("watch",)
 
     def __init__(self, watch: Watcher | None) -> None:
         self.watch = watch
-        """Is shown the frame; ``None`` where nobody observes the authentication."""
+        """Called with the content of the frame; ``None`` if the authentication is not observed."""
 
 
 class AnswerLocally:
-    """Send the frame that ``make`` returns once its turn has come; nothing was forwarded to the broker."""
+    """Send the frame that ``make`` returns, after the replies to earlier requests; nothing is sent to the broker."""
 
     __slots__ = ("make",)
 
@@ -81,7 +82,7 @@ class AnswerLocally:
 
 
 class KeepForProxy:
-    """Hand the body to ``take`` and send nothing: the proxy itself has asked."""
+    """Call ``take`` with the body and send nothing to the client: the proxy itself sent the request."""
 
     __slots__ = ("take",)
 
@@ -100,17 +101,16 @@ UNWATCHED_TOKEN: Final = PassToken(None)
 
 
 class ReplyLayout:
-    """How the replies of one API and version are laid out, and what is done with them by default."""
+    """The layout of the replies of one API and version, and the default action for them."""
 
     __slots__ = ("action", "flexible", "throttle_at")
 
     def __init__(self, action: ReplyAction, throttle_at: int | None, *, flexible: bool) -> None:
         self.action = action
         self.throttle_at = throttle_at
-        """Bytes from the body's first byte to ``throttle_time_ms``; ``None`` where it has no fixed place or is not
-        there."""
+        """Offset of ``throttle_time_ms`` in the body, in bytes; ``None`` if it is variable or there is none."""
         self.flexible = flexible
-        """Whether the header has tagged fields."""
+        """Whether the response header has tagged fields."""
 
 
 TOKEN_LAYOUT: Final = ReplyLayout(UNWATCHED_TOKEN, None, flexible=False)
@@ -121,7 +121,7 @@ _layouts: dict[tuple[int, int], ReplyLayout] = {}
 def reply_layout(api_key: int, api_version: int) -> ReplyLayout:
     """Return the layout for ``api_key`` at ``api_version``.
 
-    Layouts are kept for the versions that the API table knows, so the cache is never larger than that table.
+    Layouts are cached for the versions in the API table, so the cache is never larger than that table.
     """
     layout = _layouts.get((api_key, api_version))
     if layout is None:
@@ -138,13 +138,13 @@ def reply_layout(api_key: int, api_version: int) -> ReplyLayout:
 def _default_action(api_key: int, api_version: int) -> ReplyAction:
     if api_key == ApiKey.FETCH and api_version >= FIRST_VERSION_WITH_HINTS:
         return WALK_FETCH
-    if must_rewrite(api_key, api_version) or _has_floating_throttle(api_key, api_version):
+    if must_rewrite(api_key, api_version) or _has_variable_throttle_offset(api_key, api_version):
         return REWRITE
     return FORWARD
 
 
-def _has_floating_throttle(api_key: int, api_version: int) -> bool:
-    """Whether the throttle time stands behind fields of varying length, so that the reply must be read to set it."""
+def _has_variable_throttle_offset(api_key: int, api_version: int) -> bool:
+    """Return whether ``throttle_time_ms`` follows fields of variable length, so that the reply must be collected."""
     api = APIS[api_key]
     return (
         api.throttle_from is not None

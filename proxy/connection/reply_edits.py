@@ -1,6 +1,7 @@
-"""Editing a reply that was collected: the proxy's addresses for the brokers', the APIs it can carry, the throttle time.
+"""Editing collected replies: addresses of brokers, the list of supported APIs, the throttle time.
 
-What the replies tell about the cluster is handed to the topology on the way.
+Called by the reply relay, and for replies that the proxy sends itself. The topology is updated from the brokers that
+the replies list.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state import ConnectionState
 
 _INT32 = Struct(">i")
-_TEACHES_NOTHING: Final = ApiKey.DESCRIBE_CLUSTER
-"""Its rows may be controllers or brokers that are fenced; Metadata says which brokers live."""
+_NOT_LEARNED_FROM: Final = ApiKey.DESCRIBE_CLUSTER
+"""The API whose replies do not update the topology: they may list controllers or fenced brokers."""
 
 
 def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge | None) -> bytes:
-    """Return the frame to send to the client instead of ``frame``.
+    """Return the frame to send to the client in place of ``frame``.
 
-    ``merge`` puts refused topics into the body. Raises `MalformedMessage` for what breaks its schema.
+    ``merge`` adds refused topics to the body. Raises `MalformedMessage` if the body does not match its schema.
     """
     body_at = LENGTH_BYTES + exchange.response_header_bytes
     body = memoryview(frame)[body_at:]
     now_s = state.shared.clock()
 
     def throttle(broker_ms: int) -> int:
-        return state.throttle_to_tell(exchange, broker_ms, now_s)
+        return state.throttle_time_ms(exchange, broker_ms, now_s)
 
     edited = _edit_body(state, exchange, body, throttle)
     if merge is not None:
@@ -71,7 +72,7 @@ def _edit_api_versions(version: int, body: memoryview, throttle: Callable[[int],
 def _edit_produce(
     state: ConnectionState, version: int, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes | memoryview:
-    """Nearly always nothing to change, or the four bytes of the throttle time."""
+    """Return the edited body. Usually nothing changes, or only the four bytes of the throttle time."""
     throttle_at, hints_at = find_produce_tail(body, version)
     if throttle_at is None:
         throttle(0)
@@ -102,6 +103,6 @@ def _edit_endpoints(
     if names.followed and exchange.api_key == ApiKey.METADATA and exchange.api_version >= TOPIC_IDS_FROM:
         names.learn(read_topic_names(exchange.api_version, body))
     found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
-    if exchange.api_key != _TEACHES_NOTHING:
+    if exchange.api_key != _NOT_LEARNED_FROM:
         learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)
     return found.body

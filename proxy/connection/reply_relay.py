@@ -1,9 +1,9 @@
-"""From the broker to the client: matches replies with requests, asks the quota callbacks, edits, and sends at once.
+"""Broker to client: matching replies with requests, calling quota callbacks, editing and sending replies.
 
 One per upstream connection, run by `headrace.proxy.connection.client_connection`. A reply is never held back (KIP-219):
-what a quota says mutes the client's channel, and the reply carries the time that remains. From a read to the write
-after it is one synchronous step of the poller's (`ReplyRelay._step`); the task runs only while the client takes
-nothing, or the proxy's own answers go first.
+a throttle mutes the client's channel, and the reply has the remaining time. Each read, and the write that follows it,
+is one synchronous step, which the poller calls (`ReplyRelay._step`). The task runs only while the client does not read,
+or while answers of the proxy itself have to be sent first.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.proxy.connection.enforcement import judge_reply
+from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_actions import (
     AnswerLocally,
@@ -35,7 +35,7 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from headrace.proxy.connection.in_flight import Exchange
     from headrace.proxy.connection.state import ConnectionState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 _INT32 = Struct(">i")
 
@@ -45,29 +45,29 @@ class ReplyRelay(Relay):
 
     __slots__ = ("_current", "_done", "_ended", "_sending", "_sent_to", "_upstream")
 
-    def __init__(self, state: ConnectionState, upstream: Channel) -> None:
+    def __init__(self, state: ConnectionState, upstream: Socket) -> None:
         super().__init__(state)
         self._upstream = upstream
         self._sent_to = 0
         self._current: Exchange | None = None
-        """The request whose reply is passing."""
+        """The request whose reply is being read."""
         self._done: list[Exchange] = []
         self._ended = False
         self._sending = False
-        """Whether a part of what was read could not be sent at once."""
+        """Whether some bytes could not be sent without waiting."""
 
     @property
     def mid_reply(self) -> bool:
-        """Whether a part of a reply has come and the rest has not."""
+        """Whether a reply has been read in part."""
         return self._current is not None or bool(self.tail)
 
     async def run(self) -> None:
-        """Relay until the broker ends its side. Raises `UpstreamFault`, `PeerFault` or ``OSError``."""
+        """Relay until the broker closes its side. Raises `UpstreamFault`, `PeerFault` or ``OSError``."""
         state = self.state
         try:
             while not self._ended:
-                if state.others_reply_first:
-                    await state.let_others_reply()
+                if state.local_replies_first:
+                    await state.send_local_replies_first()
                 await self._upstream.steps(self._step)
                 if self._sending:
                     await self._send()
@@ -75,12 +75,14 @@ class ReplyRelay(Relay):
             self.close()
 
     def _step(self) -> bool:
-        """Read, scan and send what can be sent without waiting. ``False`` when the task has to go on: the broker has
-        ended its side, the client takes nothing, or an answer of the proxy's own goes first.
+        """Read, scan and send what can be sent without waiting.
+
+        Return ``False`` if the task has to continue: the broker has closed its side, the client does not read, or an
+        answer of the proxy itself has to be sent first.
         """
         upstream = self._upstream
         for _ in range(READS_A_STEP):
-            if self.state.others_reply_first:
+            if self.state.local_replies_first:
                 return False
             if self.to_splice():
                 moved = self._splice_now()
@@ -109,7 +111,7 @@ class ReplyRelay(Relay):
             raise UpstreamFault(f"the broker closed in the middle of a reply, {missing} bytes missing")
 
     def _take(self, end: int) -> None:
-        """Scan what was read and send it; measure the thread time of it where a callback wants to know."""
+        """Scan what was read and send it; measure the thread time if a callback requires it."""
         info = self.state.info
         began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
         self._scan(end)
@@ -140,7 +142,7 @@ class ReplyRelay(Relay):
             if self._is_over():
                 self._finish()
             elif scanner.position == at:
-                break  # it takes more bytes to go on
+                break  # more bytes are needed
         self._forward_to(scanner.position)
         self.keep_tail(end)
 
@@ -152,16 +154,16 @@ class ReplyRelay(Relay):
         return not self.scanner.mid_frame
 
     def _forward_to(self, end: int) -> None:
-        """Send what lies between the last part and ``end`` as it is."""
+        """Add the bytes between the last part and ``end`` to the next write, unchanged."""
         if end > self._sent_to:
             self.parts.append(self.shared.view[self._sent_to : end])
             self._sent_to = end
 
     def _begin(self, at: int, end: int) -> bool:
-        """Look at the reply that begins at ``at``; ``False`` when too little of it is there."""
+        """Read the head of the reply that begins at ``at``; return ``False`` if more bytes are needed."""
         exchange = self.state.in_flight.first
         if exchange is None:
-            raise UpstreamFault("the broker sent a reply that was not asked for")
+            raise UpstreamFault("the broker sent a reply without a request")
         buffer, limit = self.shared.view, self.state.limits.max_frame_bytes
         action = exchange.reply
         if isinstance(action, PassToken):
@@ -180,18 +182,18 @@ class ReplyRelay(Relay):
         size, correlation_id = head
         if correlation_id != exchange.correlation_id:
             raise UpstreamFault(
-                f"the broker answered request {correlation_id} where {exchange.correlation_id} was its turn"
+                f"the broker answered request {correlation_id} instead of request {exchange.correlation_id}"
             )
         body_at: int | None = PLAIN_BODY_AT
         if exchange.layout.flexible:
             if size > PLAIN_BODY_AT - LENGTH_BYTES and end - at > PLAIN_BODY_AT and buffer[at + PLAIN_BODY_AT] == 0:
-                body_at = PLAIN_BODY_AT + 1  # no tagged fields, as nearly always
+                body_at = PLAIN_BODY_AT + 1  # no tagged fields, which is the usual case
             else:
                 body_at = response_body_at(buffer, at, end, size, exchange.api_key, exchange.api_version)
         return body_at is not None and self._begin_body(exchange, at, end, size, body_at)
 
     def _begin_body(self, exchange: Exchange, at: int, end: int, size: int, body_at: int) -> bool:
-        """Judge the reply by its head, and pass it on or begin to collect it, as its action says."""
+        """Call the callbacks for the reply, and begin to forward or collect it, according to its action."""
         scanner, action = self.scanner, exchange.reply
         throttle_at = exchange.layout.throttle_at
         forwards = isinstance(action, Forward)
@@ -212,7 +214,7 @@ class ReplyRelay(Relay):
             authentication.answered(exchange.api_key)
             exchange.authenticating = exchange.connection.authenticating
         if not isinstance(action, SettleMutations):
-            judge_reply(self.state, exchange, now_s)
+            enforce_on_reply(self.state, exchange, now_s)
         self._current = exchange
         if not passes:
             self._collect(at, size)
@@ -236,12 +238,12 @@ class ReplyRelay(Relay):
     def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
         buffer = self.shared.view
         broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
-        throttle_ms = self.state.throttle_to_tell(exchange, broker_ms, now_s)
+        throttle_ms = self.state.throttle_time_ms(exchange, broker_ms, now_s)
         if throttle_ms != broker_ms:
             _INT32.pack_into(buffer, field_at, throttle_ms)
 
     def _collected(self, frame: bytes) -> None:
-        """Do with a whole reply what its action says."""
+        """Process a collected reply according to its action."""
         exchange = self._current
         if exchange is None:
             raise AssertionError("a reply was collected for no request")
@@ -251,24 +253,24 @@ class ReplyRelay(Relay):
             case KeepForProxy():
                 action.take(bytes(body))
             case Observe() | PassToken():
-                exchange.reply = exchange.layout.action  # a plugin may keep the request; it must not keep the watcher
+                exchange.reply = exchange.layout.action  # drop the watcher: a plugin may keep the request
                 if action.watch is not None:
                     action.watch(body)
                 self.parts.append(frame)
             case SettleMutations():
                 if exchange.api_key != ApiKey.METADATA:
                     exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
-                judge_reply(self.state, exchange, self.now_s)
+                enforce_on_reply(self.state, exchange, self.now_s)
                 self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
             case Rewrite():
                 self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
             case Forward() | WalkFetch() | AnswerLocally():
-                raise AssertionError(f"the reply to {exchange.api_key} v{exchange.api_version} was not to be collected")
+                raise AssertionError(f"the reply to {exchange.api_key} v{exchange.api_version} must not be collected")
             case _:
                 assert_never(action)
 
     def _finish(self) -> None:
-        """Take the next request's turn: a reply has passed whole, and answers of the proxy's own may be due."""
+        """Remove the request whose reply is complete, and add the proxy's own replies that are next."""
         self._current = None
         if isinstance(self.walk, FetchWalk):
             self.shared.counters.hints_hidden += self.walk.hints
@@ -283,7 +285,7 @@ class ReplyRelay(Relay):
     # --- sending ---
 
     def _send_now(self) -> None:
-        """Send what was scanned; what the client does not take now is left to `_send`."""
+        """Send what was scanned; bytes that the client does not accept now are left to `_send`."""
         state, parts = self.state, self.parts
         if parts:
             self.parts = []
@@ -295,7 +297,7 @@ class ReplyRelay(Relay):
         self._sent()
 
     async def _send(self) -> None:
-        """Wait until the client has taken it."""
+        """Send the remaining bytes, waiting until the client has accepted them."""
         state = self.state
         if self.splice is not None and self.splice.held:
             await self.splice.drain()
@@ -317,7 +319,7 @@ class ReplyRelay(Relay):
             state.end_if_drained()
 
     def _splice_now(self) -> int | None:
-        """Splice what has come of a large frame; `_sending` is set when the client does not take all of it now."""
+        """Splice the part of a large frame that has arrived; set `_sending` if the client does not accept all of it."""
         moved = self.move(self._upstream, self.state.client)
         splice = self.splice
         if moved:

@@ -1,20 +1,22 @@
-"""From the client to the broker: reads requests, asks the quota callbacks, hands the bytes on, and mutes.
+"""Client to broker: reading requests, calling quota callbacks, forwarding the bytes, muting the client.
 
-One per connection, run by `headrace.proxy.connection.client_connection`. From a read to the write after it is one
-synchronous step of the poller's (`RequestRelay._step`). What has to wait (a head that is not whole, requests that came
-before a mute ended) is kept and put in front of the next bytes. The task runs only while something waits: for a turn,
-for a broker that is dialled or asked, or for one that takes nothing.
+One per connection, run by `headrace.proxy.connection.client_connection`. Each read, and the write that follows it, is
+one synchronous step, which the poller calls (`RequestRelay._step`). Bytes that cannot be forwarded yet (an incomplete
+head, requests that arrived before the end of a mute) are kept and placed in front of the next ones. The task runs only
+while the relay waits: for a mute or hold to end, for a broker to be dialled or to answer, or for one that does not
+read.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.enforcement import end_hold, judge_arrival, judge_batches, judge_request
+from headrace.proxy.connection.authentication import HANDSHAKE_APIS
+from headrace.proxy.connection.enforcement import end_hold, enforce_on_arrival, enforce_on_batches, enforce_on_request
 from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
-from headrace.proxy.connection.whole_requests import HANDSHAKE_APIS, WholeRequests, ask_for_acceptance
+from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.network.sockets import READ_BYTES, waiting
 from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
@@ -26,38 +28,38 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state import ConnectionState
 
 SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The most that a ShareFetch may ask for. Its reply has to be held whole: the leader hints behind the records are no
-tagged field that could be made inert. A consumer gets the rest with its next request."""
+"""The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
+records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
 NO_API_KEY: Final = -1
-"""Stands for the API key of a SASL token without a header."""
+"""The API key of an exchange that is a SASL token without a header."""
 
 
 class RequestRelay(Relay):
     """The client's side of one connection."""
 
-    __slots__ = ("_acks_zero", "_arriving", "_ended", "_held", "_turn", "_unaccepted", "_walked", "_whole")
+    __slots__ = ("_acks_zero", "_arriving", "_ended", "_held", "_held_request", "_unaccepted", "_walked", "_whole")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
         self._held = False
-        """Whether the tail may hold whole requests, so that it is looked at before the socket is read again."""
+        """Whether the tail may contain complete requests, so that it is scanned before the socket is read again."""
         self._ended = False
         self._acks_zero: list[Exchange] = []
         self._whole = WholeRequests(state, self._forward_whole)
-        self._turn: tuple[Exchange, RequestHead] | None = None
-        """The request at the front of the tail, which callbacks have judged and which waits for its turn."""
+        self._held_request: tuple[Exchange, RequestHead] | None = None
+        """The request at the front of the tail, if callbacks were called for it and it is held."""
         self._walked: Exchange | None = None
-        """The Produce that is walked through, where a callback wants its batches."""
+        """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
-        """The request that is passing and whose last byte has not been read."""
+        """The request that is being forwarded and whose last byte has not been read."""
         self._unaccepted: RequestHead | None = None
-        """The request at the front of the tail, which waits until the broker has shown that it serves this client."""
+        """The request at the front of the tail, if it waits until the broker has shown that it serves this client."""
 
-    def unsettled(self) -> list[Exchange]:
-        """Return the requests that callbacks were asked about and that are not in flight: one that was not forwarded
-        yet, and a Produce without acks of which only a part has come."""
-        found = [] if self._turn is None else [self._turn[0]]
+    def unsettled_requests(self) -> list[Exchange]:
+        """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
+        yet, and a Produce with acks=0 that was read in part."""
+        found = [] if self._held_request is None else [self._held_request[0]]
         if self._whole.pending is not None:
             found.append(self._whole.pending.exchange)
         if self._arriving is not None and self._arriving.acks == 0:
@@ -65,7 +67,7 @@ class RequestRelay(Relay):
         return found
 
     async def run(self) -> None:
-        """Relay until the client ends its side. Raises `ClientFault`, `PeerFault` or ``OSError``."""
+        """Relay until the client closes its side. Raises `ClientFault`, `PeerFault` or ``OSError``."""
         try:
             await self._relay()
         finally:
@@ -90,11 +92,13 @@ class RequestRelay(Relay):
                 self._check_end()
                 return
             if state.requesting:
-                await self._hand_on()
+                await self._send()
 
     def _step(self) -> bool:
-        """Read, scan and hand on what can be handed on without waiting. ``False`` when the task has to go on: nothing
-        may be read now, the client has ended its side, or (``requesting``) something has to be waited for.
+        """Read, scan and forward what can be forwarded without waiting.
+
+        Return ``False`` if the task has to continue: nothing may be read now, the client has closed its side, or
+        something must be waited for (``requesting``).
         """
         state = self.state
         client = state.client
@@ -122,7 +126,7 @@ class RequestRelay(Relay):
         return True
 
     def _read(self) -> int | None:
-        """Fill the buffer: the tail, and what the socket has behind it. 0 is the end of the stream."""
+        """Fill the buffer with the tail and one read of the socket. Return the end of the bytes, as `receive` does."""
         kept = self.put_tail_back()
         if self._held:
             self._held = False
@@ -143,11 +147,11 @@ class RequestRelay(Relay):
         return (state.must_hold or state.mute.until_s > self.now_s) and not self.scanner.mid_frame and self.walk is None
 
     def _take(self, end: int) -> None:
-        """Scan what was read and hand it on; measure the thread time of it where a callback wants to know."""
+        """Scan what was read and forward it; measure the thread time if a callback requires it."""
         info = self.state.info
         began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
         self._scan(end)
-        self.state.requesting = not self._hand_on_now()
+        self.state.requesting = not self._send_now()
         if began_ns:
             info.thread_ns += self.shared.thread_time.end(began_ns)
 
@@ -158,7 +162,7 @@ class RequestRelay(Relay):
         scanner.feed(self.shared.view, end)
         sent_to = 0
         if scanner.mid_frame:
-            sent_to = self._go_on()
+            sent_to = self._continue_frame()
             self._note_progress()
         while scanner.position < end:
             if self._whole.pending is not None or self._must_hold():
@@ -174,9 +178,9 @@ class RequestRelay(Relay):
                 continue
             size = self._next_frame(at, end)
             if size is None:
-                self._held = self._turn is not None or self._unaccepted is not None
+                self._held = self._held_request is not None or self._unaccepted is not None
                 break
-            if size < 0:  # to be collected
+            if size < 0:  # the frame must be collected
                 self._forward(sent_to, at)
                 frame = scanner.collect(-size)
                 sent_to = scanner.position
@@ -190,8 +194,8 @@ class RequestRelay(Relay):
         if self._held:
             waiting.count += len(self.tail)
 
-    def _go_on(self) -> int:
-        """Go on in the middle of a frame; return where what is to be sent begins."""
+    def _continue_frame(self) -> int:
+        """Continue in the middle of a frame; return the start of the bytes to be forwarded."""
         scanner = self.scanner
         collecting = scanner.collecting
         frame = scanner.advance()
@@ -204,29 +208,29 @@ class RequestRelay(Relay):
             self.parts.append(self.shared.view[begin:end])
 
     def _note_progress(self) -> None:
-        """Note whether a request is partly forwarded; ask about the one that was passing when all of it was read."""
+        """Note whether a request is forwarded in part; call the callbacks for one whose last byte was just read."""
         scanner = self.scanner
         self.state.mid_request = mid_request = self.walk is not None or (scanner.mid_frame and not scanner.collecting)
         exchange = self._arriving
         if exchange is not None and not mid_request:
             self._arriving = None
-            judge_arrival(self.state, exchange, self.now_s)
+            enforce_on_arrival(self.state, exchange, self.now_s)
 
     def _end_walk(self) -> None:
-        """All batches of a Produce have passed."""
+        """Call the callbacks for a Produce whose batches have all been read."""
         walk, exchange = self.walk, self._walked
         self.walk = self._walked = None
         if exchange is not None and isinstance(walk, ProduceWalk):
             exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-            judge_batches(self.state, exchange, self.now_s)
+            enforce_on_batches(self.state, exchange, self.now_s)
         self._note_progress()
 
     def _next_frame(self, at: int, end: int) -> int | None:
-        """Look at the frame at ``at``: its size, negative when it has to be collected, ``None`` when too little is
-        there or when it has to wait for its turn."""
-        if self._turn is not None:
-            (exchange, judged), self._turn = self._turn, None
-            return self._admitted(exchange, judged, at)
+        """Begin the frame at ``at``. Return its size, negative if it must be collected, or ``None`` if more bytes are
+        needed or the request has to wait."""
+        if self._held_request is not None:
+            (exchange, held_head), self._held_request = self._held_request, None
+            return self._admitted(exchange, held_head, at)
         state = self.state
         buffer = self.shared.view
         limit = state.limits.max_frame_bytes
@@ -237,7 +241,7 @@ class RequestRelay(Relay):
                 return None
             if is_token:
                 return self._token(authentication, at, end, limit)
-            if authentication.tokens_over():
+            if authentication.end_tokens():
                 state.in_flight.forget_unanswered_token()
         head = read_request_head(buffer, at, end, limit)
         if head is None:
@@ -257,7 +261,7 @@ class RequestRelay(Relay):
         state.current = token
         if size and self._whole.can_observe(size):
             return -size
-        token.reply = PassToken(authentication.unseen(None) if size else authentication.token(b""))
+        token.reply = PassToken(authentication.unobserved(None) if size else authentication.token(b""))
         state.in_flight.add(token)
         return size
 
@@ -276,25 +280,25 @@ class RequestRelay(Relay):
         )
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
-        exchange.observed = bool(shared.hooks.wants_completed(head.api_key))
+        exchange.observed = bool(shared.hooks.completion_callbacks(head.api_key))
         requests = shared.counters.requests
         requests[head.api_key] = requests.get(head.api_key, 0) + 1
         state.current = exchange
-        if self._whole.wants(exchange):
+        if self._whole.must_collect(exchange):
             state.collected_head = head
             return -head.size
-        refusal = judge_request(state, exchange, now_s)
+        refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             self._whole.refused(exchange, refusal)
             state.collected_head = head
             return -head.size
         if exchange.hold_ms:
-            self._turn = (exchange, head)
+            self._held_request = (exchange, head)
             return None
         return self._admitted(exchange, head, at)
 
     def _admitted(self, exchange: Exchange, head: RequestHead, at: int) -> int:
-        """Forward the request by its head alone."""
+        """Forward a request without collecting it; return its size."""
         self._cap_fetch(exchange, head, at)
         end_hold(self.state, exchange)
         self._forwarded(exchange, self.now_s)
@@ -331,14 +335,14 @@ class RequestRelay(Relay):
         else:
             state.in_flight.add(exchange)
 
-    # --- handing on ---
+    # --- forwarding ---
 
-    def _hand_on_now(self) -> bool:
-        """Send what was scanned, as far as that goes without waiting; ``False`` when `_hand_on` has to do the rest."""
+    def _send_now(self) -> bool:
+        """Send what was scanned, as far as possible without waiting; return ``False`` if `_send` must do the rest."""
         state = self.state
         parts = self.parts
         if parts:
-            if state.upstream is None:  # others use the buffer while the broker is dialled
+            if state.upstream is None:  # copied, since other connections use the buffer while the broker is dialled
                 self.parts = [b"".join(parts)]
                 return False
             self.parts = []
@@ -353,8 +357,8 @@ class RequestRelay(Relay):
             state.end_if_drained()
         return True
 
-    async def _hand_on(self) -> None:
-        """Send what was scanned, and wait for whatever that takes."""
+    async def _send(self) -> None:
+        """Send what was scanned, and finish the request that is pending."""
         state = self.state
         await self._send_parts()
         if self._whole.pending is not None:
@@ -382,10 +386,10 @@ class RequestRelay(Relay):
                 self.state.completed(exchange)
 
     def _splice_now(self) -> int | None:
-        """Splice what has come of a large frame; ``requesting`` is set when the broker does not take all of it now."""
+        """Splice the part of a large frame that has arrived; set ``requesting`` if the broker accepts only a part."""
         state = self.state
         if state.upstream is None:
-            raise AssertionError("a frame passes before the broker is dialled")
+            raise AssertionError("a frame was forwarded before the broker was dialled")
         moved = self.move(state.client, state.upstream)
         splice = self.splice
         if moved:

@@ -1,4 +1,4 @@
-"""What all connections of a process share. Made by the server, read by the connections; it owns nothing itself."""
+"""The objects that all connections of a process share. Created by the server, used by the connections."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ if TYPE_CHECKING:
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.hooks.enforcement_switch import Enforcement
     from headrace.proxy.network.poller import Poller
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
     from headrace.quota_callbacks.topic_names import TopicNames
 
 
 class Dialler(Protocol):
-    """Reaches brokers; `headrace.proxy.network.upstream.Upstream` does."""
+    """Connects to brokers; implemented by `headrace.proxy.network.upstream.Upstream`."""
 
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
     serves_anybody: bool
 
-    async def dial(self, node_id: int | None) -> tuple[Channel, Address]:
+    async def dial(self, node_id: int | None) -> tuple[Socket, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
 
     async def refresh(self) -> bool:
@@ -45,7 +45,7 @@ class Dialler(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Limits:
-    """The caps of one connection; replaced as a whole on reload, and read for each new connection."""
+    """The limits of one connection. Replaced as a whole on reload; a connection keeps those of its start."""
 
     max_frame_bytes: int
     max_collected_bytes: int
@@ -55,7 +55,7 @@ class Limits:
 
 
 class SharedState:
-    """The shared parts of the proxy, by what they are for."""
+    """The shared objects, by name."""
 
     __slots__ = (
         "buffer",
@@ -100,7 +100,7 @@ class SharedState:
         self.pipes = Pipes()
         self.poller = poller
         self.buffer = bytearray(READ_BUFFER_BYTES)
-        """The read buffer of every connection. Used between a read and the write after it, never across a wait."""
+        """The read buffer of all connections. Its content is valid from a read to the next write, not across a wait."""
         self.view = memoryview(self.buffer)
         self.clock: Callable[[], float] = trio.current_time
-        """Seconds, monotonic. The server puts the running loop's own clock here, which is cheaper to ask."""
+        """Returns monotonic seconds. The server sets it to the running loop's own clock, which is cheaper to call."""

@@ -1,7 +1,7 @@
-"""The state of one client's connection, which its relays, its authentication and its replies share.
+"""The state of one client's connection, shared by its relays, its authentication and the editing of its replies.
 
-The lowest module of the package: it knows no relay. `headrace.proxy.connection.client_connection` makes one for each
-connection, and everything that happens on the connection reads and changes it through the methods below.
+A low-level module of the package, which must not import a relay. `headrace.proxy.connection.client_connection` creates
+one state for each connection; the other modules read it and change it through the methods below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.authentication import Authentication
     from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.requests import Connection
 
@@ -28,15 +28,13 @@ log = structlog.get_logger("headrace.connection")
 
 
 class ConnectionState:
-    """Both sockets of a connection, its requests in flight, its mute, and how far it has come.
-
-    A connection goes through these states, each by the method beside the arrow::
+    """The sockets of a connection, its requests in flight, its mute, and its progress through these states::
 
         accepted by the listener
               |
               v
         UNACCEPTED ---- is_accepted(), note_accepted() ----> ACCEPTED
-        the broker has not shown                             requests are judged
+        the broker has not shown                             callbacks are called
         that it serves the client                                |
               |                                                  | begin_drain()
               | end(), end_idle()                                v
@@ -45,8 +43,8 @@ class ConnectionState:
               |                                                  | end_if_drained(), end()
               +-----------------> ENDED <------------------------+
 
-    In each of them the client's socket is read, unless the client is muted (``mute``), the queue of requests in flight
-    is full (``in_flight.full``), or the connection is draining; `wait_for_turn` waits until it may be read.
+    In each state but ENDED the client's socket is read, unless the client is muted (``mute``), the queue of requests in
+    flight is full (``in_flight.full``), or the connection is draining; `wait_for_turn` waits until it may be read.
     """
 
     __slots__ = (
@@ -76,54 +74,51 @@ class ConnectionState:
     )
 
     def __init__(
-        self, shared: SharedState, info: Connection, client: Channel, dial: Callable[[], Awaitable[Channel]]
+        self, shared: SharedState, info: Connection, client: Socket, dial: Callable[[], Awaitable[Socket]]
     ) -> None:
         self.shared = shared
         self.info = info
         self.client = client
         self.dial = dial
-        """Connect to the broker that this connection is for, and start relaying its replies. Raises
-        `UpstreamFault`."""
+        """Connects to the broker of this connection and starts relaying its replies. Raises `UpstreamFault`."""
         self.limits = shared.limits
-        self.upstream: Channel | None = None
-        """``None`` until the first byte of the client has come, and while a broker that closed is not dialled
-        again."""
+        self.upstream: Socket | None = None
+        """The socket to the broker; ``None`` before the first request, and between its end and the next request."""
         self.in_flight = InFlight(self.limits.max_in_flight_requests)
         self.mute = Mute()
         self.last_active_s = shared.clock()
         self.current: Exchange | None = None
-        """The request that was read last."""
+        """The last request that was read."""
         self.collected_head: RequestHead | None = None
-        """Its head, while the rest of it is being collected."""
+        """The head of the request that is being collected."""
         self.accepted = shared.upstream.serves_anybody
-        """Whether the broker has shown that it serves this client. Until then nothing is charged, and nothing passes
-        but handshakes."""
+        """Whether the broker has shown that it serves this client. Until then nothing is charged, and only handshakes
+        are forwarded."""
         self.draining = False
         self.replying = False
-        """Whether a task is writing to the client; see `let_others_reply`."""
+        """Whether a task is writing to the client; see `send_local_replies_first`."""
         self.requesting = False
-        """Whether the request relay has read what it could not hand on at once."""
+        """Whether the request relay has read bytes that it could not forward without waiting."""
         self.mid_request = False
-        """Whether a part of a request was forwarded and the rest has not come."""
+        """Whether a request was forwarded in part."""
         self.unacknowledged = False
-        """Whether the last request that was forwarded is a Produce without acks, whose failure the broker shows by
-        closing the connection."""
+        """Whether the last forwarded request is a Produce with acks=0, whose failure a broker signals by closing the
+        connection."""
         self.can_splice = False
-        """Whether both sides are plaintext sockets of a system that can splice; otherwise large frames are copied,
-        too."""
+        """Whether both sockets support ``splice``; otherwise large frames are copied."""
         self.authenticates = False
         """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
         self.authentication: Authentication | None = None
-        """Who the client is; made at its first SaslHandshake."""
+        """Created at the first SaslHandshake."""
         self.reason: str | None = None
-        """Why the connection ends, once it is known."""
+        """The reason for the end of the connection, once it is known."""
         self._scope = trio.CancelScope()
         self._reply_turn: trio.Event | None = None
 
     # --- UNACCEPTED to ACCEPTED ---
 
     def is_accepted(self) -> bool:
-        """Look again whether the broker serves this client."""
+        """Return whether the broker has shown by now that it serves this client."""
         if not self.accepted:
             authentication = self.authentication
             self.accepted = self.shared.upstream.serves_anybody or (
@@ -132,7 +127,7 @@ class ConnectionState:
         return self.accepted
 
     def note_accepted(self) -> None:
-        """Note that the broker has answered what it answers only to clients that it serves."""
+        """Note that the broker has answered a request that it answers only to clients that it serves."""
         self.accepted = True
         if not self.authenticates:
             self.shared.upstream.serves_anybody = True
@@ -144,13 +139,13 @@ class ConnectionState:
     # --- reading ---
 
     async def wait_for_turn(self) -> None:
-        """Wait until the next request may be read: the mute is over, and there is room among the requests in flight."""
+        """Wait until the next request may be read: the mute is over, and the queue in flight is not full."""
         while True:
             if self.draining:
                 self.end_if_drained()
                 await trio.sleep_forever()
             if self.mute.until_s > self.shared.clock():
-                if not await self.mute.sit_out(self.client):
+                if not await self.mute.wait_until_over(self.client):
                     self.end("the client hung up while it was muted")
                     await trio.sleep_forever()
             elif self.in_flight.full:
@@ -160,20 +155,20 @@ class ConnectionState:
 
     @property
     def must_hold(self) -> bool:
-        """Whether the next request must not be read, apart from a mute."""
+        """Whether the next request must not be read for a reason other than a mute."""
         return self.draining or self.in_flight.full
 
     def spliced(self, moved: int) -> None:
-        """Count ``moved`` bytes that did not enter user space."""
+        """Count ``moved`` bytes that were forwarded without entering user space."""
         self.shared.counters.bytes_spliced += moved
         self.last_active_s = self.shared.clock()
 
     # --- replying ---
 
-    def throttle_to_tell(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
-        """Return the throttle time, in milliseconds, of a reply that goes out now: what remains of the mute.
+    def throttle_time_ms(self, exchange: Exchange, broker_ms: int, now_s: float) -> int:
+        """Return the throttle time of a reply that is sent now, in milliseconds: the remaining time of the mute.
 
-        ``broker_ms`` is the broker's own, which lengthens the mute.
+        ``broker_ms`` is the broker's own throttle time, which extends the mute.
         """
         if broker_ms > 0:
             exchange.broker_throttle_ms = broker_ms
@@ -185,16 +180,16 @@ class ConnectionState:
 
     @property
     def throttle_left_ms(self) -> int:
-        """What remains of the mute now, for a reply of the proxy's own."""
+        """The remaining time of the mute in milliseconds, for a reply of the proxy's own."""
         return self.mute.remaining_ms(self.shared.clock())
 
     @property
     def local_reply_is_due(self) -> bool:
-        """Whether it is the turn of an answer of the proxy's own, and no task is writing that will send it."""
+        """Whether the next reply is the proxy's own, and no task that is writing to the client will send it."""
         return not self.replying and self.in_flight.local_reply is not None
 
     async def flush_local_replies(self) -> None:
-        """Send the proxy's own answers whose turn it is, unless the reply relay is writing and will do it itself."""
+        """Send the proxy's own replies that are next, unless the reply relay is writing and will send them."""
         while not self.replying and (reply := self.in_flight.local_reply) is not None:
             self.replying = True
             exchange = self.in_flight.pop()
@@ -204,13 +199,13 @@ class ConnectionState:
         self.end_if_drained()
 
     @property
-    def others_reply_first(self) -> bool:
-        """Whether the proxy's own answers have to go out before the broker's next reply."""
+    def local_replies_first(self) -> bool:
+        """Whether the proxy's own replies must be sent before the broker's next one."""
         return self.replying or self.in_flight.local_reply is not None
 
-    async def let_others_reply(self) -> None:
-        """Wait until they are out; then no task writes to the client, and the next reply is the broker's."""
-        while self.others_reply_first:
+    async def send_local_replies_first(self) -> None:
+        """Wait until the proxy's own replies that are next were sent and no other task writes to the client."""
+        while self.local_replies_first:
             if self.replying:
                 self._reply_turn = trio.Event()
                 await self._reply_turn.wait()
@@ -218,14 +213,14 @@ class ConnectionState:
                 await self.flush_local_replies()
 
     def end_reply(self) -> None:
-        """Note that the write to the client is done."""
+        """Note that the write to the client has finished, and wake the task that waits for it."""
         self.replying = False
         if self._reply_turn is not None:
             self._reply_turn.set()
             self._reply_turn = None
 
     def completed(self, exchange: Exchange) -> None:
-        """Report that the last byte of the reply was handed to the client."""
+        """Report to plugins that the last byte of the reply was sent to the client."""
         if exchange.observed:
             exchange.completed_s = self.shared.clock()
             self.shared.hooks.request_completed(exchange)
@@ -233,17 +228,17 @@ class ConnectionState:
     # --- DRAINING, ENDED ---
 
     def begin_drain(self) -> None:
-        """Read no further request, and end when every reply is out."""
+        """Read no further requests, and end the connection when all replies were sent."""
         self.draining = True
         self.end_if_drained()
 
     def end_if_drained(self) -> None:
-        """End a draining connection when nothing is in flight."""
+        """End a draining connection if nothing is in flight."""
         if self.draining and not (self.replying or self.requesting or self.mid_request or len(self.in_flight)):
             self.cancel()
 
     def end(self, reason: str) -> None:
-        """End the connection, and log why in one line."""
+        """End the connection and log the reason in one line."""
         if self.reason is None:
             self.reason = reason
             log.warning(
@@ -258,7 +253,7 @@ class ConnectionState:
         self.cancel()
 
     def end_idle(self) -> None:
-        """End the connection because it is idle, which is an error of neither side."""
+        """End the connection because it is idle, which is not a fault."""
         log.debug("connection closed", peer=str(self.info.peer), reason="idle", user=self.info.user)
         self.reason = "idle"
         self.cancel()
@@ -275,7 +270,7 @@ class ConnectionState:
         self.end(f"{side}: {reason}")
 
     def cancel(self) -> None:
-        """Stop both relays; the connection is closed then."""
+        """Stop both relays, after which the connection is closed."""
         self._scope.cancel()
 
     @property
@@ -283,15 +278,15 @@ class ConnectionState:
         """The scope that both relays run in."""
         return self._scope
 
-    # --- for operators and the sweep ---
+    # --- for operators, and for the periodic check of the server ---
 
     def release(self) -> None:
-        """End the mute; that the client was not read for so long does not make the connection idle."""
+        """End the mute. The time for which the client was not read does not count as idle."""
         self.mute.release()
         self.last_active_s = self.shared.clock()
 
     def waiting(self, now_s: float) -> dict[str, object]:
-        """Describe who is muted here, and for how long yet."""
+        """Describe the muted client and its remaining time, for ``/decisions``."""
         return {
             "peer": str(self.info.peer),
             "user": self.info.user,
@@ -301,12 +296,12 @@ class ConnectionState:
         }
 
     def is_idle(self, now_s: float) -> bool:
-        """Whether it is over ``limits.idle_timeout``: nothing in flight, not muted, and no byte for that long."""
+        """Return whether nothing is in flight and no byte was received for ``limits.idle_timeout``, without mutes."""
         since_s = max(self.last_active_s, self.mute.until_s)
         return not len(self.in_flight) and now_s - since_s > self.limits.idle_timeout_s
 
     def waits_in_vain(self, now_s: float) -> bool:
-        """Whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
+        """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
         first = self.in_flight.first
         if first is None or first.reply_s is not None or first.forwarded_s is None:
             return False
@@ -314,7 +309,7 @@ class ConnectionState:
         return now_s - since_s > self.limits.reply_timeout_s
 
     def describe_request(self) -> str | None:
-        """Describe the oldest request in flight, or the one that was read last, for a log line."""
+        """Describe the oldest request in flight, or the last one that was read, for a log line."""
         exchange = self.in_flight.first or self.current
         if exchange is None:
             return None

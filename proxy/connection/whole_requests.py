@@ -1,9 +1,9 @@
-"""Requests that are read whole before they are handed on: refused ones, authentications, those whose body a plugin
-asked for, and mutations, whose cost may have to be asked of the broker first.
+"""Requests that are read in full before they are forwarded: refused requests, authentications, requests whose body a
+plugin requires, and mutations, whose cost may have to be looked up at the broker first.
 
-One per connection, used by its request relay, which collects the frames. What can be decided at once is decided in
-`collected`; what has to wait (a broker's answer, a paced request's turn) stays `pending`, and the relay reads nothing
-more until `settle` is done.
+One `WholeRequests` per connection, used by its request relay, which collects the frames. A request that needs no
+waiting is processed by `WholeRequests.collected`. One that waits for a broker's answer or for the end of a hold becomes
+`WholeRequests.pending`, and the relay reads nothing more until `WholeRequests.settle` has returned.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import trio
 
 from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES, Authentication
-from headrace.proxy.connection.enforcement import end_hold, give_up, judge_batches, judge_reply, judge_request
+from headrace.proxy.connection.enforcement import (
+    abandon,
+    end_hold,
+    enforce_on_batches,
+    enforce_on_reply,
+    enforce_on_request,
+)
 from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
 from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
@@ -44,25 +50,22 @@ if TYPE_CHECKING:
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
-HANDSHAKE_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-"""What a broker answers to a client that has not authenticated (``SaslServerAuthenticator``)."""
-
 
 class Pending:
-    """A request that cannot be handed on yet."""
+    """A request that cannot be forwarded yet."""
 
-    __slots__ = ("exchange", "frame", "head", "judged")
+    __slots__ = ("enforced", "exchange", "frame", "head")
 
-    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, judged: bool) -> None:
+    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, enforced: bool) -> None:
         self.exchange = exchange
         self.head = head
         self.frame = frame
-        self.judged = judged
-        """Whether the callbacks were asked: then it only waits for its turn."""
+        self.enforced = enforced
+        """Whether the callbacks were called, so that only the hold has to end."""
 
 
 class WholeRequests:
-    """The requests of one connection that are read whole. ``forward`` hands a frame on to the broker."""
+    """The requests of one connection that are read in full. ``forward`` sends a frame to the broker."""
 
     __slots__ = ("_forward", "_refusals", "_shared", "_state", "pending")
 
@@ -71,31 +74,31 @@ class WholeRequests:
         self._shared = state.shared
         self._forward = forward
         self._refusals: dict[Exchange, Refuse] = {}
-        """Of the request that is being collected, if any."""
+        """The refusal of the request that is being collected, if any."""
         self.pending: Pending | None = None
 
-    def wants(self, exchange: Exchange) -> bool:
-        """Whether the request has to be read whole before anybody is asked about it."""
+    def must_collect(self, exchange: Exchange) -> bool:
+        """Return whether the request must be read in full before callbacks are called for it."""
         api_key = exchange.api_key
         api = APIS[api_key]
         if api.must_know and exchange.api_version > api.max_version:
             return True
         if api_key in _AUTHENTICATIONS:
             self._state.authenticates = True
-            return api_key != ApiKey.SASL_AUTHENTICATE or not self._passes_unseen(exchange)
+            return api_key != ApiKey.SASL_AUTHENTICATE or not self._passes_unobserved(exchange)
         hooks = self._shared.hooks
-        return api_key in hooks.bodies or (api_key in hooks.mutations and self._is_held_to_mutations(exchange))
+        return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
 
     def refused(self, exchange: Exchange, refusal: Refuse) -> None:
-        """``exchange`` was refused by its head; the answer takes its body."""
+        """Note that ``exchange`` was refused by its head; the answer requires its body."""
         self._refusals[exchange] = refusal
 
     def can_observe(self, size: int) -> bool:
-        """Whether a token may be collected; a longer one passes unseen."""
+        """Return whether a token of ``size`` bytes may be collected; a longer one is forwarded unobserved."""
         return size <= LARGEST_TOKEN_BYTES and size + LENGTH_BYTES <= self._state.limits.max_collected_bytes
 
     def collected(self, frame: bytes) -> None:
-        """A request that had to be read whole is here."""
+        """Process a request that was read in full."""
         state = self._state
         exchange, head = state.current, state.collected_head
         if exchange is not None and exchange.is_token:
@@ -108,37 +111,37 @@ class WholeRequests:
         api = APIS[exchange.api_key]
         if api.must_know and exchange.api_version > api.max_version:
             answer_unsupported_version(state, exchange)
-            judge_request(state, exchange, now_s)
-            give_up(state, exchange)
+            enforce_on_request(state, exchange, now_s)
+            abandon(state, exchange)
             return
         refusal = self._refusals.pop(exchange, None)
         if refusal is not None:
             self._finish(exchange, head, frame, refusal)
             return
         exchange.arrived = True
-        if exchange.api_key in self._shared.hooks.mutations and self._is_held_to_mutations(exchange):
-            self.pending = Pending(exchange, head, frame, judged=False)
+        if exchange.api_key in self._shared.hooks.mutations and self._has_mutation_quota(exchange):
+            self.pending = Pending(exchange, head, frame, enforced=False)
         else:
-            refusal = self._judge(exchange, memoryview(frame)[head.body_at :], now_s)
+            refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
             if refusal is None and exchange.hold_ms:
-                self.pending = Pending(exchange, head, frame, judged=True)
+                self.pending = Pending(exchange, head, frame, enforced=True)
             else:
                 self._finish(exchange, head, frame, refusal)
 
     async def settle(self) -> None:
-        """Do what the pending request waits for, and hand it on. Raises `UpstreamFault`, `PeerFault`."""
+        """Wait for what the pending request needs, and forward or answer it. Raises `UpstreamFault`, `PeerFault`."""
         pending, state = self.pending, self._state
         if pending is None:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
-        if not pending.judged:
+        if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body)
-            refusal = self._judge(exchange, body, self._shared.clock())
+            refusal = self._enforce(exchange, body, self._shared.clock())
         if refusal is None and exchange.hold_ms:
-            state.requesting = False  # a drain need not wait for a request that waits for its turn
+            state.requesting = False  # a drain need not wait for a request that is held
             await state.wait_for_turn()
             state.requesting = True
             end_hold(state, exchange)
@@ -150,7 +153,7 @@ class WholeRequests:
 
     # --- deciding ---
 
-    def _is_held_to_mutations(self, exchange: Exchange) -> bool:
+    def _has_mutation_quota(self, exchange: Exchange) -> bool:
         shared = self._shared
         if not APIS[exchange.api_key].knows(exchange.api_version):
             return False
@@ -158,38 +161,40 @@ class WholeRequests:
             return False
         return shared.hooks.mutation_budget(exchange, self._now_ms()) is not None
 
-    def _judge(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+    def _enforce(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         if exchange.api_key in _AUTHENTICATIONS:
-            return self._judge_authentication(exchange, body, now_s)
+            return self._enforce_on_authentication(exchange, body, now_s)
         api = APIS[exchange.api_key]
         if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version):
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
-        return judge_request(self._state, exchange, now_s)
+        return enforce_on_request(self._state, exchange, now_s)
 
     def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> None:
         now_s = self._shared.clock()
         if refusal is None:
-            self._forward_alone(exchange, frame, now_s)
+            self._forward_and_pause(exchange, frame, now_s)
             if exchange.read_batches:
                 self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
             return
         forwarded = refuse(self._state, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :])
         if forwarded is not None:
-            self._forward_alone(exchange, forwarded, now_s)
+            self._forward_and_pause(exchange, forwarded, now_s)
 
-    def _forward_alone(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
-        """Hand it on; nothing more is read before its reply behind a mutation that was charged, as at a broker, since
-        an old client is muted for it only then, and behind a SaslHandshake v0, since only a broker that agreed reads
-        what follows as SASL tokens without headers."""
+    def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
+        """Forward the frame, and in two cases read nothing more before its reply.
+
+        After a mutation that was charged, because an old client is muted only when it is answered, as at a broker.
+        After a SaslHandshake v0, because tokens without headers follow only if the broker agrees.
+        """
         self._forward(exchange, frame, now_s)
         if exchange.mutations or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0):
-            self._state.in_flight.nothing_behind(exchange)
+            self._state.in_flight.stop_reading_until_answered(exchange)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
         walk = ProduceWalk(exchange.api_version, len(body))
         walk.walk(body, 0, len(body))
         exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-        judge_batches(self._state, exchange, now_s)
+        enforce_on_batches(self._state, exchange, now_s)
 
     # --- mutations ---
 
@@ -208,8 +213,8 @@ class WholeRequests:
     def _finish_metadata(
         self, exchange: Exchange, pending: Pending, refusal: Refuse | None, known_reply: bytes | None
     ) -> None:
-        """Forward it where it may create what it would; otherwise the client has the answer to the same question with
-        the flag off."""
+        """Forward a Metadata request if the topics that it would create are admitted; otherwise answer it with
+        ``known_reply``, the reply to the same request with auto-creation turned off."""
         now_s = self._shared.clock()
         if refusal is not None and refusal.topics is not None:
             note_refusal(self._state, exchange, refusal)
@@ -221,19 +226,19 @@ class WholeRequests:
             self._shared.created_topics.add(names, now_s)
             known_reply = None
         if known_reply is None:
-            self._forward_alone(exchange, pending.frame, now_s)
+            self._forward_and_pause(exchange, pending.frame, now_s)
             return
         self._answer_with(exchange, known_reply, now_s)
 
     def _answer_with(self, exchange: Exchange, body: bytes, now_s: float) -> None:
-        """Answer with a reply that the broker gave to the proxy."""
+        """Answer a request with the body of a reply that the broker has sent to the proxy."""
         state, api_key, version = self._state, exchange.api_key, exchange.api_version
         frame = response_frame(api_key, version, exchange.correlation_id, body)
         exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
         exchange.topic_errors = {}
-        judge_reply(state, exchange, now_s)
+        enforce_on_reply(state, exchange, now_s)
         try:
             edited = edit_reply(state, exchange, frame, None)
         except PeerFault as fault:
@@ -242,30 +247,30 @@ class WholeRequests:
 
     # --- authentication ---
 
-    def _passes_unseen(self, exchange: Exchange) -> bool:
-        """Whether nobody is to see the SaslAuthenticate, or nobody can."""
+    def _passes_unobserved(self, exchange: Exchange) -> bool:
+        """Return whether the SaslAuthenticate is forwarded unobserved: without a handshake, or too long to collect."""
         authentication = self._state.authentication
         if authentication is None:
             return True
         if self.can_observe(exchange.request_bytes):
             return False
-        _observe(exchange, authentication.unseen(exchange.api_version))
+        _observe(exchange, authentication.unobserved(exchange.api_version))
         return True
 
-    def _judge_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
-        """A SaslHandshake or SaslAuthenticate: who the client is follows from it and its reply."""
+    def _enforce_on_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
+        """Call the callbacks for a SaslHandshake or SaslAuthenticate, and observe it and its reply."""
         state, version = self._state, exchange.api_version
         authentication = state.authentication
         if authentication is None:
             authentication = Authentication(state.info, self._shared.hooks, state.note_sasl)
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
-            refusal = judge_request(state, exchange, now_s)
+            refusal = enforce_on_request(state, exchange, now_s)
             if refusal is None:
                 _observe(exchange, authentication.authenticate(body, version))
             return refusal
         _observe(exchange, authentication.handshake(handshake_mechanism(body), version))
-        refusal = judge_request(state, exchange, now_s)
+        refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()
         return refusal
@@ -283,10 +288,10 @@ def _observe(exchange: Exchange, watch: Watcher | None) -> None:
 
 
 async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
-    """Ask the broker, before the first request that a name would be charged for, for something that it tells only those
-    whom it serves: Metadata of no topics. A broker that does not serve this client closes the connection instead.
+    """Send a Metadata request without topics, before the first request that would be charged.
 
-    Raises `UpstreamFault` when the broker cannot be reached.
+    A broker answers it only to a client that it serves, and closes the connection otherwise. Raises `UpstreamFault` if
+    the broker cannot be reached.
     """
     version, body = ask_for_topics(())
     await ask_broker(state, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
@@ -296,9 +301,9 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
 async def ask_broker(
     state: ConnectionState, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
 ) -> bytes:
-    """Send a request of the proxy's own, in turn with the client's and under its client id; its reply's body.
+    """Send a request of the proxy's own, in order with the client's and with its client id; return the reply's body.
 
-    Raises `UpstreamFault` when the broker cannot be reached. Ends with the connection.
+    Raises `UpstreamFault` if the broker cannot be reached. Does not return if the connection ends first.
     """
     upstream = state.upstream or await state.dial()
     replied = trio.Event()

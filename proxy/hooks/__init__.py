@@ -1,8 +1,8 @@
-"""Finding, loading and calling plugins, and what follows from their verdicts.
+"""Loading and calling plugins, and combining and recording their verdicts.
 
 loading             finding and registering plugins
-calls               calling them, and what happens when they raise
-combined_verdicts   the verdicts of several callbacks, put together
-decisions           what was decided and why: log, page, ``headrace why``
-enforcement_switch  whether quotas are enforced now, and who is exempt
+calls               calling hooks, and handling exceptions of plugins
+combined_verdicts   combining and checking the verdicts of several callbacks
+decisions           recent decisions with their reasons: counters, log lines, ``headrace why``
+enforcement_switch  whether quotas are enforced, and which clients are exempt
 """

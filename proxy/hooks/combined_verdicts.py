@@ -1,7 +1,7 @@
-"""What several callbacks said about one request, put together: the longest throttle, the longest hold, a refusal, and
-what would have been in shadow mode. Checks each verdict before it can reach the wire.
+"""Combining the verdicts of several callbacks on one request, and checking each verdict before it can reach the wire.
 
-Made by `headrace.proxy.hooks.calls`, acted on by `headrace.proxy.connection.enforcement`.
+The result has the longest throttle, the longest hold, the refusal, and the longest throttle of quotas in shadow mode.
+Created by `headrace.proxy.hooks.calls` and carried out by `headrace.proxy.connection.enforcement`.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ BY_TOPIC: Final = frozenset(
         ApiKey.METADATA.value,
     }
 )
+"""APIs of which single topics can be refused."""
 
 
-class Judgement:
-    """The verdicts of one asking; each part has a reason of its own. Milliseconds fit an INT32."""
+class CombinedVerdict:
+    """The verdicts of all callbacks on one request; each part has its own reason. Times are INT32 milliseconds."""
 
     __slots__ = (
         "hold_ms",
@@ -46,12 +47,12 @@ class Judgement:
         self.hold_ms = 0
         self.hold_reason: Reason | None = None
         self.observed_ms = 0
-        """1 at least where a quota in shadow mode would have refused."""
+        """The longest throttle time of quotas in shadow mode; at least 1 if one would have throttled or refused."""
         self.observed_reason: Reason | None = None
         self.refusal: Refuse | None = None
 
     def add(self, verdict: Verdict) -> None:
-        """One more callback has spoken. Its verdict has been checked."""
+        """Add the verdict of one more callback, which `check_verdict` has accepted."""
         throttle_ms = min(verdict.throttle_ms, MAX_THROTTLE_MS)
         if verdict.observe:
             if max(throttle_ms, 1) > self.observed_ms:
@@ -64,17 +65,17 @@ class Judgement:
         if throttle_ms > self.throttle_ms:
             self.throttle_ms, self.throttle_reason = throttle_ms, verdict.reason
         if isinstance(verdict, Refuse):
-            self.refusal = verdict if self.refusal is None else _both(self.refusal, verdict)
+            self.refusal = verdict if self.refusal is None else _merge_refusals(self.refusal, verdict)
 
 
 def check_verdict(verdict: object, request: Request) -> None:
-    """Raise what a plugin did wrong."""
+    """Raise ``TypeError`` or ``ValueError`` if a plugin's verdict is not valid for ``request``."""
     if not isinstance(verdict, Throttle | Refuse):
-        raise TypeError(f"a verdict is a Throttle, a Refuse or None, not {verdict!r}")
+        raise TypeError(f"verdict is {verdict!r}; it must be a Throttle, a Refuse or None")
     if type(verdict.throttle_ms) is not int or verdict.throttle_ms < 0:
-        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it is a whole number of milliseconds, 0 or more")
+        raise ValueError(f"throttle_ms is {verdict.throttle_ms!r}; it must be whole milliseconds, 0 or more")
     if verdict.reason is not None and not isinstance(verdict.reason, Reason):
-        raise TypeError(f"reason is {verdict.reason!r}; it is a Reason or None")
+        raise TypeError(f"reason is {verdict.reason!r}; it must be a Reason or None")
     if isinstance(verdict, Refuse):
         _check_refusal(verdict, request)
 
@@ -82,18 +83,18 @@ def check_verdict(verdict: object, request: Request) -> None:
 def _check_refusal(refusal: Refuse, request: Request) -> None:
     for code in (refusal.error_code, *(refusal.topics or {}).values()):
         if type(code) is not int or not INT16_MIN <= code <= INT16_MAX or code == 0:
-            raise ValueError(f"an error code is {code!r}; it is one of Kafka's, an INT16 that is not 0")
+            raise ValueError(f"error code is {code!r}; it must be an error code of Kafka, an INT16 that is not 0")
     read = request.body is not None or request.mutations is not None
     if refusal.topics is not None and (request.api_key not in BY_TOPIC or not read):
         name = API_NAMES.get(request.api_key, str(request.api_key))
         raise ValueError(
-            f"topics of {name} cannot be refused one by one: that is for CreateTopics, DeleteTopics,"
-            " CreatePartitions, and Metadata that creates topics, with Detail.BODY or Detail.MUTATIONS asked for"
+            f"single topics of {name} cannot be refused; they can only in CreateTopics, DeleteTopics,"
+            " CreatePartitions, and Metadata that creates topics, with Detail.BODY or Detail.MUTATIONS requested"
         )
 
 
-def _both(first: Refuse, second: Refuse) -> Refuse:
-    """Two refusals of one request: whole wins over some topics; topics add up."""
+def _merge_refusals(first: Refuse, second: Refuse) -> Refuse:
+    """Return one refusal for two: refusing the whole request precedes refusing topics; refused topics are united."""
     if first.topics is None or second.topics is None:
         return first if first.topics is None else second
     longer = first if first.throttle_ms >= second.throttle_ms else second

@@ -1,7 +1,7 @@
-"""What quotas decided, and why: counted, logged once a minute for each cause, and the last of them kept for operators.
+"""Recent quota decisions and their reasons: counted, logged at most once a minute per cause, and kept for operators.
 
-Called by the connections for every throttle and refusal; read by the admin server (``/decisions``) and the metrics
-page. A team that is throttled finds here which quota, whose, what was observed, what is allowed and how long it waits.
+Connections record every throttle and refusal here; the admin server (``/decisions``) and ``headrace why`` show them.
+Each decision names the quota, its entity, the observed value, the limit and the throttle time.
 """
 
 from __future__ import annotations
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.quotas")
 
 KEPT_DECISIONS: Final = 1000
-"""The last so many are kept, some 300 KiB."""
+"""Number of decisions that are kept, about 300 KiB."""
 
-LONG_TURN_MS: Final = 30_000
-"""A turn that takes longer outlasts the usual ``request.timeout.ms``."""
+LONG_HOLD_MS: Final = 30_000
+"""Kafka's default ``request.timeout.ms``: clients give up on a request that is held for longer."""
 
 
 TOKEN_QUOTAS: Final = frozenset({QuotaKey.CONTROLLER_MUTATION_RATE.value, QuotaKey.PRODUCER_IDS_RATE.value})
-"""Of these, what is observed are the tokens that are left."""
+"""Quotas with a token bucket: the observed value is the number of tokens left."""
 
 
 def quota_of(reason: Reason | None) -> str:
-    """What a decision is counted under; a plugin need not give a reason."""
+    """Return the name of the quota to count a decision under; ``unnamed`` if the plugin gave no reason."""
     return "unnamed" if reason is None else reason.quota
 
 
 class Kind(StrEnum):
-    """What was decided."""
+    """Kinds of decisions."""
 
     THROTTLED = "throttled"
     HELD = "held"
-    """Paced: the request itself waited for its turn."""
+    """The request itself was held until its place in the timeline (paced enforcement)."""
     REFUSED = "refused"
     OBSERVED = "observed"
-    """Shadow mode: nobody was throttled."""
+    """A quota in shadow mode would have throttled or refused the request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One decision and its reason."""
+    """One decision about one request, and its reason."""
 
     at_s: float
-    """The loop's clock."""
+    """Time of the decision, in seconds of the event loop's clock."""
     kind: Kind
     quota: str
     entity: str
@@ -73,25 +73,25 @@ class Decision:
 
 
 class Decisions:
-    """The decisions of the process."""
+    """The last `KEPT_DECISIONS` decisions of the process."""
 
     def __init__(self, counters: Counters) -> None:
         self._counters = counters
-        self._last: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        self._kept: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
         self._repeated = RepeatedLines()
 
     def __iter__(self) -> Iterator[Decision]:
-        """The last ones, oldest first."""
-        return iter(self._last)
+        """Iterate over the kept decisions, oldest first."""
+        return iter(self._kept)
 
     def page(
         self, now_s: float, *, user: str | None = None, client_id: str | None = None, newest: int = 100
     ) -> list[dict[str, object]]:
-        """The ``newest`` decisions about a user and a client id (``None`` is any), newest first, for JSON.
+        """Return at most ``newest`` decisions about a user and a client id (``None`` is any), newest first, for JSON.
 
-        Their time is told as ``age_s``, seconds before now."""
+        The field ``age_s`` has the seconds since the decision."""
         found: list[dict[str, object]] = []
-        for decision in reversed(self._last):
+        for decision in reversed(self._kept):
             if len(found) >= newest:
                 break
             if user in (None, decision.user) and client_id in (None, decision.client_id):
@@ -100,8 +100,8 @@ class Decisions:
                 found.append(fields)
         return found
 
-    def decided(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
-        """A quota has bound; or, in shadow mode, would have."""
+    def record(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
+        """Count, keep and log one decision; ``throttle_ms`` is its throttle time in milliseconds."""
         counters, quota = self._counters, quota_of(reason)
         if kind is Kind.REFUSED:
             counters.refused += 1
@@ -110,11 +110,11 @@ class Decisions:
         else:
             counters.throttled[quota] = counters.throttled.get(quota, 0) + 1
             counters.throttled_ms += throttle_ms
-        self._keep(request, kind, throttle_ms, reason, now_s)
-        if kind is Kind.HELD and throttle_ms > LONG_TURN_MS:
-            self._warn_of_long_turn(throttle_ms, reason)
+        self._log(request, kind, throttle_ms, reason, now_s)
+        if kind is Kind.HELD and throttle_ms > LONG_HOLD_MS:
+            self._warn_of_long_hold(throttle_ms, reason)
 
-    def _keep(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
+    def _log(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
         connection = request.connection
         decision = Decision(
             at_s=now_s,
@@ -130,7 +130,7 @@ class Decisions:
             client_id=request.client_id,
             peer=str(connection.peer),
         )
-        self._last.append(decision)
+        self._kept.append(decision)
         left_out = self._repeated.due((kind, decision.quota, decision.entity, decision.user, decision.client_id))
         if left_out is not None:
             log.info(
@@ -147,22 +147,22 @@ class Decisions:
                 left_out=left_out or None,
             )
 
-    def _warn_of_long_turn(self, turn_ms: int, reason: Reason | None) -> None:
+    def _warn_of_long_hold(self, hold_ms: int, reason: Reason | None) -> None:
         entity = reason.entity if reason is not None else ""
         if (left_out := self._repeated.due(("turn", entity))) is not None:
             log.warning(
                 "a turn takes longer than clients usually wait: connections x request size / limit",
                 quota=quota_of(reason),
                 entity=entity,
-                turn_s=round(turn_ms / 1000, 1),
-                warned_above_s=LONG_TURN_MS / 1000,
+                turn_s=round(hold_ms / 1000, 1),
+                warned_above_s=LONG_HOLD_MS / 1000,
                 advice="raise the limit, or have fewer connections or smaller requests",
                 left_out=left_out or None,
             )
 
 
-def told(page: Mapping[str, Any]) -> Iterator[str]:
-    """The page ``/decisions`` in sentences, for the command line."""
+def format_decisions(page: Mapping[str, Any]) -> Iterator[str]:
+    """Return the content of ``/decisions`` as one sentence per client and decision, for ``headrace why``."""
     waiting, decisions = page["waiting"], page["decisions"]
     for each in waiting:
         yield f"waiting now: {_sender(each)}, {each['remaining_ms']} ms more, for {each['quota']}"
@@ -173,7 +173,7 @@ def told(page: Mapping[str, Any]) -> Iterator[str]:
         measured = f"{what} {each['observed']:.6g}, allowed {each['limit']:.6g}"
         yield f"{each['age_s']:.0f} s ago: {each['request']} of {_sender(each)} {verb}: {reason}, {measured}"
     if not waiting and not decisions:
-        yield "nobody was throttled or refused"
+        yield "no request was throttled or refused"
 
 
 def _sender(each: Mapping[str, Any]) -> str:
@@ -183,6 +183,6 @@ def _sender(each: Mapping[str, Any]) -> str:
 _VERBS: Final = {
     Kind.THROTTLED: "was throttled for {ms} ms",
     Kind.HELD: "was held for {ms} ms until its turn",
-    Kind.REFUSED: "was refused, to come back in {ms} ms",
-    Kind.OBSERVED: "would have waited {ms} ms, and is only observed",
+    Kind.REFUSED: "was refused with a throttle time of {ms} ms",
+    Kind.OBSERVED: "would have been throttled for {ms} ms (shadow mode)",
 }

@@ -1,4 +1,7 @@
-"""Whether quotas are enforced now, and for whom: the switch for the night when a quota was wrong, and the exempt."""
+"""Whether quotas are enforced, and which users and client ids are exempt.
+
+The switch lets an operator end the effect of a wrong quota at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ log = structlog.get_logger("headrace.enforcement")
 
 
 class Enforcement:
-    """Read for every request; changed by the admin server and on reload."""
+    """The switch and the exemptions: read for every request, changed by the admin server and on reload."""
 
     __slots__ = ("enabled", "exempt_client_ids", "exempt_users")
 
@@ -25,11 +28,11 @@ class Enforcement:
         self.exempt_client_ids = frozenset(exempt_client_ids)
 
     def switch(self, *, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off. The server then ends the mutes that have begun."""
+        """Turn enforcement on or off, and log ``by``, the origin of the change. The caller unmutes clients."""
         if enabled != self.enabled:
             log.warning("enforcement switched", enabled=enabled, by=by)
         self.enabled = enabled
 
     def applies(self, user: str, client_id: str) -> bool:
-        """Whether a request of ``user`` and ``client_id`` is held to quotas."""
+        """Return whether quotas apply to requests of ``user`` and ``client_id``."""
         return self.enabled and user not in self.exempt_users and client_id not in self.exempt_client_ids

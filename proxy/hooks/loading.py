@@ -1,7 +1,7 @@
-"""Finding plugins and registering them: by entry point, and by import path from the configuration.
+"""Finding and registering plugins: by entry point, and by import path from the configuration.
 
-Built-ins take the same way as a stranger's plugin. Called once at start, by the server; tests register instances by
-hand.
+Built-in plugins are registered in the same way as any other. Called by the server once, at its start, and by the check
+of configuration files; tests register instances directly.
 """
 
 from __future__ import annotations
@@ -23,66 +23,71 @@ if TYPE_CHECKING:
 ENTRY_POINT_GROUP: Final = "headrace.plugins"
 VERSION_ATTRIBUTE: Final = "headrace_hooks"
 BARE_NAMES: Final = frozenset({"config", "pipeline", "plugins", "proxy", "quota_callbacks"})
-"""Names under which earlier versions installed the packages that are imported below ``headrace`` now."""
+"""Top-level names of the packages in earlier versions, which are now subpackages of ``headrace``."""
 
 
 def new_plugin_manager() -> pluggy.PluginManager:
-    """A plugin manager that knows the hooks and no plugin."""
+    """Return a plugin manager with the hook specifications and without plugins."""
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(hookspecs)
     return manager
 
 
 def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load: Iterable[str]) -> None:
-    """Register what the entry points name, but for ``disabled``, and then every import path of ``load``.
+    """Register the plugins of all entry points, except ``disabled``, and then every import path of ``load``.
 
-    Raises `StartupError` that names the plugin: it cannot be imported, is made for another version of the hooks, or
-    has a hook that does not exist.
+    Raises `StartupError` with the plugin's name if it cannot be imported, requires another version of the hooks, or
+    implements a hook that does not exist.
     """
     for name, plugin in imported_plugins(disabled=disabled, load=load):
         register(manager, name, plugin)
 
 
 def imported_plugins(*, disabled: Iterable[str], load: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """The same plugins, by name, before anything is made of them. Raises `StartupError` for one that cannot be
-    imported."""
-    unwanted = set(disabled)
+    """Import the plugins of all entry points, except ``disabled``, and of ``load``; yield each with its name.
+
+    Raises `StartupError` for a plugin that cannot be imported, and for an unknown name in ``disabled``.
+    """
+    disabled_names = set(disabled)
     points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
-    unknown = unwanted - {point.name for point in points}
+    unknown = disabled_names - {point.name for point in points}
     if unknown:
         known = ", ".join(point.name for point in points)
         raise StartupError(f"plugins.disabled names {min(unknown)!r}, but there is no such plugin; installed: {known}")
     for point in points:
-        if point.name not in unwanted:
+        if point.name not in disabled_names:
             yield point.name, _import(point.name, point.value)
     for path in load:
         yield path, _import(path, path)
 
 
 def installed_plugins() -> tuple[str, ...]:
-    """Return the names of all plugins that are installed, without importing one."""
+    """Return the names of all installed plugins without importing them."""
     return tuple(sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))
 
 
 def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
-    """Register one plugin: a module, an instance, or a class that is made without arguments."""
-    made_for = getattr(plugin, VERSION_ATTRIBUTE, None)
-    if made_for is None:
+    """Register one plugin: a module, an instance, or a class that is instantiated without arguments.
+
+    Raises `StartupError` if the plugin does not fit this version of the hooks.
+    """
+    required = getattr(plugin, VERSION_ATTRIBUTE, None)
+    if required is None:
         raise StartupError(
-            f"plugin {name!r} does not say which version of the hooks it is made for:"
+            f"plugin {name!r} does not declare the version of the hooks that it requires:"
             f" set {VERSION_ATTRIBUTE} = {HOOK_VERSION}"
         )
-    if made_for != HOOK_VERSION:
+    if required != HOOK_VERSION:
         raise StartupError(
-            f"plugin {name!r} is made for version {made_for!r} of the hooks; this headrace has version {HOOK_VERSION}."
-            " Install a release of the plugin for it, or name it in plugins.disabled"
+            f"plugin {name!r} requires version {required!r} of the hooks; this headrace has version {HOOK_VERSION}."
+            " Install a release of the plugin for this version, or list it in plugins.disabled"
         )
     instance = _instance(name, plugin)
     try:
         manager.register(instance, name=name)
         manager.check_pending()
     except (pluggy.PluginValidationError, ValueError) as error:
-        raise StartupError(f"plugin {name!r} was refused: {_first_lines(error)}") from error
+        raise StartupError(f"plugin {name!r} was rejected: {_joined_lines(error)}") from error
     _check_hook_names(manager, name, instance)
 
 
@@ -92,14 +97,14 @@ def _instance(name: str, plugin: Any) -> Any:
     try:
         return plugin()
     except Exception as error:
-        raise StartupError(f"plugin {name!r} could not be made: {type(error).__name__}: {error}") from error
+        raise StartupError(f"plugin {name!r} cannot be instantiated: {type(error).__name__}: {error}") from error
 
 
 def _check_hook_names(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     for attribute in dir(plugin):
         options = manager.parse_hookimpl_opts(plugin, attribute)
         if options is not None and (options.get("wrapper") or options.get("hookwrapper")):
-            raise StartupError(f"plugin {name!r} wraps {attribute!r}; hooks of headrace take no wrappers")
+            raise StartupError(f"plugin {name!r} wraps {attribute!r}; hooks of headrace do not support wrappers")
         if options is not None and not hasattr(hookspecs, options.get("specname") or attribute):
             raise StartupError(f"plugin {name!r} implements {attribute!r}, which is not a hook of headrace")
 
@@ -116,7 +121,7 @@ def _import(name: str, path: str) -> Any:
 
 
 def _missing_module(name: str, error: ModuleNotFoundError) -> str:
-    """Return the message for a plugin that imports a module which does not exist, or is one itself."""
+    """Return the message for a plugin whose module does not exist, or which imports one that does not exist."""
     missing = error.name or ""
     package = missing.partition(".")[0]
     if package not in BARE_NAMES:
@@ -127,5 +132,5 @@ def _missing_module(name: str, error: ModuleNotFoundError) -> str:
     )
 
 
-def _first_lines(error: Exception) -> str:
+def _joined_lines(error: Exception) -> str:
     return "; ".join(line.strip() for line in str(error).splitlines() if line.strip())

@@ -1,10 +1,10 @@
 """Sockets, listeners and the connections to brokers.
 
 listeners          listening sockets and the accept loop
-connection_counts  how many client connections are open, in all and from each address
-upstream           reaching the brokers
-topology           which brokers there are and where they are shown
-sockets            the one module that touches sockets on the hot path
-splicing           large frames moved from socket to socket in the kernel
-poller             one wait for the sockets of all connections
+connection_counts  the number of client connections, in total and by address
+upstream           connecting to brokers
+topology           the brokers of the cluster and their advertised addresses
+sockets            non-blocking reads and writes; the only module with socket calls on the hot path
+splicing           moving large frames between sockets inside the kernel
+poller             waiting for the sockets of all connections with one epoll
 """

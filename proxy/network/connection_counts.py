@@ -1,9 +1,10 @@
-"""How many client connections are open, in all and from each address: what ``limits.max_connections`` and
-``limits.max_connections_per_ip`` are held against.
+"""The number of open client connections, in total and by address, for ``limits.max_connections`` and
+``limits.max_connections_per_ip``.
 
-The server counts its own. Where several workers serve, each also writes what it has into memory that all of them see,
-in a part of its own, and looks up what the others have. Nobody locks: each part has one writer. Two workers that accept
-in the same instant do not see each other's connection, so a limit is kept within one connection for each worker.
+Called by the server, which counts its own connections. With several workers, each also writes its counts into its own
+part of memory that all of them share, and reads the parts of the others. There are no locks: each part has one writer.
+Two workers that accept at the same instant do not see each other's connection, so a limit may be exceeded by one
+connection per worker.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ _KEY: Final = struct.Struct("=Q")
 _ROW: Final = struct.Struct("=QQ")
 _FREE: Final = bytes(_KEY.size)
 ROWS_A_GROUP: Final = 32
-"""An address has its row in the group that its hash names: one that is full, which takes 32 addresses of one worker
-that happen to share it, leaves an address to be counted by that worker alone."""
+"""Rows of one group. The hash of an address selects its group. If the group is full, because 32 addresses of a worker
+have the same group, further addresses in it are counted by that worker alone."""
 GROUPS: Final = 4096
-"""With 10,000 addresses 2.4 rows of a group are taken on average. What no address has used is never touched, and
-takes no memory."""
+"""Groups of one worker. With 10,000 addresses a group has 2.4 rows in use on average. Pages that were never written
+use no memory."""
 _GROUP_BYTES: Final = ROWS_A_GROUP * _ROW.size
 PART_BYTES: Final = mmap.PAGESIZE + GROUPS * _GROUP_BYTES
-"""Of one worker: whole pages, with the count of all connections in the first."""
+"""Size of one worker's part: whole pages; the first holds the number of all its connections."""
 
 
 class WorkerConnections:
-    """The counts that workers show each other. ``number`` is whose part this process writes."""
+    """The connection counts of all workers, in shared memory. This process writes the part of worker ``number``."""
 
     __slots__ = ("_begin", "_memory", "_number", "_parts")
 
@@ -39,33 +40,33 @@ class WorkerConnections:
         self._number = number
 
     def clear(self) -> None:
-        """The worker that wrote this part is gone, and its connections with it."""
-        if hasattr(mmap, "MADV_REMOVE"):  # zeros, and the pages are given back
+        """Reset this part to zero, after the worker that wrote it has ended."""
+        if hasattr(mmap, "MADV_REMOVE"):  # reads as zeros afterwards, and frees the pages
             self._memory.madvise(mmap.MADV_REMOVE, self._begin, PART_BYTES)
         else:
             self._memory[self._begin : self._begin + PART_BYTES] = bytes(PART_BYTES)
 
-    def show(self, host: str, from_host: int, in_all: int) -> None:
-        """This worker has ``in_all`` connections now, ``from_host`` of them from ``host``."""
-        _COUNT.pack_into(self._memory, self._begin, in_all)
-        key, group = _place(host)
+    def publish(self, host: str, from_host: int, total: int) -> None:
+        """Set the number of this worker's connections to ``total``, and of those from ``host`` to ``from_host``."""
+        _COUNT.pack_into(self._memory, self._begin, total)
+        key, group = _key_and_group(host)
         row = self._row(self._begin + group, key)
         if row is None and from_host:
             row = self._row(self._begin + group, _FREE)
         if row is not None:
             self._memory[row : row + _ROW.size] = (key if from_host else _FREE) + _COUNT.pack(from_host)
 
-    def elsewhere(self) -> int:
-        """Connections of the other workers."""
+    def of_others(self) -> int:
+        """Return the number of connections of the other workers."""
         count = 0
         for begin in self._parts:
             if begin != self._begin:
                 count += _COUNT.unpack_from(self._memory, begin)[0]
         return count
 
-    def elsewhere_from(self, host: str) -> int:
-        """Those of them that come from ``host``."""
-        key, group = _place(host)
+    def of_others_from(self, host: str) -> int:
+        """Return the number of connections of the other workers from ``host``."""
+        key, group = _key_and_group(host)
         count = 0
         for begin in self._parts:
             if begin != self._begin and (row := self._row(begin + group, key)) is not None:
@@ -75,19 +76,19 @@ class WorkerConnections:
     def _row(self, group: int, key: bytes) -> int | None:
         end = group + _GROUP_BYTES
         found = self._memory.find(key, group, end)
-        while found >= 0 and (found - group) % _ROW.size:  # by chance across two rows
+        while found >= 0 and (found - group) % _ROW.size:  # a match that is not at the start of a row
             found = self._memory.find(key, found + 1, end)
         return None if found < 0 else found
 
 
-def _place(host: str) -> tuple[bytes, int]:
-    """What stands for an address, and where its group begins; the same in all processes that one forked."""
+def _key_and_group(host: str) -> tuple[bytes, int]:
+    """Return an address's key and its group's offset; all processes forked from one have the same hash seed."""
     number = hash(host) & 0xFFFF_FFFF_FFFF_FFFF or 1
     return _KEY.pack(number), mmap.PAGESIZE + number % GROUPS * _GROUP_BYTES
 
 
 class ConnectionCounts:
-    """The open connections of this process, and with ``shared`` those of the workers beside it."""
+    """The number of open connections of this process, and with ``shared`` of the other workers."""
 
     __slots__ = ("_by_host", "_open", "_shared")
 
@@ -97,11 +98,11 @@ class ConnectionCounts:
         self._shared = shared
 
     def add(self, host: str) -> None:
-        """One more from ``host``."""
+        """Count one more connection from ``host``."""
         self._count(host, 1)
 
     def remove(self, host: str) -> None:
-        """One less."""
+        """Count one connection less from ``host``."""
         self._count(host, -1)
 
     def _count(self, host: str, change: int) -> None:
@@ -112,15 +113,18 @@ class ConnectionCounts:
         else:
             del self._by_host[host]
         if self._shared is not None:
-            self._shared.show(host, from_host, self._open)
+            self._shared.publish(host, from_host, self._open)
 
     def limit_reached(self, host: str, *, most: int, most_from_host: int) -> str | None:
-        """The limit that one more connection from ``host`` would exceed; 0 for ``most_from_host`` is none."""
+        """Return the name of the limit that one more connection from ``host`` would exceed, or ``None``.
+
+        ``most`` is ``limits.max_connections``, ``most_from_host`` is ``limits.max_connections_per_ip`` (0: no limit).
+        """
         shared = self._shared
-        if self._open + (shared.elsewhere() if shared is not None else 0) >= most:
+        if self._open + (shared.of_others() if shared is not None else 0) >= most:
             return "max_connections"
         if most_from_host:
             from_host = self._by_host.get(host, 0)
-            if from_host + (shared.elsewhere_from(host) if shared is not None else 0) >= most_from_host:
+            if from_host + (shared.of_others_from(host) if shared is not None else 0) >= most_from_host:
                 return "max_connections_per_ip"
         return None

@@ -1,7 +1,7 @@
-"""Listening sockets: one for bootstrapping, one for each broker id, and the accept loop.
+"""Listening sockets, one for bootstrapping and one for each broker id, and the accept loop.
 
-`accept_loop` survives what a busy system does to a listener (a client that is gone before it is accepted, no
-descriptors or buffers left) and ends on anything else.
+Called by the server. `accept_loop` continues after errors that a busy system causes (the client closed before it was
+accepted, no file descriptors or buffers left) and raises any other.
 """
 
 from __future__ import annotations
@@ -24,31 +24,33 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.listeners")
 
 ACCEPTS_A_WAKE_UP: Final = 64
-_GONE: Final = frozenset(
+"""Connections accepted before other tasks run."""
+_CONNECTION_ERRORS: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
 )
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 EXHAUSTED_PAUSE_S: Final = 0.1
-"""As ``trio.serve_listeners``: long enough for others to close something."""
+"""The pause after running out of descriptors or buffers, so that some may be freed; as in ``trio.serve_listeners``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A listening socket and whom it stands for."""
+    """A listening socket and the broker that it represents."""
 
     sock: socket.socket
     node_id: int | None
-    """``None``: the bootstrap port."""
+    """The broker's id; ``None`` for the bootstrap port."""
     address: Address
 
 
 def open_listeners(
     host: str, port: int, node_ids: Iterable[int], *, backlog: int, shared: bool = False
 ) -> list[Listener]:
-    """Bind the bootstrap port and port + 1 + n for every broker id n; ``shared`` with other workers of this proxy
-    (SO_REUSEPORT), among whom the system spreads the connections.
+    """Bind the bootstrap port and port + 1 + n for every broker id n.
 
-    All or none: raises `StartupError` that names the port that cannot be had, and for whom it was meant.
+    With ``shared`` the ports are shared with other workers of this proxy (SO_REUSEPORT), and the system distributes
+    connections among them. If a port cannot be bound, all are closed; raises `StartupError` with that port and its
+    purpose.
     """
     listeners: list[Listener] = []
     try:
@@ -61,7 +63,7 @@ def open_listeners(
 
 
 def close_listeners(listeners: Iterable[Listener]) -> None:
-    """Stop listening; accept loops end."""
+    """Close the listening sockets; their accept loops return."""
     for listener in listeners:
         if listener.sock.fileno() >= 0:
             trio.lowlevel.notify_closing(listener.sock)
@@ -94,7 +96,7 @@ def _listen(host: str, port: int, node_id: int | None, backlog: int, shared: boo
 
 
 async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:
-    """Hand every connection to ``accepted``, until the listener is closed."""
+    """Call ``accepted`` with the socket, peer and broker id of every connection, until the listener is closed."""
     repeated = RepeatedLines()
     while True:
         try:
@@ -107,7 +109,7 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
         except trio.ClosedResourceError:
             return
         except OSError as error:
-            if error.errno in _GONE:
+            if error.errno in _CONNECTION_ERRORS:
                 continue
             if error.errno == errno.EBADF:
                 return

@@ -1,17 +1,17 @@
-"""One wait for everything: the sockets of all connections, and what trio itself waits for.
+"""Waiting for the sockets of all connections, and for trio's own events, with one ``epoll_wait``.
 
-A task that waits for its socket costs a wake-up each time: scheduling, an ``epoll_ctl``, a context switch of
-coroutines. Here a socket is registered once, edge-triggered, for what may be read, and who reads it leaves a *step*: a
-plain function that does all that can be done without waiting. Room for writing is asked of only while somebody waits
-for it: each acknowledgement would wake the process for nothing. The poller stands where trio waits for input and
-output: its epoll holds the sockets and trio's own epoll, so one ``epoll_wait`` serves both, and steps run there,
-outside every task. A task is woken only when its step says that something has to wait.
+A task that waits for a socket has a cost per wake-up: scheduling, an ``epoll_ctl``, a switch of coroutines. Here each
+socket is registered once, edge-triggered, for reading, and its reader leaves a *step*: a plain function that does
+everything that is possible without waiting. Writability is watched only while a task waits for it, since otherwise each
+TCP acknowledgement would wake the process. The poller replaces trio's I/O manager: its epoll holds the sockets and
+trio's own epoll, and steps run inside its wait, outside any task. A task is woken only when its step returns ``False``
+or raises.
 
-trio has no public way to put something in front of its I/O manager; `Poller.attach` reaches for it by its private name,
-and where that is not to be had (another trio, no epoll) sockets are waited for by ``trio.lowlevel`` as usual.
+trio has no public interface for this; `Poller.attach` uses private names. Where they do not exist (another version of
+trio, no epoll), sockets are waited for with ``trio.lowlevel``.
 
-Rules for a step: it does not wait, and it reads until the system has no more (``may_read`` is then ``False``), since an
-edge is told once.
+Rules for a step: it does not wait, and it reads until the system has nothing more (``may_read`` is then ``False``),
+since an edge is reported once.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ _ENDED: Final = ~(_IN | _OUT)
 _NOT_OUT: Final = ~_OUT
 _NOT_IN: Final = ~(_IN | _HUNG_UP)
 EVENTS_AT_ONCE: Final = 256
+"""The most events that one ``epoll_wait`` returns."""
+
 LONGEST_WAIT_S: Final = 86400.0
+"""trio's own timeout where no deadline is set. A lower ``clock_autojump_threshold`` means that a mock clock is used."""
 
 
 class _Stepped:
-    """No event for trio, and yet the wait has not run out: trio takes what is false for a time-out."""
+    """No event for trio, although the wait has not timed out; unlike an empty list it is true. trio takes a false value
+    for a timeout."""
 
     __slots__ = ()
 
@@ -57,7 +61,7 @@ STEPPED: Final = _Stepped()
 
 
 class Watched:
-    """A socket that may be waited for; the base of channels.
+    """A socket that can be waited for; the base class of `headrace.proxy.network.sockets.PlainSocket`.
 
     *Cancellation:* a wait that is cancelled leaves nothing behind.
     """
@@ -71,32 +75,34 @@ class Watched:
         self._writer: trio.lowlevel.Task | None = None
         self._step: Callable[[], bool] | None = None
         self.may_read = False
-        """Whether there may be something to read: the poller said so, and no read has found the end of it since."""
+        """Whether there may be something to read: the poller has reported an edge, and no later read has emptied the
+        socket."""
         self.ending = False
-        """Whether the other side has closed or failed: then a short read is not the last, and no edge tells of it."""
+        """Whether the peer has closed or failed. There is no further edge then, so reading continues after a short
+        read, until the end of the stream."""
         self.queued = False
-        """Whether the poller is to call its step again."""
+        """Whether the poller will call the step again."""
         if self._poller is not None:
             self._poller.register(fd, self)
 
     async def readable(self) -> None:
-        """Wait until there may be something to read, or the end."""
+        """Wait until there may be something to read, or the stream has ended."""
         if self._poller is None:
             await trio.lowlevel.wait_readable(self._fd)
         elif self.may_read:
             await trio.lowlevel.checkpoint()
         else:
             self._reader = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
+            await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
 
     async def writable(self) -> None:
-        """Wait until something can be written; only after the system has refused to take more."""
+        """Wait until something can be written. Call it only after a write was not accepted in full."""
         if self._poller is None:
             await trio.lowlevel.wait_writable(self._fd)
             return
         self._poller.watch_writing(self._fd, True)
         self._writer = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up_writing)
+        await trio.lowlevel.wait_task_rescheduled(self._abort_writing)
 
     async def steps(self, step: Callable[[], bool]) -> None:
         """Call ``step`` whenever there may be something to read, until it returns ``False`` or raises."""
@@ -109,18 +115,18 @@ class Watched:
             self._poller.call_again(self)
         self._step = step
         self._reader = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._give_up_reading)
+        await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
 
     # --- for the poller ---
 
     def ready(self, events: int) -> None:
-        """Something has happened: step, or wake who waits."""
+        """Handle epoll events: call the step, or wake the tasks that wait."""
         if events & _NOT_OUT:
             self.may_read = True
             if events & _ENDED:
                 self.ending = True
             if self._step is not None:
-                if not self.queued:  # else its turn comes anyway
+                if not self.queued:  # otherwise it is called soon anyway
                     self.run_step()
             elif self._reader is not None:
                 task, self._reader = self._reader, None
@@ -132,7 +138,7 @@ class Watched:
             trio.lowlevel.reschedule(task)
 
     def run_step(self) -> None:
-        """Step once; wake the task when the step has come to an end."""
+        """Call the step once; wake the task if the step returned ``False`` or raised."""
         step = self._step
         if step is None:
             return
@@ -142,14 +148,14 @@ class Watched:
                     self._poller.call_again(self)
                 return
             end: Value[None] | Error = Value(None)
-        except Exception as error:  # noqa: BLE001 -- raised in the task that has left the step
+        except Exception as error:  # noqa: BLE001 -- raised in the task that set the step
             end = Error(error)
         task, self._reader, self._step = self._reader, None, None
-        if task is not None:  # else the step has cancelled it
+        if task is not None:  # otherwise the step has cancelled the task
             trio.lowlevel.reschedule(task, end)
 
     def unwatch(self) -> None:
-        """It is about to be closed; wakes whoever waits with ``trio.ClosedResourceError``."""
+        """Stop watching, before the socket is closed. Tasks that wait for it get ``trio.ClosedResourceError``."""
         if self._poller is None:
             trio.lowlevel.notify_closing(self._fd)
             return
@@ -159,11 +165,11 @@ class Watched:
                 trio.lowlevel.reschedule(task, Error(trio.ClosedResourceError("another task closed this socket")))
         self._reader = self._writer = self._step = self._poller = None
 
-    def _give_up_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+    def _abort_reading(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._reader = self._step = None
         return trio.lowlevel.Abort.SUCCEEDED
 
-    def _give_up_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
+    def _abort_writing(self, _: Callable[[], None]) -> trio.lowlevel.Abort:
         self._writer = None
         if self._poller is not None:
             self._poller.watch_writing(self._fd, False)
@@ -171,7 +177,7 @@ class Watched:
 
 
 class Poller:
-    """The epoll of all connections of one loop. While `attached` it takes the place of trio's I/O manager."""
+    """The epoll of all connections of one event loop. While `attached`, it replaces trio's I/O manager."""
 
     def __init__(self) -> None:
         self.attached = False
@@ -181,7 +187,10 @@ class Poller:
 
     @contextlib.contextmanager
     def attach(self) -> Iterator[None]:
-        """Poll for the running loop until the block ends; nothing may be watched any more by then."""
+        """Replace the running loop's I/O manager until the block ends. All sockets must be unwatched by then.
+
+        If this version of trio does not have the private names, log a warning and leave it unchanged.
+        """
         try:
             runner: Any = trio._core._run.GLOBAL_RUN_CONTEXT.runner  # noqa: SLF001
             inner = runner.io_manager
@@ -206,21 +215,21 @@ class Poller:
             self._epoll.close()
 
     def register(self, fd: int, watched: Watched) -> None:
-        """Tell ``watched`` from now on what happens to ``fd``. Raises ``OSError``."""
+        """Report events of ``fd`` to ``watched`` from now on. Raises ``OSError``."""
         self._epoll.register(fd, _READING)
         self._watched[fd] = watched
 
     def watch_writing(self, fd: int, wanted: bool) -> None:
-        """Tell of room for writing, too, or no longer. There may be room already: then it is told at once."""
+        """Start or stop reporting that ``fd`` is writable. If it is writable already, that is reported at once."""
         self._epoll.modify(fd, _WRITING if wanted else _READING)
 
     def unregister(self, fd: int) -> None:
-        """``fd`` is about to be closed."""
+        """Stop reporting events of ``fd``, before it is closed."""
         if self._watched.pop(fd, None) is not None and self.attached:
             self._epoll.unregister(fd)
 
     def call_again(self, watched: Watched) -> None:
-        """Its step left something to be read, and others had their turn first."""
+        """Call the step of ``watched`` again, after others had a chance to run."""
         if not watched.queued:
             watched.queued = True
             self._again.append(watched)
@@ -228,9 +237,10 @@ class Poller:
     # --- trio's I/O manager ---
 
     def get_events(self, timeout: float) -> Iterable[tuple[int, int]]:
-        """Wait up to ``timeout`` s; step what is ready meanwhile, until there is something for trio to do.
+        """Wait up to ``timeout`` seconds and call the steps of sockets that are ready, until trio has something to do.
 
-        Returns what trio's own epoll has; empty when the time is up or a step has made a task runnable.
+        Return the events of trio's own epoll, nothing on a timeout, or `STEPPED` when a step has made a task runnable
+        or set an earlier deadline.
         """
         poll, watched, runner = self._epoll.poll, self._watched, self._runner
         until_s = monotonic() + timeout
@@ -257,12 +267,12 @@ class Poller:
                 return ()
             if runner.runq or runner.waiting_for_idle or runner.clock_autojump_threshold < LONGEST_WAIT_S:
                 return STEPPED
-            if (deadlines[0] if deadlines else None) is not first:  # a step has set one that comes before
+            if (deadlines[0] if deadlines else None) is not first:  # a step has set an earlier deadline
                 return STEPPED
             timeout = until_s - monotonic()
             if timeout <= 0:
                 return STEPPED
 
     def __getattr__(self, name: str) -> Any:
-        """All else is trio's own."""
+        """Delegate everything else to trio's I/O manager."""
         return getattr(self._inner, name)

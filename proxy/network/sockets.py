@@ -1,8 +1,8 @@
-"""The one module that touches sockets on the hot path: raw non-blocking reads and gathered writes.
+"""Raw non-blocking reads and gathered writes: the only module that calls sockets on the hot path.
 
-When something may be read is the poller's to say (`headrace.proxy.network.poller`); large frames pass user space by
-(`headrace.proxy.network.splicing`). A TLS channel will have the same methods on an ``ssl.MemoryBIO``, and
-``can_splice = False``.
+Used by the relays. `headrace.proxy.network.poller` reports when a socket is readable; large frames are moved by
+`headrace.proxy.network.splicing`, without entering user space. A TLS socket will have the same methods on top of
+``ssl.MemoryBIO``, with ``can_splice = False``.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
 
 READ_BYTES: Final = 64 * 1024
-"""The most that one read takes. Large frames are spliced past it, so more gains nothing; and it is what a connection
-has to keep when the other side takes nothing: 1,000 stuck clients are 64 MiB."""
+"""The most bytes of one read. A larger value gains nothing, since large frames are spliced. A connection whose peer
+does not read must keep up to this many bytes: 64 MiB for 1,000 stuck clients."""
 
 READ_BUFFER_BYTES: Final = 256 * 1024
-"""One buffer for the whole process: what one read takes, behind the longest head that is waited for."""
+"""Size of the read buffer of the process: the longest incomplete head that is kept, and one read behind it."""
 
 MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+"""See `CROWDED_READ_BYTES`."""
+
 CROWDED_READ_BYTES: Final = 8 * 1024
-"""While more than `MAX_WAITING_BYTES` of all connections wait for a receiver that does not take them, or for the end of
-a mute, a read takes no more than this: of the next thousand clients that stall, 8 MiB are kept instead of 64."""
+"""The most bytes of one read while all connections together hold more than `MAX_WAITING_BYTES` for peers that do not
+read, or until a mute ends. The next 1,000 clients that stall then take 8 MiB instead of 64."""
 
 MAX_PARTS: Final = 512
-"""The system takes 1,024 (``IOV_MAX``) in one call; joining is cheaper than a second call long before that."""
+"""The most parts of one gathered write; more are joined first. The system limit (``IOV_MAX``) is 1,024, but joining is
+cheaper than a second call well below it."""
 
-_WORDS: Final = {
+_REASONS: Final = {
     errno.ECONNRESET: "connection reset",
     errno.EPIPE: "connection closed while it was written to",
     errno.ETIMEDOUT: "connection timed out",
@@ -53,7 +56,7 @@ HAVE_SPLICE: Final = hasattr(os, "splice")
 
 
 class Waiting:
-    """How many bytes were read and cannot go on yet, of all connections of the process: they share its memory."""
+    """The number of bytes, of all connections of the process, that were read and cannot be forwarded yet."""
 
     __slots__ = ("count",)
 
@@ -64,8 +67,8 @@ class Waiting:
 waiting: Final = Waiting()
 
 
-class Channel(Protocol):
-    """What relays need of a connection, whatever it is made of."""
+class Socket(Protocol):
+    """What the relays require of a connection to a client or a broker."""
 
     may_read: bool
     bytes_received: int
@@ -73,7 +76,7 @@ class Channel(Protocol):
 
     @property
     def can_splice(self) -> bool:
-        """Whether it is a plaintext socket of a system that splices."""
+        """Whether it is a plaintext socket on a system with ``splice``."""
 
     def fileno(self) -> int:
         """The descriptor, for ``splice``."""
@@ -88,33 +91,33 @@ class Channel(Protocol):
         """See `headrace.proxy.network.poller.Watched.writable`."""
 
     def receive_into(self, view: Buffer) -> int | None:
-        """See `PlainChannel.receive_into`."""
+        """See `PlainSocket.receive_into`."""
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
-        """See `PlainChannel.send_now`."""
+        """See `PlainSocket.send_now`."""
 
     async def send(self, parts: Sequence[Buffer | bytes]) -> None:
-        """See `PlainChannel.send`."""
+        """See `PlainSocket.send`."""
 
     def fault(self, error: OSError) -> ConnectionFault:
-        """``error`` as the other side's."""
+        """See `PlainSocket.fault`."""
 
     def hung_up(self) -> bool:
-        """Whether the other side is gone."""
+        """See `PlainSocket.hung_up`."""
 
     def shut_down_writing(self) -> None:
-        """Tell the other side that nothing more comes."""
+        """See `PlainSocket.shut_down_writing`."""
 
     def close(self) -> None:
-        """Close it."""
+        """See `PlainSocket.close`."""
 
 
-class PlainChannel(Watched):
+class PlainSocket(Watched):
     """A plaintext TCP connection.
 
-    *Resource handling:* owns the socket; `close` may be called twice. *Error handling:* what the system says about the
-    other side is raised as ``fault``; the end of the stream is a read of 0 bytes. *Cancellation:* a cancelled `send`
-    may have sent a part.
+    *Resource handling:* owns the socket; `close` may be called twice. *Error handling:* errors of the
+    system are raised as the class ``fault``, which is the peer's; the end of the stream is a read of 0 bytes.
+    *Cancellation:* a cancelled `send` may have sent a part.
     """
 
     __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent")
@@ -136,7 +139,7 @@ class PlainChannel(Watched):
         return self._fd
 
     def receive_into(self, view: Buffer) -> int | None:
-        """Read once. Return the number of bytes, 0 at the end of the stream, ``None`` when there is nothing now."""
+        """Read once. Return the number of bytes, 0 at the end of the stream, or ``None`` if nothing can be read now."""
         most = len(view) if waiting.count < MAX_WAITING_BYTES else min(CROWDED_READ_BYTES, len(view))
         try:
             count = self._socket.recv_into(view, most)
@@ -150,9 +153,9 @@ class PlainChannel(Watched):
         return count
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
-        """Write as much of ``parts`` as the socket takes in one system call; return a copy of the rest, for `send`.
+        """Write as much of ``parts`` as the socket accepts in one system call; return a copy of the rest, for `send`.
 
-        ``more``: the rest of the frame follows at once, and may share a packet with it.
+        ``more``: the rest of the frame follows at once and may share a packet with these bytes (``MSG_MORE``).
         """
         flags = _MORE if more else 0
         try:
@@ -168,9 +171,9 @@ class PlainChannel(Watched):
         return b"" if sent == total else b"".join(parts)[sent:]
 
     async def send(self, parts: Sequence[Buffer | bytes]) -> None:
-        """Write all of ``parts``, in one system call where the socket takes them.
+        """Write all of ``parts``, in one system call if the socket accepts them.
 
-        What it does not take is copied before waiting, since ``parts`` lie in a buffer that others use meanwhile.
+        The rest is copied before waiting, since ``parts`` are views of a buffer that other connections use meanwhile.
         """
         rest = self.send_now(parts)
         if rest:
@@ -193,23 +196,23 @@ class PlainChannel(Watched):
             rest = rest[sent:]
 
     def fault(self, error: OSError) -> ConnectionFault:
-        """``error`` as the other side's."""
-        return self._fault(_WORDS.get(error.errno or 0) or (error.strerror or str(error)).lower())
+        """Return the exception to raise for ``error`` of the system, as a fault of the peer."""
+        return self._fault(_REASONS.get(error.errno or 0) or (error.strerror or str(error)).lower())
 
     def hung_up(self) -> bool:
-        """Whether the other side has closed or reset, even when unread bytes hide it (``TCP_INFO``'s state)."""
+        """Return whether the peer has closed or reset the connection, even if unread bytes remain (``TCP_INFO``)."""
         if not hasattr(socket, "TCP_INFO"):
             return False
         state: int = _TCP_STATE.unpack(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))[0]
         return state != _ESTABLISHED
 
     def shut_down_writing(self) -> None:
-        """Tell the other side that nothing more comes."""
+        """Shut down the writing direction, so that the peer reads the end of the stream."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close; wakes whoever waits on it with ``trio.ClosedResourceError``."""
+        """Close the socket. Tasks that wait for it get ``trio.ClosedResourceError``."""
         if self._socket.fileno() >= 0:
             self.unwatch()
             self._socket.close()

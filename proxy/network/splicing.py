@@ -1,4 +1,7 @@
-"""Large frames pass from socket to socket by ``splice``, without entering user space, through pipes that are kept."""
+"""Moving large frames between sockets with ``splice``, without entering user space.
+
+Used by the relays. ``splice`` needs a pipe between the sockets; idle pipes are kept and reused.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +11,34 @@ from typing import TYPE_CHECKING, Final
 from headrace.proxy.network.sockets import RETRY
 
 if TYPE_CHECKING:
-    from headrace.proxy.network.sockets import Channel
+    from headrace.proxy.network.sockets import Socket
 
 PIPE_BYTES: Final = 1024 * 1024
-"""``/proc/sys/fs/pipe-max-size`` for unprivileged users; what cannot be had is asked for by halves."""
+"""Capacity of a pipe: the default of ``/proc/sys/fs/pipe-max-size``. If it is not granted, half of it is requested,
+and so on."""
 
 STEP_BYTES: Final = 4 * 1024 * 1024
-"""What one step moves at most: a fast pair of sockets never blocks, and others want their turn."""
+"""The most bytes of one step. A fast pair of sockets would never block, and other connections have to run."""
 
 _FLAGS: Final = getattr(os, "SPLICE_F_MOVE", 1) | getattr(os, "SPLICE_F_NONBLOCK", 2)
 
 
 class Pipes:
-    """Empty pipes, kept for the next large frame. At most ``keep`` idle ones."""
+    """Idle pipes, at most ``keep`` of them, for the next large frames."""
 
     def __init__(self, keep: int = 64) -> None:
         self._keep = keep
         self._idle: list[tuple[int, int, int]] = []
 
     def take(self) -> tuple[int, int, int]:
-        """An empty pipe: its reading end, its writing end, and how many bytes it holds. Raises ``OSError``."""
+        """Return an empty pipe: its reading end, its writing end, and its capacity in bytes. Raises ``OSError``."""
         if self._idle:
             return self._idle.pop()
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         return reading, writing, _grow(writing)
 
     def give_back(self, pipe: tuple[int, int, int], *, empty: bool) -> None:
-        """Keep the pipe, unless bytes are left in it."""
+        """Keep the pipe for reuse, or close it if it is not empty or enough are kept."""
         if empty and len(self._idle) < self._keep:
             self._idle.append(pipe)
             return
@@ -50,28 +54,28 @@ class Pipes:
 
 
 class Splice:
-    """Moves bytes of one direction of a connection. Owns a pipe only while bytes are in it.
+    """Moves the bytes of one direction of a connection. Owns a pipe only while there are bytes in it.
 
-    *Backpressure:* nothing is taken from ``source`` while ``target`` does not take what is `held`.
+    *Backpressure:* nothing is read from ``source`` until ``target`` has accepted the `held` bytes.
     """
 
     __slots__ = ("_pipe", "_pipes", "_source", "ended", "held", "target")
 
-    def __init__(self, source: Channel, target: Channel, pipes: Pipes) -> None:
+    def __init__(self, source: Socket, target: Socket, pipes: Pipes) -> None:
         self._source = source
         self.target = target
         self._pipes = pipes
         self._pipe: tuple[int, int, int] | None = None
         self.held = 0
-        """Bytes that ``target`` does not take now: `drain` waits for it."""
+        """Number of bytes in the pipe, which ``target`` has not accepted yet; see `drain`."""
         self.ended = False
-        """Whether ``source`` has ended."""
+        """Whether the stream of ``source`` has ended."""
 
     def move(self, count: int) -> int | None:
-        """Move up to ``count`` bytes without waiting; how many were taken from ``source``, `held` ones among them.
+        """Move up to ``count`` bytes without waiting; return how many were read from ``source``, including `held` ones.
 
-        ``None``: the system has no descriptors for a pipe now, and the bytes have to be copied. Raises the faults of
-        both sides.
+        Return ``None`` if no pipe can be opened now, so that the bytes must be copied. Raises the faults of both
+        sockets.
         """
         try:
             pipe = self._pipes.take()
@@ -81,33 +85,33 @@ class Splice:
         self._pipe = pipe
         most = min(count, STEP_BYTES)
         while moved < most and not self.held:
-            taken = self._take(pipe[1], min(most - moved, pipe[2]))
+            taken = self._fill(pipe[1], min(most - moved, pipe[2]))
             if not taken:
                 break
             moved += taken
             self.held = taken
-            self._give(pipe[0])
+            self._flush(pipe[0])
         if not self.held:
-            self._put_away()
+            self._release_pipe()
         return moved
 
     async def drain(self) -> None:
-        """Wait until ``target`` has taken what is held."""
+        """Wait until ``target`` has accepted the held bytes."""
         while self.held and self._pipe is not None:
             await self.target.writable()
-            self._give(self._pipe[0])
-        self._put_away()
+            self._flush(self._pipe[0])
+        self._release_pipe()
 
     def close(self) -> None:
-        """The connection is over; what is held is lost with it."""
-        self._put_away()
+        """Release the pipe; held bytes are lost."""
+        self._release_pipe()
 
-    def _put_away(self) -> None:
+    def _release_pipe(self) -> None:
         if self._pipe is not None:
             self._pipes.give_back(self._pipe, empty=self.held == 0)
             self._pipe = None
 
-    def _take(self, writing: int, count: int) -> int:
+    def _fill(self, writing: int, count: int) -> int:
         source = self._source
         try:
             taken = os.splice(source.fileno(), writing, count, flags=_FLAGS)
@@ -120,7 +124,7 @@ class Splice:
         self.ended = taken == 0
         return taken
 
-    def _give(self, reading: int) -> None:
+    def _flush(self, reading: int) -> None:
         target = self.target
         while self.held:
             try:
@@ -140,6 +144,6 @@ def _grow(writing: int) -> int:
     while size > 65536:
         try:
             return fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, size)
-        except OSError:  # over pipe-max-size or over the user's share of pages
+        except OSError:  # above pipe-max-size, or above the user's limit of pages
             size //= 2
     return 65536

@@ -1,8 +1,7 @@
-"""Which brokers there are, where they really listen, and where the proxy shows them. Pure: no sockets, no loop.
+"""The brokers of the cluster, their addresses, and the addresses that the proxy advertises. No sockets, no event loop.
 
-Learned from every Metadata, DescribeCluster and FindCoordinator reply and every leader hint that passes. Broker n is
-shown at ``advertised_host`` and bootstrap port + 1 + n: the same on every proxy and after every restart, whatever was
-learned.
+Learned from each Metadata and FindCoordinator reply and each leader hint that is forwarded. Broker n is advertised at
+``advertised_host`` and bootstrap port + 1 + n, which is the same on every proxy and after every restart.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ log = structlog.get_logger("headrace.topology")
 
 
 class Topology:
-    """The cluster as the proxy knows it."""
+    """The brokers of the cluster, as far as the proxy has learned them."""
 
     def __init__(self, *, advertised_host: str, advertised_port: int, node_ids: Iterable[int]) -> None:
         self._host = advertised_host
@@ -37,7 +36,10 @@ class Topology:
         self._listeners: list[Callable[[frozenset[int]], None]] = []
 
     def advertised(self, node_id: int) -> tuple[str, int] | None:
-        """Where clients find the broker; ``None``, and one error in the log, when it is outside ``listen.node_ids``."""
+        """Return the advertised host and port of a broker, or ``None`` if its id is outside ``listen.node_ids``.
+
+        The first such call for an id logs an error.
+        """
         if node_id in self._node_ids:
             return self._host, self._first_port + node_id
         if node_id not in self._out_of_range:
@@ -50,22 +52,22 @@ class Topology:
         return None
 
     def address_of(self, node_id: int) -> Address | None:
-        """Where the broker listens, or last did before it left; ``None`` if that was never learned."""
+        """Return the broker's last known address, even after it left the cluster, or ``None``."""
         return self._last_known.get(node_id)
 
     @property
     def metadata(self) -> ClusterMetadata:
-        """What was learned, for callbacks."""
+        """The cluster as it is known now, for callbacks."""
         brokers = tuple(self._brokers[node_id] for node_id in sorted(self._brokers))
         return ClusterMetadata(cluster_id=self._cluster_id, controller_id=self._controller_id, brokers=brokers)
 
     @property
     def out_of_range(self) -> frozenset[int]:
-        """Ids of brokers that cannot be shown to clients."""
+        """Ids of brokers that are hidden from clients, because they are outside ``listen.node_ids``."""
         return frozenset(self._out_of_range)
 
     def on_change(self, listener: Callable[[frozenset[int]], None]) -> None:
-        """Call ``listener`` with the ids of the brokers that came, left or moved, after each change."""
+        """Call ``listener`` after each change, with the ids of the brokers that joined, left or changed address."""
         self._listeners.append(listener)
 
     def learn(
@@ -76,9 +78,9 @@ class Topology:
         cluster_id: str | None = None,
         controller_id: int | None = None,
     ) -> None:
-        """Take what a reply said. ``complete``: it listed every living broker, so that others have left.
+        """Update the cluster from a reply. ``complete``: it lists all brokers, so that others have left.
 
-        An empty list is no cluster's list (a broker that is just starting sends one): nothing is concluded from it.
+        An empty list is ignored: a broker sends one while it starts.
         """
         found = {broker.node_id: self._with_rack(broker) for broker in brokers}
         if not found:
@@ -95,16 +97,16 @@ class Topology:
         else:
             self._brokers.update(found)
         if changed:
-            self._tell(frozenset(changed))
+            self._notify(frozenset(changed))
 
     def _with_rack(self, broker: BrokerInfo) -> BrokerInfo:
-        """Many replies name no rack; the one that is known then stays."""
+        """Return ``broker`` with the rack that is known, if the reply has none, as many replies do."""
         known = self._brokers.get(broker.node_id)
         if broker.rack is not None or known is None:
             return broker
         return replace(broker, rack=known.rack)
 
-    def _tell(self, changed: frozenset[int]) -> None:
+    def _notify(self, changed: frozenset[int]) -> None:
         brokers = {str(node_id): str(broker.address) for node_id, broker in sorted(self._brokers.items())}
         log.info("brokers changed", changed=sorted(changed), brokers=brokers)
         for listener in self._listeners:
@@ -112,7 +114,7 @@ class Topology:
 
 
 def _ranges(node_ids: frozenset[int]) -> str:
-    """``0-2,1001``: the ids as the setting spells them."""
+    """Return the ids in the format of the setting: ``0-2,1001``."""
     spans: list[list[int]] = []
     for node_id in sorted(node_ids):
         if spans and node_id == spans[-1][1] + 1:
@@ -123,7 +125,7 @@ def _ranges(node_ids: frozenset[int]) -> str:
 
 
 def learn(topology: Topology, found: Rewritten, *, complete: bool) -> None:
-    """Hand what a reply told about the cluster to the topology."""
+    """Update ``topology`` from the brokers in a rewritten reply; see `Topology.learn`."""
     if not found.brokers:
         return
     topology.learn(

@@ -1,9 +1,9 @@
-"""Reaching the brokers: by node id where the topology knows it, else through a bootstrap server.
+"""Connecting to brokers: by node id if the topology knows its address, otherwise to a bootstrap server.
 
-Also asks a bootstrap server for the brokers by itself where that needs no credentials, so that a connection to broker
-n finds its way right after a start. On a cluster that wants SASL the topology is learned from the Metadata that
-passes; until then a connection to broker n reaches a bootstrap server, which answers what it does not lead with an
-error that makes the client ask for Metadata.
+Called for each client connection when its first request arrives. Requests the list of brokers from a bootstrap server
+if that needs no credentials, so that broker n can be reached right after a start. On a cluster that requires SASL the
+topology is learned from the Metadata replies to clients. Until then a connection for broker n is made to a bootstrap
+server, which answers for partitions that it does not lead with an error that makes the client refresh its metadata.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import structlog
 import trio
 
 from headrace.proxy.errors import UpstreamFault
-from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import learn
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.errors import PeerFault
@@ -36,12 +36,12 @@ log = structlog.get_logger("headrace.upstream")
 _FRAME = Struct(">ihhi")
 _CLIENT_ID: Final = b"headrace"
 _METADATA_VERSION: Final = 2
-"""The first with a cluster id; every broker from 0.10.1 to 4.4 speaks it."""
+"""The first version with a cluster id; brokers from 0.10.1 to 4.4 support it."""
 _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
 
 
 class Upstream:
-    """Dials brokers. ``bootstrap_servers`` may be replaced on reload."""
+    """Opens connections to brokers. ``bootstrap_servers`` may be replaced on reload."""
 
     def __init__(
         self, *, bootstrap_servers: Sequence[Address], topology: Topology, connect_timeout_s: float, poller: Poller
@@ -49,18 +49,18 @@ class Upstream:
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
         self.serves_anybody = False
-        """Whether the brokers serve clients that do not authenticate; false until one has answered such a client, or
-        the proxy itself, which has no credentials."""
+        """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client,
+        or the proxy, which has no credentials."""
         self._topology = topology
         self._poller = poller
         self._next = 0
         self._refreshing: trio.Event | None = None
 
-    async def dial(self, node_id: int | None) -> tuple[PlainChannel, Address]:
-        """Connect to broker ``node_id``, or to any bootstrap server for ``None``.
+    async def dial(self, node_id: int | None) -> tuple[PlainSocket, Address]:
+        """Connect to broker ``node_id``, or to any bootstrap server for ``None``; return the socket and its address.
 
-        Raises `UpstreamFault` that names the address and why. A broker that cannot be reached may have moved: its
-        address is asked for once more.
+        If the broker cannot be reached, its address is refreshed, and a changed one is tried. Raises `UpstreamFault`
+        with the address and the reason.
         """
         if node_id is None:
             return await self._dial_bootstrap()
@@ -81,7 +81,10 @@ class Upstream:
         return await self._connect(moved_to), moved_to
 
     async def refresh(self) -> bool:
-        """Ask a bootstrap server for the brokers; whether one answered. Callers at the same time share one request."""
+        """Request the list of brokers from a bootstrap server and return whether it answered.
+
+        Concurrent callers share one request; those that joined it get ``True``.
+        """
         if self._refreshing is not None:
             await self._refreshing.wait()
             return True
@@ -93,8 +96,8 @@ class Upstream:
             self._refreshing = None
 
     async def answers(self) -> bool:
-        """Whether some bootstrap server answers an ApiVersions request, which needs no credentials."""
-        for _ in self.bootstrap_servers:  # one that hangs must not speak for the others
+        """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
+        for _ in self.bootstrap_servers:  # the next server is tried even if one does not answer
             try:
                 await self._request(ApiKey.API_VERSIONS, 0, b"")
             except (UpstreamFault, PeerFault):
@@ -102,7 +105,7 @@ class Upstream:
             return True
         return False
 
-    async def _dial_bootstrap(self) -> tuple[PlainChannel, Address]:
+    async def _dial_bootstrap(self) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1
         faults = []
@@ -114,7 +117,7 @@ class Upstream:
                 faults.append(str(fault))
         raise UpstreamFault("no bootstrap server can be reached: " + "; ".join(faults))
 
-    async def _connect(self, address: Address) -> PlainChannel:
+    async def _connect(self, address: Address) -> PlainSocket:
         reason = f"no answer within upstream.connect_timeout = {self.connect_timeout_s:g} s"
         with trio.move_on_after(self.connect_timeout_s):
             try:
@@ -123,7 +126,7 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             for family, _, _, _, target in candidates:
                 try:
-                    return PlainChannel(await _connect_socket(family, target), UpstreamFault, self._poller)
+                    return PlainSocket(await _connect_socket(family, target), UpstreamFault, self._poller)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
         raise UpstreamFault(f"cannot connect to {address}: {reason}")
@@ -143,17 +146,17 @@ class Upstream:
         return True
 
     async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
-        """Send one request over a connection of its own; the reply's body. No credentials, header v1."""
-        channel, address = await self._dial_bootstrap()
+        """Send one request, with header v1, over a new connection without credentials; return the body of the reply."""
+        sock, address = await self._dial_bootstrap()
         try:
             with trio.move_on_after(self.connect_timeout_s):
                 header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
                 size = _FRAME.size - 4 + len(header) + len(body)
-                await channel.send([_FRAME.pack(size, api_key, version, 0) + header + body])
-                return await _read_reply(channel)
+                await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
+                return await _read_reply(sock)
             raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
         finally:
-            channel.close()
+            sock.close()
 
 
 async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:
@@ -176,15 +179,15 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-async def _read_reply(channel: PlainChannel) -> memoryview:
+async def _read_reply(sock: PlainSocket) -> memoryview:
     received = bytearray()
     chunk = bytearray(65536)
     while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
-        await channel.readable()
-        count = channel.receive_into(chunk)
+        await sock.readable()
+        count = sock.receive_into(chunk)
         if count == 0:
-            raise UpstreamFault("the broker closed the connection instead of answering")
+            raise UpstreamFault("the broker closed the connection without an answer")
         received += chunk[: count or 0]
         if len(received) > _MAX_OWN_REPLY_BYTES:
-            raise UpstreamFault(f"a reply to the proxy's own request is over {_MAX_OWN_REPLY_BYTES} bytes")
+            raise UpstreamFault(f"the reply to a request of the proxy is larger than {_MAX_OWN_REPLY_BYTES} bytes")
     return memoryview(received)[8:]

@@ -27,7 +27,7 @@ from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
 from headrace.proxy.network.connection_counts import ConnectionCounts
 from headrace.proxy.network.listeners import accept_loop, close_listeners, open_listeners
 from headrace.proxy.network.poller import Poller
-from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.repeated_lines import RepeatedLines
@@ -263,14 +263,14 @@ class Server:
             sock.close()
             return
         try:
-            channel = PlainChannel(sock, ClientFault, self.shared.poller)
+            client_socket = PlainSocket(sock, ClientFault, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
             sock.close()
             return
         self._serial += 1
         info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
-        connection = ClientConnection(self.shared, info, channel)
+        connection = ClientConnection(self.shared, info, client_socket)
         counters.connections_accepted += 1
         counters.connections += 1
         self._counts.add(peer.host)

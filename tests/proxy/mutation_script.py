@@ -1,4 +1,4 @@
-"""Words of the scripts about mutations: what the client and the broker say, and what each is to have heard."""
+"""Steps of the scripts about mutations: messages of the client and the broker, and checks of what each received."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def created(version: int, *topics: str | tuple[str, int], number: int = 1, **fie
 
 
 def asked(frame: bytes, api_key: int, version: int) -> dict[str, Any]:
-    """A request of version 2 or later headers that the broker heard, client id "c"."""
+    """Decode a request that reached the broker, with a header of v1 or v2 and the client id ``c``."""
     flexible = {CREATE: 5, DELETE: 4, ADD: 2, METADATA: 9}[ApiKey(api_key)] <= version
     assert int.from_bytes(frame[4:6], "big") == api_key
     assert int.from_bytes(frame[6:8], "big") == version
@@ -51,14 +51,14 @@ def asked(frame: bytes, api_key: int, version: int) -> dict[str, Any]:
 
 
 def outcome(frame: bytes, api_key: int, version: int) -> tuple[dict[str, int], int]:
-    """Error codes by topic, in order, and the throttle time."""
-    told = read_reply(api_key, version, frame)
-    rows = told.get("topics") or told.get("responses") or told.get("results") or []
-    return {row["name"]: row["error_code"] for row in rows}, told["throttle_time_ms"]
+    """Return the error codes by topic, in order, and the throttle time."""
+    fields = read_reply(api_key, version, frame)
+    rows = fields.get("topics") or fields.get("responses") or fields.get("results") or []
+    return {row["name"]: row["error_code"] for row in rows}, fields["throttle_time_ms"]
 
 
 async def validates(book: Book, *topics: tuple[str, int], number: int = 1) -> None:
-    """The broker is asked which of the topics it would create: all of them."""
+    """Answer the proxy's ValidateOnly request: the broker would create all topics."""
     await book.upstream.wait_for_dial(1)
     assert asked(await book.broker.hears(), CREATE, 6)["validate_only"] is True
     rows = [{"name": name, "num_partitions": count} for name, count in topics]
@@ -66,7 +66,7 @@ async def validates(book: Book, *topics: tuple[str, int], number: int = 1) -> No
 
 
 async def next_at_s(book: Book) -> float:
-    """When the next request of the client reaches the broker, by the fake clock."""
+    """Return the time on the fake clock at which the client's next request reaches the broker."""
     await book.client.says(request(HEARTBEAT, 4, 99))
     await book.broker.hears()
     return trio.current_time()

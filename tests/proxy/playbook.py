@@ -1,7 +1,7 @@
-"""Protocol tests that read as scripts: a client, a broker and the proxy's connection between them, on a fake clock.
+"""Protocol tests as readable scripts: a client, a broker and the proxy's connection between them, on a fake clock.
 
-The channels are memory, with the methods of `headrace.proxy.network.sockets.PlainChannel`; everything else is the
-proxy's own code. What needs the kernel (splice, hang-ups seen through TCP_INFO) and real brokers is tested elsewhere.
+The sockets are in memory, with the methods of `headrace.proxy.network.sockets.PlainSocket`; everything else is the
+proxy's own code. What needs the kernel (``splice``, ``TCP_INFO``) or a real broker is tested elsewhere.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state import ConnectionState
 
 WAIT_S = 7200.0
-"""By the fake clock: longer than any mute in these tests."""
+"""Longer than any mute in these tests, in seconds of the fake clock."""
 
 
-class MemoryChannel:
-    """One end of a connection; the other is in `peer`."""
+class MemorySocket:
+    """One end of a connection in memory; the other end is `peer`."""
 
     can_splice = False
 
     def __init__(self) -> None:
-        self.peer: MemoryChannel
+        self.peer: MemorySocket
         self.bytes_received = 0
         self.bytes_sent = 0
         self.closed = False
@@ -59,8 +59,8 @@ class MemoryChannel:
         self._news = trio.Event()
 
     @classmethod
-    def pair(cls) -> tuple[MemoryChannel, MemoryChannel]:
-        """Two ends."""
+    def pair(cls) -> tuple[MemorySocket, MemorySocket]:
+        """Return the two ends of a new connection."""
         one, other = cls(), cls()
         one.peer, other.peer = other, one
         return one, other
@@ -115,28 +115,28 @@ class MemoryChannel:
 
     @property
     def waiting(self) -> int:
-        """Bytes that have come and were not read."""
+        """Return the number of bytes that arrived and were not read."""
         return len(self._buffer)
 
 
 class Party:
-    """The client's or the broker's side of the script."""
+    """The client or the broker of a script."""
 
-    def __init__(self, channel: MemoryChannel) -> None:
-        self.channel = channel
+    def __init__(self, socket: MemorySocket) -> None:
+        self.socket = socket
         self._read = bytearray()
 
     async def says(self, *frames: bytes) -> None:
-        """Send frames in one piece."""
-        await self.channel.send(frames)
+        """Send frames in one write."""
+        await self.socket.send(frames)
 
     async def hears(self) -> bytes:
-        """The next whole frame."""
+        """Return the next complete frame."""
         chunk = bytearray(65536)
         with trio.fail_after(WAIT_S):
             while len(self._read) < 4 or len(self._read) < 4 + int.from_bytes(self._read[:4], "big"):
-                await self.channel.readable()
-                count = self.channel.receive_into(memoryview(chunk))
+                await self.socket.readable()
+                count = self.socket.receive_into(memoryview(chunk))
                 assert count != 0, f"the connection ended; {len(self._read)} bytes of a frame had come"
                 self._read += chunk[: count or 0]
         size = 4 + int.from_bytes(self._read[:4], "big")
@@ -145,20 +145,20 @@ class Party:
         return frame
 
     async def hears_the_end(self) -> None:
-        """The proxy closes this side, and sends nothing before."""
+        """Wait until the proxy closes this side, without sending anything before."""
         with trio.fail_after(WAIT_S):
             while True:
-                await self.channel.readable()
-                if self.channel.receive_into(memoryview(bytearray(100))) == 0:
+                await self.socket.readable()
+                if self.socket.receive_into(memoryview(bytearray(100))) == 0:
                     return
 
     def hears_nothing(self) -> bool:
-        """Nothing has come."""
-        return not self._read and not self.channel.waiting
+        """Return whether nothing has arrived."""
+        return not self._read and not self.socket.waiting
 
 
 class StubUpstream:
-    """Dials memory instead of a broker."""
+    """An upstream whose connections are in memory."""
 
     def __init__(self) -> None:
         self.dialled: list[int | None] = []
@@ -168,17 +168,17 @@ class StubUpstream:
         self._news = trio.Event()
 
     async def wait_for_dial(self, number: int) -> None:
-        """Wait until there were ``number`` dials that succeeded."""
+        """Wait until ``number`` connections were opened."""
         with trio.fail_after(WAIT_S):
             while len(self.brokers) < number:
                 await self._news.wait()
 
-    async def dial(self, node_id: int | None) -> tuple[MemoryChannel, Address]:
+    async def dial(self, node_id: int | None) -> tuple[MemorySocket, Address]:
         self.dialled.append(node_id)
         await trio.lowlevel.checkpoint()
         if self.fault is not None:
             raise UpstreamFault(self.fault)
-        ours, theirs = MemoryChannel.pair()
+        ours, theirs = MemorySocket.pair()
         self.brokers.append(Party(theirs))
         self._news.set()
         self._news = trio.Event()
@@ -186,7 +186,7 @@ class StubUpstream:
 
 
 class Book:
-    """A script's stage."""
+    """The parties of a script, and the proxy's connection between them."""
 
     def __init__(self, shared: SharedState, connection: ConnectionState, client: Party, upstream: StubUpstream) -> None:
         self.shared = shared
@@ -196,11 +196,11 @@ class Book:
 
     @property
     def broker(self) -> Party:
-        """The broker that was dialled last."""
+        """Return the broker that was dialled last."""
         return self.upstream.brokers[-1]
 
     async def round_trip(self, request: bytes, reply: bytes) -> bytes:
-        """The request reaches the broker unchanged, and the broker's reply comes back in some form."""
+        """Send a request, check that it reaches the broker unchanged, and return the reply that reaches the client."""
         await self.client.says(request)
         await self.upstream.wait_for_dial(1)
         assert await self.broker.hears() == request
@@ -219,7 +219,7 @@ async def open_book(
     fail_closed: bool = False,
     node_ids: Iterable[int] = range(10),
 ) -> AsyncIterator[Book]:
-    """A connection of the proxy with the built-in callbacks and ``plugins``; ended with the block."""
+    """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block."""
     manager = new_plugin_manager()
     default = DefaultQuotaCallback()
     built_in = {
@@ -261,7 +261,7 @@ async def open_book(
         poller=Poller(),
         topic_names=topic_names,
     )
-    ours, theirs = MemoryChannel.pair()
+    ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
     connection = ClientConnection(shared, info, ours)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
@@ -273,7 +273,7 @@ async def open_book(
 def request(
     api_key: int, version: int, correlation_id: int = 1, client_id: str = "c", padding: int = 0, **fields: Any
 ) -> bytes:
-    """A whole request frame. ``padding`` puts that many bytes of records into a Produce."""
+    """Return a complete request frame. ``padding`` is the size of the records in a Produce."""
     name = APIS[api_key].name
     if padding:
         fields["topic_data"] = [{"partition_data": [{"index": 0, "records": bytes(padding)}]}]
@@ -291,13 +291,13 @@ def request(
 
 
 def reply(api_key: int, version: int, correlation_id: int = 1, **fields: Any) -> bytes:
-    """A whole reply frame."""
+    """Return a complete reply frame."""
     header = encode("ResponseHeader", response_header_version(api_key, version), {"correlation_id": correlation_id})
     return framed(header + encode(f"{APIS[api_key].name}Response", version, fields))
 
 
 def read_reply(api_key: int, version: int, frame: bytes) -> dict[str, Any]:
-    """The fields of a reply, its correlation id among them."""
+    """Return the fields of a reply, including its correlation id."""
     header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
     fields = decode(f"{APIS[api_key].name}Response", version, frame[4 + header_bytes :])
     return {"correlation_id": int.from_bytes(frame[4:8], "big"), **fields}

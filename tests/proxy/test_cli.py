@@ -1,4 +1,4 @@
-"""The command line: what it prints, and how it ends, for good and for bad arguments."""
+"""The command line: output and exit status for valid and invalid arguments."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ def test_why_somebody_is_throttled(proxy: ProxyProcess, topic: str) -> None:
         assert "Produce" in said[1]
         assert "producer_byte_rate of client-id=muted, observed 20" in said[1]
         assert said[1].endswith("allowed 100")
-        assert _why(proxy, "--client-id", "other") == ["nobody was throttled or refused"]
+        assert _why(proxy, "--client-id", "other") == ["no request was throttled or refused"]
         page = json.loads("\n".join(_why(proxy, "--json", "--user", "ANONYMOUS", "--newest", "1")))
         assert [each["kind"] for each in page["decisions"]] == ["throttled"]
 

@@ -133,7 +133,7 @@ MISTAKES = {
         reason=f"longer than limits.max_frame_bytes = {MAX_FRAME_BYTES}",
     ),
     "wrong correlation id": Mistake(
-        behaviour=says(answers_another), reason="the broker answered request 2 where 1 was its turn"
+        behaviour=says(answers_another), reason="the broker answered request 2 instead of request 1"
     ),
     "a reply too many": Mistake(behaviour=says(answers_twice), reason="a reply that nobody asked for"),
     "closes": Mistake(behaviour=breaks_off(lambda _: b""), reason=BROKE_OFF),

@@ -1,4 +1,4 @@
-"""Who the client is: scripts of handshakes, tokens and answers, and the user that requests are charged to."""
+"""The client's principal: scripts of handshakes, tokens and answers, and the user that requests are charged to."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LIFETIME_MS = 60_000
 
 
 class Charges:
-    """Notes as whom each request is charged, and whether it is part of an authentication."""
+    """Records the user that each request is charged to, and whether it is part of an authentication."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -62,7 +62,7 @@ class Charges:
 
 
 class Stranger:
-    """Another source of identities."""
+    """A plugin that observes a mechanism with an observer of the test."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -76,7 +76,7 @@ class Stranger:
 
 
 class Says:
-    """An observer that names whatever it was made with, or raises it."""
+    """An observer that returns the principal it was created with, or raises it."""
 
     def __init__(self, principal: object) -> None:
         self.found = principal
@@ -111,7 +111,7 @@ async def shake(book: Book, mechanism: str, *, version: int = 1, error: int = 0,
 async def say(
     book: Book, token: bytes, answer: bytes = b"", *, version: int = 2, error: int = 0, **fields: Any
 ) -> None:
-    """A SaslAuthenticate and its answer, which is what the client gets."""
+    """Send a SaslAuthenticate and its answer, and check that the client gets that answer."""
     asked = request(AUTHENTICATE, version, 7, auth_bytes=token)
     answered = reply(AUTHENTICATE, version, 7, error_code=error, auth_bytes=answer, **fields)
     assert await book.round_trip(asked, answered) == answered
@@ -165,7 +165,7 @@ async def test_a_refused_token_adopts_nobody(mechanism: str, autojump_clock: Moc
         await say(book, ALICE, error=FAILED, error_message="no")
         assert user(book) == ANONYMOUS
         assert not book.connection.info.authenticating
-        await say(book, ALICE)  # after a refusal it is no authentication any more
+        await say(book, ALICE)  # a refusal ends the authentication
         assert user(book) == ANONYMOUS
 
 
@@ -204,11 +204,11 @@ async def test_in_single_bytes(autojump_clock: MockClock) -> None:
         assert user(book) == "alice"
 
 
-# --- several at once ---
+# --- several tokens at once ---
 
 
 async def test_who_sends_two_tokens_at_once_is_whom_the_broker_accepts(autojump_clock: MockClock) -> None:
-    """A broker that takes the first answers the second with an error; one that refuses the first closes."""
+    """A broker that accepts the first token answers the second with an error; one that refuses the first closes."""
     async with open_book(plugins=plugins()) as book:
         await shake(book, "PLAIN")
         await book.client.says(*(request(AUTHENTICATE, 2, n, auth_bytes=t) for n, t in ((2, ALICE), (3, BOB))))
@@ -241,7 +241,7 @@ async def test_a_second_handshake_does_not_hide_who_was_accepted(autojump_clock:
         assert not book.connection.info.authenticating
 
 
-# --- again (KIP-368) ---
+# --- re-authentication (KIP-368) ---
 
 
 async def test_reauthentication(autojump_clock: MockClock) -> None:
@@ -307,7 +307,7 @@ async def test_a_token_and_a_request_at_once(autojump_clock: MockClock) -> None:
         await book.upstream.wait_for_dial(1)
         assert await book.broker.hears() == asked[0]
         await trio.testing.wait_all_tasks_blocked()
-        assert book.broker.hears_nothing()  # only the broker's answer makes the next frame a token
+        assert book.broker.hears_nothing()  # the next frame is a token only if the broker agrees
         answers = (reply(HANDSHAKE, 0, 1), framed(b""), reply(HEARTBEAT, 4, 2))
         for question, answer in zip(asked, answers, strict=True):
             if question is not asked[0]:
@@ -319,7 +319,7 @@ async def test_a_token_and_a_request_at_once(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "GSSAPI", "MADE-UP"])
 async def test_requests_behind_a_refused_handshake_are_judged(mechanism: str, autojump_clock: MockClock) -> None:
-    """They were once taken for tokens, and passed unread."""
+    """A regression: such requests were forwarded unread, as if they were tokens."""
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         asked = request(HEARTBEAT, 4, 2)
@@ -334,7 +334,7 @@ async def test_requests_behind_a_refused_handshake_are_judged(mechanism: str, au
 
 @pytest.mark.parametrize("size", [8, 100])
 async def test_an_unknown_version_behind_a_token_is_a_request(size: int, autojump_clock: MockClock) -> None:
-    """A broker that is newer than the proxy would serve it, so that it must not pass for one more token."""
+    """A broker that is newer than the proxy would serve this request, so it must not be taken for a token."""
     async with open_book(plugins=plugins()) as book:
         await shake(book, "GSSAPI", version=0)
         await book.client.says(framed(b"\0\0\0\x63" + bytes(size)))  # Produce v99
@@ -345,7 +345,7 @@ async def test_an_unknown_version_behind_a_token_is_a_request(size: int, autojum
 
 
 async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: MockClock) -> None:
-    """The proxy asks for something that only those get who are served, and then the request goes on."""
+    """The proxy first sends a request that a broker answers only to clients that it serves."""
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         book.upstream.serves_anybody = book.connection.accepted = False
@@ -355,7 +355,7 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
         await book.broker.hears()
         await book.broker.says(reply(API_VERSIONS, 0, 1))
         await book.client.hears()
-        await book.broker.hears()  # Metadata of no topics, by the proxy
+        await book.broker.hears()  # the proxy's Metadata request without topics
         assert charges.requests == []
         await book.broker.says(reply(METADATA, 4, 2))
         assert await book.broker.hears() == asked
@@ -372,7 +372,7 @@ async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clo
         await book.client.says(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(1)
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
     assert charges.requests == []
     assert not book.upstream.serves_anybody
@@ -390,7 +390,7 @@ async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: 
 
 
 async def test_after_a_refused_mechanism_requests_are_requests(autojump_clock: MockClock) -> None:
-    """Kafka closes the connection then; another broker may not."""
+    """Kafka closes the connection in this case; another broker may not."""
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         await shake(book, "PLAIN", version=0, error=UNSUPPORTED_MECHANISM)
@@ -402,7 +402,7 @@ async def test_after_a_refused_mechanism_requests_are_requests(autojump_clock: M
 
 
 async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: MockClock) -> None:
-    """The broker has nothing to say to the last token, and the client goes on."""
+    """The broker does not answer the last token, and the client continues with ordinary requests."""
     charges = Charges()
     stranger = Stranger(lambda _: UnseenIdentity("kerberos", ends_empty=True))
     async with open_book(plugins=plugins(charges, stranger=stranger)) as book:
@@ -420,7 +420,7 @@ async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: Moc
     assert charges.replies[1:] == [(HEARTBEAT, "kerberos"), (HEARTBEAT, "kerberos")]
 
 
-# --- where the principal cannot be seen ---
+# --- principals that cannot be observed ---
 
 
 async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> None:
@@ -428,7 +428,7 @@ async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> Non
     async with open_book(plugins=plugins(stranger=stranger)) as book:
         await book.client.says(request(HEARTBEAT, 4, 1), request(HANDSHAKE, 1, 2, mechanism="MADE-UP"))
         await book.upstream.wait_for_dial(1)
-        await book.broker.says(reply(HEARTBEAT, 4, 1))  # of a request before the handshake
+        await book.broker.says(reply(HEARTBEAT, 4, 1))  # this answers a request before the handshake
         await book.client.hears()
         assert user(book) == ANONYMOUS
         await book.broker.says(reply(HANDSHAKE, 1, 2))
@@ -436,7 +436,7 @@ async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> Non
         await book.broker.hears()
         await book.broker.hears()
         await say(book, b"token", b"challenge")
-        answer = reply(API_VERSIONS, 0, 3)  # anybody gets that
+        answer = reply(API_VERSIONS, 0, 3)  # served without authentication
         await book.round_trip(request(API_VERSIONS, 0, 3), answer)
         assert user(book) == ANONYMOUS
         assert book.connection.info.authenticating
@@ -558,7 +558,7 @@ async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) 
         await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), request(AUTHENTICATE, 2, 2, auth_bytes=BOB))
         await book.broker.hears()
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         await trio.testing.wait_all_tasks_blocked()
         assert len(charges.completed) == 4
@@ -589,11 +589,11 @@ def test_tokens_beyond_the_cap_pass_unseen() -> None:
     later = authentication.token(half)
     assert later is not None
     says.found = "alice"
-    later(memoryview(b""))  # it has missed one, so it is asked no more
+    later(memoryview(b""))  # after a missed token the observer is not called again
     assert connection.user == ANONYMOUS
 
     authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
-    again = authentication.token(half + half)  # all that was held is given up
+    again = authentication.token(half + half)  # no token is kept any more
     assert again is not None
     again(memoryview(b""))
     assert connection.user == "alice"

@@ -1,4 +1,4 @@
-"""Topics that Metadata would create, as scripts: looked up, charged, refused by leaving the flag off."""
+"""Scripts of Metadata requests that would create topics: lookups, charges, refusals by turning it off."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trio.testing import MockClock
 
 
-def wants(version: int, *names: str, number: int = 1, auto: bool = True) -> bytes:
+def metadata_request(version: int, *names: str, number: int = 1, auto: bool = True) -> bytes:
     fields: dict[str, Any] = {"topics": [{"name": name} for name in names]}
     if version >= 4:
         fields["allow_auto_topic_creation"] = auto
@@ -38,7 +38,7 @@ def known(version: int, number: int, *rows: tuple[str, int]) -> bytes:
 
 async def test_metadata_of_topics_that_exist_costs_no_second_request(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(wants(9, "a"))
+        await book.client.says(metadata_request(9, "a"))
         await book.upstream.wait_for_dial(1)
         assert asked(await book.broker.hears(), METADATA, 9)["allow_auto_topic_creation"] is False
         await book.broker.says(known(9, 1, ("a", 0)))
@@ -48,7 +48,7 @@ async def test_metadata_of_topics_that_exist_costs_no_second_request(autojump_cl
 
 async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        sent = wants(9, "a", "new")
+        sent = metadata_request(9, "a", "new")
         await book.client.says(sent)
         await book.upstream.wait_for_dial(1)
         asked(await book.broker.hears(), METADATA, 9)
@@ -64,21 +64,21 @@ async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(aut
         assert outcome(await book.client.hears(), CREATE, 6) == ({"t": 89}, 2000)
 
         await trio.sleep(3)
-        again = wants(9, "new", number=3)
-        await book.client.says(again)  # not there yet: it is not charged twice
+        again = metadata_request(9, "new", number=3)
+        await book.client.says(again)  # the topic does not exist yet; it is not charged twice
         asked(await book.broker.hears(), METADATA, 9)
         await book.broker.says(known(9, 3, ("new", 3)))
-        assert await book.broker.hears() == again, "whoever could not create it may try again"
+        assert await book.broker.hears() == again, "a client that could not create it may try again"
         await book.broker.says(known(9, 3, ("new", 5)))
         assert read_reply(METADATA, 9, await book.client.hears())["topics"][0]["error_code"] == 5
 
 
 async def test_a_topic_that_does_not_come_to_be_is_charged_once_in_ten_minutes(autojump_clock: MockClock) -> None:
-    """As on a cluster that creates no topics by itself."""
+    """As on a cluster without auto-creation of topics."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         for number, at_s, charged in ((1, 0, True), (2, 30, False), (3, 599, False), (4, 601, True)):
             await trio.sleep_until(at_s)
-            sent = wants(9, "typo", number=number)
+            sent = metadata_request(9, "typo", number=number)
             await book.client.says(sent)
             await book.upstream.wait_for_dial(1)
             asked(await book.broker.hears(), METADATA, 9)
@@ -95,7 +95,7 @@ async def test_metadata_beyond_the_quota_creates_nothing_and_mutes_nobody(autoju
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 60)), created(6, "t"))
         begin_s = trio.current_time()
-        await book.client.says(wants(9, "new", number=2))
+        await book.client.says(metadata_request(9, "new", number=2))
         assert asked(await book.broker.hears(), METADATA, 9)["allow_auto_topic_creation"] is False
         await book.broker.says(known(9, 2, ("new", 3)))
         asked(await book.broker.hears(), CREATE, 5)
@@ -107,7 +107,7 @@ async def test_metadata_beyond_the_quota_creates_nothing_and_mutes_nobody(autoju
 
 async def test_old_metadata_has_no_flag_and_is_charged_and_muted(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        sent = wants(3, "new")
+        sent = metadata_request(3, "new")
         await book.client.says(sent)
         await book.upstream.wait_for_dial(1)
         assert asked(await book.broker.hears(), METADATA, 4)["allow_auto_topic_creation"] is False
@@ -122,7 +122,7 @@ async def test_old_metadata_has_no_flag_and_is_charged_and_muted(autojump_clock:
 
 async def test_metadata_that_creates_nothing_passes_untouched(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        for number, sent in enumerate((wants(9, "a", auto=False), request(METADATA, 9, 1, topics=None))):
+        for number, sent in enumerate((metadata_request(9, "a", auto=False), request(METADATA, 9, 1, topics=None))):
             await book.round_trip(sent, known(9, 1, ("a", 3)))
             assert book.shared.counters.lookups == 0, number
 
@@ -130,7 +130,7 @@ async def test_metadata_that_creates_nothing_passes_untouched(autojump_clock: Mo
 async def test_why_metadata_was_refused_is_told(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 60)), created(6, "t"))
-        await book.client.says(wants(9, "new", number=2))
+        await book.client.says(metadata_request(9, "new", number=2))
         asked(await book.broker.hears(), METADATA, 9)
         await book.broker.says(known(9, 2, ("new", 3)))
         asked(await book.broker.hears(), CREATE, 5)

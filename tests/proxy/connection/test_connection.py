@@ -1,4 +1,4 @@
-"""One connection, as a script: what reaches the broker, what reaches the client, and when."""
+"""Scripts of one connection: what the broker and the client receive, and when."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Detail, Interest, Request
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
-from tests.proxy.playbook import MemoryChannel, Party, framed, open_book, read_reply, reply, request
+from tests.proxy.playbook import MemorySocket, Party, framed, open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -40,7 +40,7 @@ async def test_bytes_pass_unchanged_where_nothing_has_to_be_said(autojump_clock:
 
 async def test_a_probe_that_says_nothing_costs_no_upstream_connection(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        book.client.channel.shut_down_writing()
+        book.client.socket.shut_down_writing()
         await book.client.hears_the_end()
         assert book.upstream.dialled == []
 
@@ -55,7 +55,7 @@ async def test_many_small_requests_go_out_in_one_write(autojump_clock: MockClock
 
 
 async def test_an_over_quota_produce_is_forwarded_and_the_next_one_waits(autojump_clock: MockClock) -> None:
-    """KIP-219: 20,000 bytes at 1,000 B/s over 10 s is 10 s too much, and the reply goes out at once."""
+    """KIP-219: 20,000 bytes at 1,000 B/s over 10 s throttle for 10 s, and the reply is sent at once."""
     async with open_book(quotas=[produce_quota(1000)]) as book:
         first = request(PRODUCE, 9, 1, acks=1, padding=20_000)
         throttle_ms = round((len(first) - 4) / 1000 * 1000 - 10_000)
@@ -187,7 +187,7 @@ async def test_a_client_that_hangs_up_while_muted_is_let_go(autojump_clock: Mock
         await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
         await book.client.says(request(HEARTBEAT, 4, 2))
         begin = trio.current_time()
-        book.client.channel.shut_down_writing()
+        book.client.socket.shut_down_writing()
         await book.broker.hears_the_end()
         assert trio.current_time() - begin < 5
 
@@ -196,7 +196,7 @@ async def test_a_broker_that_idles_out_during_a_mute_is_dialled_again(autojump_c
     async with open_book(quotas=[produce_quota(1000)]) as book:
         begin = trio.current_time()
         await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
-        book.broker.channel.close()
+        book.broker.socket.close()
         await trio.sleep(400)
         answer = reply(HEARTBEAT, 4, 2)
         await book.client.says(request(HEARTBEAT, 4, 2))
@@ -325,12 +325,12 @@ async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> Non
 async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_to_tell(
     autojump_clock: MockClock,
 ) -> None:
-    """Its failure has no other way to the client, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
+    """Closing is the only sign of failure, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
     async with open_book(quotas=[produce_quota(1000)]) as book:
         await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000))
         await trio.testing.wait_all_tasks_blocked()
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         begin = trio.current_time()
         await book.client.hears_the_end()
         assert trio.current_time() - begin < 1
@@ -342,7 +342,7 @@ async def test_a_broker_that_closes_in_the_middle_of_a_muted_request_ends_the_co
     async with open_book(quotas=[produce_quota(1000)]) as book:
         await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000)[:15_000])
         await trio.testing.wait_all_tasks_blocked()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         assert book.upstream.dialled == [None]
         assert book.shared.counters.errors == {"upstream": 1}
@@ -361,11 +361,11 @@ async def test_switched_off_a_fetch_that_is_in_flight_does_not_mute(autojump_clo
 
 
 async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClock) -> None:
-    """The client takes nothing while the proxy sends its own answer; the broker's next reply waits behind it."""
+    """While the client does not read the proxy's own answer, the broker's next reply waits behind it."""
     gate = Gatekeeper(Refuse(error_code=44), api_key=19)
     async with open_book(plugins={"gate": gate}) as book:
-        channel = book.connection.client
-        plain_send, taken = channel.send, trio.Event()
+        client_socket = book.connection.client
+        plain_send, taken = client_socket.send, trio.Event()
 
         async def slow_send(parts: Any) -> None:
             kept = [bytes(part) for part in parts]
@@ -373,7 +373,7 @@ async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClo
                 await taken.wait()
             await plain_send(kept)
 
-        channel.send = slow_send  # type: ignore[method-assign]
+        client_socket.send = slow_send  # type: ignore[method-assign]
         await book.client.says(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
         await book.broker.hears()
@@ -410,7 +410,7 @@ async def test_a_client_with_headerless_sasl_tokens_passes(autojump_clock: MockC
 
 
 class Gatekeeper:
-    """Refuses what it is told to."""
+    """A plugin that refuses the requests that a test selects."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -569,7 +569,7 @@ async def test_completed_requests_tell_their_story(autojump_clock: MockClock) ->
         await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
         await book.client.says(request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         await trio.testing.wait_all_tasks_blocked()
         answered, lost = gate.completed
@@ -581,6 +581,6 @@ async def test_completed_requests_tell_their_story(autojump_clock: MockClock) ->
 
 
 def test_the_stage_itself() -> None:
-    one, other = MemoryChannel.pair()
+    one, other = MemorySocket.pair()
     assert Party(one).hears_nothing()
     assert other.receive_into(memoryview(bytearray(1))) is None

@@ -1,4 +1,4 @@
-"""KIP-599 at the proxy, as scripts: what is looked up, what goes on to the broker, and what the client hears."""
+"""Scripts of KIP-599 at the proxy: lookups, requests that reach the broker, and replies that reach the client."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 
 async def test_strict_admits_topic_by_topic_and_answers_in_the_order_of_the_request(autojump_clock: MockClock) -> None:
-    """B5: two topics of 30 at 2 a second over ten seconds: the first overshoots, the second is refused."""
+    """B5: two topics of 30 partitions at 2 per second over 10 s: the first is admitted and overdraws, the second is
+    refused."""
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
         await book.client.says(create(6, ("first", 30), ("second", 30)))
         await validates(book, ("first", 30), ("second", 30))
@@ -119,7 +120,7 @@ async def test_who_has_no_quota_is_not_looked_at(autojump_clock: MockClock) -> N
 
 
 async def test_the_brokers_default_is_asked_for(autojump_clock: MockClock) -> None:
-    """-1 partitions: a copy that only validates tells how many, and which topics are doomed."""
+    """-1 partitions: a copy with ValidateOnly shows how many they are, and which topics the broker would refuse."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.client.says(create(6, ("doomed", -1), ("default", -1), ("late", 1)))
         await book.upstream.wait_for_dial(1)
@@ -182,8 +183,8 @@ async def test_deletions_by_id(autojump_clock: MockClock) -> None:
         await book.broker.says(reply(METADATA, 12, 1, topics=topics))
         assert [row["topic_id"] for row in asked(await book.broker.hears(), DELETE, 6)["topics"]] == [big]
         await book.broker.says(reply(DELETE, 6, 1, responses=[{"name": "big", "topic_id": big}]))
-        told = read_reply(DELETE, 6, await book.client.hears())["responses"]
-        assert [(row["topic_id"], row["error_code"]) for row in told] == [(big, 0), (small, 89)]
+        rows = read_reply(DELETE, 6, await book.client.hears())["responses"]
+        assert [(row["topic_id"], row["error_code"]) for row in rows] == [(big, 0), (small, 89)]
 
 
 @pytest.mark.parametrize(("version", "codes", "throttle_ms"), [(3, [0, 89], 5000), (2, [0, 0], 20_000)])
@@ -203,7 +204,7 @@ async def test_partitions_cost_what_is_added(
 
 
 async def test_an_old_client_cannot_get_ahead_of_its_mute(autojump_clock: MockClock) -> None:
-    """Twenty requests in one write: the second waits until the first has got its reply, and then for the mute."""
+    """Twenty requests in one write: the second waits for the reply to the first, and then for the mute."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         frames = [create(4, (f"t{number}", 100), number=number) for number in range(20)]
         await book.client.says(*frames)
@@ -235,7 +236,7 @@ async def test_an_absurd_count_does_not_overdraw_for_years(autojump_clock: MockC
         await book.client.says(create(6, ("huge", 2_000_000_000)))
         await book.upstream.wait_for_dial(1)
         await book.broker.hears()
-        book.broker.channel.close()
+        book.broker.socket.close()
         await book.client.hears_the_end()
         assert book.shared.hooks.quotas is not None
         (bucket,) = book.shared.hooks.quotas
@@ -275,7 +276,7 @@ async def test_what_was_pipelined_behind_a_lookup_keeps_its_place(autojump_clock
 async def test_nothing_is_forwarded_when_all_is_refused_and_the_answer_waits_its_turn(
     autojump_clock: MockClock,
 ) -> None:
-    """The throttle time is that of the moment when the answer goes out."""
+    """The throttle time is what remains when the answer is sent."""
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 40)), created(6, "t"))
         await book.client.says(request(HEARTBEAT, 4, 2), create(6, ("u", 1), number=3))
@@ -287,7 +288,7 @@ async def test_nothing_is_forwarded_when_all_is_refused_and_the_answer_waits_its
         assert outcome(await book.client.hears(), CREATE, 6) == ({"u": 89}, 6000)
 
 
-# --- paced, and only observed ---
+# --- paced, and in shadow mode ---
 
 
 async def test_paced_mutations_wait_for_their_turn_and_nothing_is_refused(autojump_clock: MockClock) -> None:
@@ -296,7 +297,7 @@ async def test_paced_mutations_wait_for_their_turn_and_nothing_is_refused(autoju
         await book.round_trip(create(6, ("a", 30)), created(6, "a"))
         await book.client.says(create(6, ("b", 30), number=2))
         await book.broker.hears()
-        assert trio.current_time() == pytest.approx(14, abs=0.01)  # 30 owed, a burst of 2 is not waited for
+        assert trio.current_time() == pytest.approx(14, abs=0.01)  # 30 tokens overdrawn, without the burst of 2
         await book.broker.says(created(6, "b", number=2))
         assert outcome(await book.client.hears(), CREATE, 6) == ({"b": 0}, 0)
 

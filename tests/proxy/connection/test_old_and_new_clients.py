@@ -1,7 +1,7 @@
-"""Every API in every version: a client that is throttled is told so where the protocol can, and muted in any case.
+"""Every API in every version: a throttled client gets a throttle time if the protocol has it, and is always muted.
 
 Driven by the table of KAFKA_SEMANTICS §3 (`tests.proxy.wire.api_table`), which is first compared with Kafka's own
-classes and with the proxy's table. A plugin throttles each request by 5 s, at its head or at its reply's.
+classes and with the proxy's table. A plugin throttles each request by 5 s, when it is received or when its reply is.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ if TYPE_CHECKING:
 THROTTLE_MS: Final = 5000
 POLICY_VIOLATION: Final = 44
 FOLLOW_UP: Final = 99
-"""The correlation id of the Heartbeat behind the request in question; nobody throttles it."""
+"""The correlation id of the Heartbeat that follows the request under test; it is not throttled."""
 
 AUTHENTICATING: Final = {
-    17: "SaslHandshake: has no throttle time; before the log-in is over nobody is known who could have a quota",
+    17: "SaslHandshake: has no throttle time; quotas do not apply before the log-in is complete",
     36: "SaslAuthenticate: likewise",
 }
-"""APIs whose mute is not tested here, and why. That they pass as they are is."""
+"""APIs whose mute is not tested here, and why; that they are forwarded unchanged is tested."""
 
 NOT_FORWARDED: Final = {
     95: "the first key that Kafka 4.4 does not have; a broker closes the connection, too",
     -1: "no key can be negative",
     2**15 - 1: "the last key there can be",
 }
-"""API keys that end the connection, and why. Nobody is asked about them, and nothing is told."""
+"""API keys that end the connection, and why. No callback is called for them."""
 
 UNREFUSABLE: Final = {35: range(3)}
-"""Versions whose replies have no place for an error, beside the controllers' APIs: the connection is closed instead.
-DescribeLogDirs has one for each log directory only, and its request names none."""
+"""Versions, besides the controllers' APIs, whose replies have no field for an error: the connection is closed instead.
+DescribeLogDirs has one for each log directory only, and its request lists none."""
 
 NAMES_BROKERS: Final = {
     0: "Produce: leader hints (KIP-951)",
@@ -67,7 +67,7 @@ NAMES_BROKERS: Final = {
     78: "ShareFetch: leader hints",
     79: "ShareAcknowledge: leader hints",
 }
-"""APIs in whose replies a broker's address becomes the proxy's. Beside it nothing may change but the throttle time."""
+"""APIs in whose replies brokers' addresses are replaced. Only they and the throttle time may change."""
 
 LEFT_OUT: Final = {"FetchResponse": {"node_endpoints"}}
 """Fields that are not filled: Fetch's leader hints are made inert, which the tests of `headrace.proxy.wire.walks.fetch`
@@ -77,14 +77,14 @@ FILLING: Final = {"bool": True, "bytes": b"b", "float64": 0.5, "records": b"r", 
 
 
 class Stage(Enum):
-    """When the plugin throttles."""
+    """The hook in which the plugin throttles."""
 
     REQUEST = "request"
     REPLY = "reply"
 
 
 class Throttler:
-    """Throttles, or refuses, every request but the follow-up."""
+    """Throttles or refuses every request except the follow-up."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -107,10 +107,10 @@ class Throttler:
 
 
 def kinds_of(row: ApiRow) -> list[int]:
-    """The versions to try in ``make test``: the first and the last, and the first of each kind.
+    """Return the versions to test in ``make test``: the first, the last, and the first of each kind.
 
-    Versions are of one kind when their headers have the same versions, their replies have a throttle time or not, the
-    client waits by itself or not, and their messages have the same fields. ``make test-all`` tries all.
+    Versions are of one kind if they have the same header versions and fields, both or neither have a throttle time, and
+    the client waits by itself in both or neither. ``make test-all`` tests all.
     """
     first_of: dict[Any, int] = {}
     for version in row.sent_versions:
@@ -125,12 +125,12 @@ def kinds_of(row: ApiRow) -> list[int]:
 
 
 def approx(seconds: float) -> Any:
-    """Times of the fake clock, added up as floats."""
+    """Compare times of the fake clock, which are sums of floats."""
     return pytest.approx(seconds, abs=1e-6)
 
 
 def filled(message: str, version: int) -> dict[str, Any]:
-    """A message in which nothing is empty: each array has an element, numbers are 1."""
+    """Return a message without empty fields: each array has one element, numbers are 1."""
     left_out = LEFT_OUT.get(message, set())
     return {field.name: _filled(field) for field in schema(message, version).fields if field.name not in left_out}
 
@@ -142,7 +142,7 @@ def _filled(field: Field) -> Any:
 
 
 def with_the_proxys_address(value: Any) -> Any:
-    """Where a broker was named (they all have the id 1), the port of broker 1 at the proxy."""
+    """Replace brokers' addresses (all have the id 1) by the address of broker 1 at the proxy."""
     if isinstance(value, list):
         return [with_the_proxys_address(one) for one in value]
     if not isinstance(value, dict):
@@ -152,13 +152,13 @@ def with_the_proxys_address(value: Any) -> Any:
 
 
 def reply_of(row: ApiRow, version: int, throttle_ms: int) -> dict[str, Any]:
-    """The fields of a broker's reply."""
+    """Return the fields of a broker's reply."""
     fields = filled(f"{row.name}Response", version)
     return fields | {"throttle_time_ms": throttle_ms} if "throttle_time_ms" in fields else fields
 
 
 def asking(row: ApiRow, version: int, body: bytes | None = None) -> bytes:
-    """A request, with nothing empty in it unless ``body`` is given."""
+    """Return a request without empty fields, unless ``body`` is given."""
     header_version = request_header_version(row.key, version)
     header: dict[str, Any] = {"request_api_key": row.key, "request_api_version": version, "correlation_id": 1}
     if header_version > 0:  # ControlledShutdown v0 has no client id
@@ -169,12 +169,12 @@ def asking(row: ApiRow, version: int, body: bytes | None = None) -> bytes:
 
 
 def from_the_future(row: ApiRow) -> bytes:
-    """A request of the version after the last, with a body that nobody here can read."""
+    """Return a request of the version after the last, with a body that cannot be parsed."""
     return asking(row, row.versions.stop, b"to come" * 9)
 
 
 async def follow_up_muted_s(book: Book, begin_s: float) -> float:
-    """Send a Heartbeat, and say how long after ``begin_s`` the broker heard of it; then have it answered."""
+    """Send a Heartbeat and have it answered; return how long after ``begin_s`` it reached the broker, in seconds."""
     heartbeat = request(12, 4, FOLLOW_UP)
     await book.client.says(heartbeat)
     assert await book.broker.hears() == heartbeat
@@ -185,9 +185,9 @@ async def follow_up_muted_s(book: Book, begin_s: float) -> float:
 
 
 async def throttled_s(book: Book, row: ApiRow, version: int, *, broker_ms: int, patient: bool = False) -> float:
-    """One throttled exchange and its follow-up; how long it took until the broker heard of the latter, in seconds.
+    """Run a throttled exchange and its follow-up; return the time until the latter reached the broker, in seconds.
 
-    A patient client sends the follow-up after the time that it was told, any other one at once. ``broker_ms`` is the
+    A patient client sends the follow-up after the throttle time of the reply, any other at once. ``broker_ms`` is the
     broker's own throttle time.
     """
     told_ms = max(THROTTLE_MS, broker_ms)
@@ -211,7 +211,7 @@ async def throttled_s(book: Book, row: ApiRow, version: int, *, broker_ms: int, 
 
 @pytest.mark.parametrize("kafka", ["3.9.1", "4.3.1", "4.4.0"])
 def test_the_table_says_what_kafkas_classes_say(kafka: str) -> None:
-    """The throttle field by the response's schema, and who waits by `shouldClientThrottle`, for every version."""
+    """The throttle field follows the response's schema, and the client waits as in `shouldClientThrottle`."""
     compared = 0
     for row, version, has_field, waits in _as_kafka_has_it(kafka):
         expected = row.client_waits(version) if kafka == "4.4.0" else row.client_waited(version)
@@ -221,7 +221,7 @@ def test_the_table_says_what_kafkas_classes_say(kafka: str) -> None:
 
 
 def _as_kafka_has_it(version_of_kafka: str) -> Iterator[tuple[ApiRow, int, bool, bool]]:
-    """Every API and version of a Kafka: its row, the version, whether the field is there, whether its client waits."""
+    """Yield every API and version of Kafka: row, version, whether it has a throttle time, whether its client waits."""
     kafka = kafka_classes(version_of_kafka)
     protocol = "org.apache.kafka.common.protocol"
     parse = kafka.cls("org.apache.kafka.common.requests.AbstractResponse").parseResponse
@@ -265,10 +265,10 @@ def test_the_proxys_table_says_the_same() -> None:
 
 
 async def check_the_throttle(row: ApiRow, version: int, stage: Stage) -> None:
-    """The reply is the broker's but for the throttle time, and goes out at once; the next request waits for 5 s.
+    """The reply differs only in its throttle time and is sent at once; the next request waits for 5 s.
 
-    A shorter throttle of the broker's gives way, a longer one stays and is muted for. A client that waits by itself,
-    as Java's does, finds the channel open when it comes back.
+    The longer of the proxy's and the broker's throttle times applies. A client that waits by itself, as Java's does, is
+    unmuted when it sends again.
     """
     where = (row.name, version, stage)
     throttler = Throttler(stage)
@@ -328,7 +328,7 @@ async def test_produce_without_acks_has_no_reply_and_mutes_in_every_version(auto
 
 @pytest.mark.parametrize("version", TABLE[ApiKey.API_VERSIONS].sent_versions)
 async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: MockClock, version: int) -> None:
-    """UNSUPPORTED_VERSION is laid out as version 0 whatever was asked (KIP-511), so it cannot tell a throttle time."""
+    """UNSUPPORTED_VERSION has the format of version 0 (KIP-511), which has no throttle time."""
     async with open_book(plugins={"throttler": Throttler(Stage.REPLY)}) as book:
         row = {"api_key": 18, "min_version": 0, "max_version": 2}
         body = encode("ApiVersionsResponse", 0, {"error_code": 35, "api_keys": [row]})
@@ -342,7 +342,7 @@ async def test_an_older_brokers_refusal_of_api_versions_mutes(autojump_clock: Mo
 
 
 async def check_the_refusal(row: ApiRow, version: int) -> None:
-    """The proxy answers by itself, tells the throttle time where the version can, and mutes."""
+    """The proxy answers itself, with a throttle time if the version has the field, and mutes."""
     where = (row.name, version)
     refuser = Throttler(Stage.REQUEST, Refuse(error_code=POLICY_VIOLATION, throttle_ms=THROTTLE_MS))
     async with open_book(plugins={"refuser": refuser}) as book:
@@ -351,8 +351,8 @@ async def check_the_refusal(row: ApiRow, version: int) -> None:
         if row.controller_only or version in UNREFUSABLE.get(row.key, ()):
             await book.client.hears_the_end()
             return
-        told = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
-        assert told == (THROTTLE_MS if row.has_throttle_time(version) else None), where
+        throttle_ms = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
+        assert throttle_ms == (THROTTLE_MS if row.has_throttle_time(version) else None), where
         await book.client.says(request(12, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5), where
@@ -376,7 +376,7 @@ async def test_refusals_in_every_version(autojump_clock: MockClock, key: int) ->
 
 @pytest.mark.parametrize("stage", Stage)
 async def test_a_version_of_the_future_passes_unread_and_mutes(autojump_clock: MockClock, stage: Stage) -> None:
-    """Where nothing in it has to be read or edited. Where its throttle time lies nobody knows, so it is not told."""
+    """A request that needs no reading or editing. The offset of its throttle time is unknown, so it is not set."""
     rows = [row for key, row in TABLE.items() if not APIS[key].must_know and key not in AUTHENTICATING]
     assert len(rows) > 60
     for row in rows:
@@ -391,7 +391,7 @@ async def test_a_version_of_the_future_passes_unread_and_mutes(autojump_clock: M
 
 
 async def test_a_version_of_the_future_that_must_be_read_ends_the_connection(autojump_clock: MockClock) -> None:
-    """It was not offered. ApiVersions is: see below."""
+    """The version was not offered. ApiVersions is an exception, see below."""
     rows = [row for key, row in TABLE.items() if APIS[key].must_know and key != ApiKey.API_VERSIONS]
     assert len(rows) > 10
     for row in rows:

@@ -1,4 +1,4 @@
-"""Paced enforcement at the proxy, as scripts: a request is held until its place comes, and a place is given back."""
+"""Scripts of paced enforcement: a request is held until its place in the timeline, and unused places are returned."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 from headrace.quota_callbacks.verdicts import Refuse
-from tests.proxy.playbook import Book, MemoryChannel, Party, open_book, read_reply, reply, request
+from tests.proxy.playbook import Book, MemorySocket, Party, open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -31,13 +31,13 @@ def paced(
 
 
 def produce(number: int, size: int = 1000) -> bytes:
-    """A Produce that is charged ``size`` bytes: header and body."""
+    """Return a Produce that is charged ``size`` bytes: header and body."""
     empty = len(request(PRODUCE, 7, number, acks=1, padding=1)) - 4
     return request(PRODUCE, 7, number, acks=1, padding=size - empty + 1)
 
 
 class Costs:
-    """A cost model: so many milliseconds for every request."""
+    """A cost model with the same number of milliseconds for every request."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -50,7 +50,7 @@ class Costs:
 
 
 def second_client(book: Book, nursery: trio.Nursery) -> Party:
-    ours, theirs = MemoryChannel.pair()
+    ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=2, peer=Address(host="198.51.100.8", port=5000))
     nursery.start_soon(ClientConnection(book.shared, info, ours).serve)  # type: ignore[arg-type]
     return Party(theirs)
@@ -91,7 +91,7 @@ async def test_connections_take_turns_and_the_dead_give_their_place_back(autojum
         dying = second_client(book, nursery)
         await dying.says(produce(2, 60_000))
         await trio.testing.wait_all_tasks_blocked()
-        dying.channel.shut_down_writing()
+        dying.socket.shut_down_writing()
         await trio.sleep(1.5)
         await book.client.says(produce(3))
         await book.broker.hears()
@@ -149,9 +149,9 @@ async def test_a_turn_of_over_thirty_seconds_is_warned_of(
     async with open_book(quotas=paced(1000)) as book:
         await book.round_trip(produce(1, 31_000), reply(PRODUCE, 7, 1))
         await book.round_trip(produce(2), reply(PRODUCE, 7, 2))
-    said = capsys.readouterr().out
-    assert "a turn takes longer than clients usually wait" in said
-    assert "turn_s=31.0" in said
+    output = capsys.readouterr().out
+    assert "a turn takes longer than clients usually wait" in output
+    assert "turn_s=31.0" in output
 
 
 async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: MockClock) -> None:
@@ -169,13 +169,13 @@ async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: Mo
         await book.client.says(request(HEARTBEAT, 4, 2), produce(3))
         await book.broker.hears()
         await trio.testing.wait_all_tasks_blocked()
-        book.client.channel.close()
+        book.client.socket.close()
         await book.broker.hears_the_end()
     assert watch.abandoned == [(2, False), (3, True)]
 
 
 async def test_another_quotas_throttle_counts_from_behind_the_hold(autojump_clock: MockClock) -> None:
-    """Paced thread time holds the request for its turn alone; the Produce bytes, Kafka's way, mute after it."""
+    """Paced thread time holds the request; Produce bytes, enforced as in Kafka, mute the client after the hold."""
     quotas = [
         *paced(1, QuotaKey.REQUEST_PERCENTAGE),
         (QuotaKey.PRODUCER_BYTE_RATE, ENTITY, Quota(value=1000)),

@@ -1,4 +1,4 @@
-"""KIP-936 at the proxy, as scripts: batches are read as they pass, and who brings too many new ids is muted."""
+"""Scripts of KIP-936 at the proxy: batches are read while they are forwarded, and too many new ids mute the client."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def waits_s(book: Book) -> float:
 
 @pytest.mark.parametrize("version", [3, 8, 9, 13])
 async def test_ids_beyond_the_quota_mute(version: int, autojump_clock: MockClock) -> None:
-    """Two ids in 100 s: the third one too many comes back in 50 s."""
+    """Two ids in 100 s: a third one throttles for 50 s."""
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
         answer = await book.round_trip(produce(1, 7, 8, 7, version=version), reply(PRODUCE, version, 1))
         assert read_reply(PRODUCE, version, answer)["throttle_time_ms"] == 0
@@ -105,7 +105,7 @@ async def test_a_request_that_lies_about_its_records_ends_the_connection(autojum
 
 
 async def test_without_a_quota_nothing_is_walked(autojump_clock: MockClock) -> None:
-    """Nobody reads the batches then: even a request that lies passes, for the broker to judge."""
+    """Batches are not read in this case: even an invalid request is forwarded, and the broker rejects it."""
     async with open_book() as book:
         frame = bytearray(produce(1, 5))
         frame[-BATCH.size - 5] ^= 0x7F

@@ -1,4 +1,4 @@
-"""However the bytes of both sides are cut into reads, both sides hear the same."""
+"""Property: client and broker receive the same bytes however their input is split into reads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from tests.proxy.playbook import Book, MemoryChannel, framed, open_book, reply, request
+from tests.proxy.playbook import Book, MemorySocket, framed, open_book, reply, request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +46,7 @@ def fetch(number: int, size: int) -> tuple[bytes, bytes]:
 
 
 def too_new(number: int, _size: int) -> tuple[bytes, bytes]:
-    """ApiVersions v99: the proxy answers it by itself, in its turn."""
+    """Return an ApiVersions v99, which the proxy answers itself, in order."""
     return framed(b"\x00\x12\x00\x63" + number.to_bytes(4, "big") + b"\x00\x01c\x00\x00"), b""
 
 
@@ -55,8 +55,8 @@ exchanges = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 3000)), mi
 cuts = st.lists(st.integers(1, 400), max_size=60)
 
 
-class CutChannel(MemoryChannel):
-    """Gives at most so many bytes a read; when the cuts are used up, all there is."""
+class CutSocket(MemorySocket):
+    """Limits each read to the next of the given sizes; unlimited after the last."""
 
     def __init__(self, sizes: Iterator[int]) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class CutChannel(MemoryChannel):
 
 
 def play(pairs: list[tuple[bytes, bytes]], client_cuts: list[int], broker_cuts: list[int]) -> tuple[bytes, bytes]:
-    """What the broker hears and what the client hears."""
+    """Return what the broker and the client receive."""
     heard: list[bytes] = []
 
     async def script() -> None:
@@ -88,25 +88,25 @@ def play(pairs: list[tuple[bytes, bytes]], client_cuts: list[int], broker_cuts: 
 
 
 def cut(book: Book, client_cuts: list[int], broker_cuts: list[int]) -> None:
-    """Put the cuts into the proxy's ends of both connections."""
+    """Limit the reads of the proxy's sockets to both sides."""
     make_cut(book.connection.client, client_cuts)
     dial = book.upstream.dial
 
     async def dial_cut(node_id: int | None) -> Any:
-        channel, address = await dial(node_id)
-        make_cut(channel, broker_cuts)
-        return channel, address
+        upstream, address = await dial(node_id)
+        make_cut(upstream, broker_cuts)
+        return upstream, address
 
     book.upstream.dial = dial_cut  # type: ignore[method-assign]
 
 
-def make_cut(channel: Any, sizes: list[int]) -> None:
-    channel.__class__ = CutChannel
-    channel._sizes = iter(sizes)
+def make_cut(upstream: Any, sizes: list[int]) -> None:
+    upstream.__class__ = CutSocket
+    upstream._sizes = iter(sizes)
 
 
 async def all_of(book: Book, sizes: list[int]) -> bytes:
-    """All frames that reach the broker, mutes sat out by the clock."""
+    """Return all frames that reach the broker, with mutes passed by the fake clock."""
     if not sizes:
         return b""
     await book.upstream.wait_for_dial(1)

@@ -1,4 +1,4 @@
-"""KIP-124 at the proxy, as scripts: the longest of all delays, what is exempt, and a cost model of one's own."""
+"""Scripts of KIP-124 at the proxy: the longest of all delays, exempt requests, and custom cost models."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ENTITY = QuotaEntity(client_id="c")
 
 
 class Costs:
-    """A cost model: so many milliseconds for every request."""
+    """A cost model with the same number of milliseconds for every request."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -74,7 +74,7 @@ async def test_the_proxys_own_thread_time_is_charged_with_the_next_request(autoj
 
 
 async def test_thread_time_goes_on_being_measured(autojump_clock: MockClock) -> None:
-    """Of seven wake-ups one is, and stands for all."""
+    """One of seven steps is measured and represents all."""
     async with open_book(plugins={"costs": Costs(0)}, quotas=[quota(100_000)]) as book:
         measured = 0
         for number in range(3 * ONE_OF):
@@ -93,7 +93,7 @@ async def test_without_the_quota_nothing_is_measured(autojump_clock: MockClock) 
 
 
 async def test_the_longest_of_all_delays_applies(autojump_clock: MockClock) -> None:
-    """Bytes are throttled when the request comes, thread time when the reply does: deadlines decide, not amounts."""
+    """Bytes throttle at the request, thread time at the reply: the later deadline applies, not the longer time."""
 
     class AtRequest:
         headrace_hooks = HOOK_VERSION
@@ -139,7 +139,7 @@ async def test_an_estimate_that_is_none_is_the_plugins_error(estimate: object, a
 
 
 async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockClock) -> None:
-    """20 ms each at 10 % of a thread: five a second, however they are sent. The first one's cost is not known."""
+    """20 ms each at 10 % of a thread are five per second, however they are sent. The cost of the first is unknown."""
     policy = {"mode": EnforcementMode.PACED, "burst_s": 0.0}
     async with open_book(plugins={"costs": Costs(20)}, quotas=[quota(10, **policy)]) as book:
         for number in range(6):
@@ -148,7 +148,7 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"cost": {}}, r"request_percentage\.cost: unknown key; did you mean .*costs\?"),
         ({"costs": 1}, "costs = 1: expected a table by API key"),
@@ -160,8 +160,8 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
         ({"costs_file": ""}, 'costs_file = "": expected the path of a TOML file'),
     ],
 )
-def test_costs_that_make_no_sense_are_told(options: dict[str, object], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_costs_that_make_no_sense_are_told(options: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         configured(options)
 
 
@@ -176,7 +176,7 @@ def test_costs_of_the_options_go_before_the_measured_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (None, "costs.toml': No such file or directory; expected a TOML file with the table .costs. by API key"),
         ("[costs", "costs.toml': not TOML: .*at end of document"),
@@ -187,11 +187,11 @@ def test_costs_of_the_options_go_before_the_measured_ones() -> None:
         ("[costs]\nProduce = { base_ms = 1 }", "costs.toml': costs.Produce = .*expected API key = "),
     ],
 )
-def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "costs.toml"
     if text is not None:
         file.write_text(text, encoding="utf-8")
-    with pytest.raises(ValueError, match=f"^costs_file = .*{said}"):
+    with pytest.raises(ValueError, match=f"^costs_file = .*{message}"):
         configured({"costs_file": str(file)})
 
 

@@ -1,4 +1,4 @@
-"""Why somebody is throttled: what is kept, logged, and told at the command line."""
+"""Reasons for throttling: decisions that are kept and logged, and the output of ``headrace why``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind, told
+from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind, format_decisions
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
@@ -40,7 +40,7 @@ async def test_a_throttle_says_which_quota_whose_what_was_observed_and_how_long(
         assert decision.throttle_ms == pytest.approx(10_000, rel=0.01)
         await trio.sleep(2)
         page = {"waiting": [book.connection.waiting(trio.current_time())], "decisions": book.shared.decisions.page(2.0)}
-        waiting, why = told(page)
+        waiting, why = format_decisions(page)
         assert waiting.startswith("waiting now: user ANONYMOUS, client id c at 198.51.100.7:5000, 80")
         assert waiting.endswith(" ms more, for producer_byte_rate")
         assert why.startswith("2 s ago: Produce v9 of user ANONYMOUS, client id c at 198.51.100.7:5000 was throttled")
@@ -76,7 +76,7 @@ async def test_the_page_is_by_user_and_client_and_newest_first(autojump_clock: M
 @pytest.mark.parametrize(
     ("policy", "kind", "words"),
     [
-        ({"observe": True}, Kind.OBSERVED, "would have waited"),
+        ({"observe": True}, Kind.OBSERVED, "would have been throttled"),
         ({"mode": EnforcementMode.PACED, "burst_s": 0.0}, Kind.HELD, "was held for"),
         ({"longest_throttle_ms": 50}, Kind.THROTTLED, "was throttled for 50 ms"),
     ],
@@ -89,14 +89,16 @@ async def test_how_it_was_enforced_is_told(
             await produce(book, number, 12_000)
         decision = list(book.shared.decisions)[-1]
         assert decision.kind is kind
-        (first, *_) = told({"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)})
+        (first, *_) = format_decisions(
+            {"waiting": [], "decisions": book.shared.decisions.page(trio.current_time(), newest=1)}
+        )
         assert words in first
 
 
 async def test_nobody(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        assert list(told({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
-            "nobody was throttled or refused"
+        assert list(format_decisions({"waiting": [], "decisions": book.shared.decisions.page(0.0)})) == [
+            "no request was throttled or refused"
         ]
 
 

@@ -1,4 +1,4 @@
-"""Finding plugins, refusing those that do not fit, and calling the hooks that are not about one request."""
+"""Finding plugins, rejecting unsuitable ones, and calling the hooks that do not concern one request."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def test_a_built_in_can_be_disabled() -> None:
 
 
 def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
-    said = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
-    with pytest.raises(StartupError, match=said):
+    message = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
+    with pytest.raises(StartupError, match=message):
         load_plugins(new_plugin_manager(), disabled=("byterate",), load=())
 
 
@@ -90,7 +90,7 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
         ("headrace.quota_callbacks.builtin.byte_rate:Nothing", "cannot be loaded: AttributeError"),
         (
             "headrace.quota_callbacks.entities",
-            "does not say which version of the hooks it is made for: set headrace_hooks = 1",
+            "does not declare the version of the hooks that it requires: set headrace_hooks = 1",
         ),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
     missing = f"{package}.anything"
     (tmp_path / "made_for_earlier_names.py").write_text(f"from {missing} import hookimpl\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(sys.modules, package, None)  # as where the tree is not on the path
+    monkeypatch.setitem(sys.modules, package, None)  # as if the source tree were not on the path
     path = "made_for_earlier_names" if by == "its imports" else f"{missing}:Plugin"
     message = (
         f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
@@ -122,9 +122,7 @@ def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:
     class Old:
         headrace_hooks = 0
 
-    expected = (
-        r"plugin 'old' is made for version 0 of the hooks; this headrace has version 1. Install .* plugins.disabled"
-    )
+    expected = r"plugin 'old' requires version 0 of the hooks; this headrace has version 1. Install .* plugins.disabled"
     with pytest.raises(StartupError, match=expected):
         register(new_plugin_manager(), "old", Old())
 
@@ -143,7 +141,7 @@ def test_an_argument_that_does_not_exist_is_refused() -> None:
         @hookimpl
         def quota_limit(self, nonsense: object) -> None: ...
 
-    with pytest.raises(StartupError, match=r"'wrong' was refused:.*nonsense"):
+    with pytest.raises(StartupError, match=r"'wrong' was rejected:.*nonsense"):
         register(new_plugin_manager(), "wrong", Wrong())
 
 
@@ -151,7 +149,7 @@ def test_a_plugin_that_cannot_be_made_is_named() -> None:
     class Picky(Plugin):
         def __init__(self, needed: str) -> None: ...
 
-    with pytest.raises(StartupError, match=r"plugin 'picky' could not be made: TypeError"):
+    with pytest.raises(StartupError, match=r"plugin 'picky' cannot be instantiated: TypeError"):
         register(new_plugin_manager(), "picky", Picky)
 
 
@@ -161,7 +159,7 @@ def test_wrappers_are_refused() -> None:
         def request_received(self) -> Any:
             yield
 
-    with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace take no wrappers"):
+    with pytest.raises(StartupError, match="wraps 'request_received'; hooks of headrace do not support wrappers"):
         register(new_plugin_manager(), "wrapper", Wrapper())
 
 
@@ -329,12 +327,12 @@ def test_quota_reset_required_is_polled_for_every_request() -> None:
     before = hooks.quotas.generation
     request = Request(Connection(connection_id=1, peer=Address(host="h", port=1)), 3, 0, 0, "c", 9, 0.0)
     for _ in range(2):
-        hooks.request_received(hooks.wants_request(3), request, 0)
+        hooks.request_received(hooks.request_callbacks(3), request, 0)
     assert polled == [*QuotaKey, *QuotaKey]
     assert hooks.quotas.generation == before + 2
 
 
-# --- the rest ---
+# --- other hooks ---
 
 
 def test_enforced_quotas_are_collected() -> None:
@@ -364,25 +362,25 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
         def request_completed(self) -> None: ...
 
     hooks = hooks_of(Narrow())
-    for wants in (hooks.wants_request, hooks.wants_response, hooks.wants_completed):
-        assert [key for key in range(100) if wants(key)] == [3, 19]
+    for callbacks in (hooks.request_callbacks, hooks.response_callbacks, hooks.completion_callbacks):
+        assert [key for key in range(100) if callbacks(key)] == [3, 19]
     assert hooks.bodies == {19}
 
 
 def test_connection_opened_and_closed_are_told() -> None:
-    told: list[Any] = []
+    calls: list[Any] = []
 
     class Watching(Plugin):
         @hookimpl
         def connection_opened(self, connection: Connection) -> None:
-            told.append(connection.connection_id)
+            calls.append(connection.connection_id)
 
         @hookimpl
         def connection_closed(self, connection: Connection, reason: str | None) -> None:
-            told.append((connection.connection_id, reason))
+            calls.append((connection.connection_id, reason))
 
     hooks = hooks_of(Watching())
     connection = Connection(connection_id=4, peer=Address(host="h", port=1))
     hooks.connection_opened(connection)
     hooks.connection_closed(connection, "gone")
-    assert told == [4, (4, "gone")]
+    assert calls == [4, (4, "gone")]

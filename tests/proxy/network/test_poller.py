@@ -1,4 +1,4 @@
-"""The poller with real sockets: steps, tasks that wait, and trio's own waiting beside them."""
+"""The poller with real sockets: steps, tasks that wait, and trio's own events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.network.poller import Poller
-from headrace.proxy.network.sockets import PlainChannel
+from headrace.proxy.network.sockets import PlainSocket
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,41 +21,41 @@ WAIT_S = 30.0
 
 
 @contextmanager
-def channel_and_peer(*, attached: bool = True) -> Iterator[tuple[PlainChannel, socket.socket]]:
-    """A channel that the poller watches, and the other end of it."""
+def socket_and_peer(*, attached: bool = True) -> Iterator[tuple[PlainSocket, socket.socket]]:
+    """Yield a socket that the poller watches, and its peer."""
     poller = Poller()
     listener = socket.create_server(("127.0.0.1", 0))
     peer = socket.create_connection(listener.getsockname())
     ours, _ = listener.accept()
     listener.close()
     if not attached:
-        channel = PlainChannel(ours, ClientFault, poller)
-        yield channel, peer
-        channel.close()
+        sock = PlainSocket(ours, ClientFault, poller)
+        yield sock, peer
+        sock.close()
         peer.close()
         return
     with poller.attach():
         assert poller.attached, "this trio keeps its I/O manager elsewhere: see Poller.attach"
-        channel = PlainChannel(ours, ClientFault, poller)
+        sock = PlainSocket(ours, ClientFault, poller)
         try:
-            yield channel, peer
+            yield sock, peer
         finally:
-            channel.close()
+            sock.close()
             peer.close()
 
 
 class Reader:
-    """A step that reads what comes, ``most`` bytes at a time, until the stream ends."""
+    """A step that reads ``most`` bytes at a time until the stream ends."""
 
-    def __init__(self, channel: PlainChannel, most: int = 100) -> None:
-        self.channel = channel
+    def __init__(self, sock: PlainSocket, most: int = 100) -> None:
+        self.sock = sock
         self.read = bytearray()
         self.steps = 0
         self._buffer = memoryview(bytearray(most))
 
     def step(self) -> bool:
         self.steps += 1
-        count = self.channel.receive_into(self._buffer)
+        count = self.sock.receive_into(self._buffer)
         if count is not None:
             self.read += self._buffer[:count]
         return count != 0
@@ -63,11 +63,11 @@ class Reader:
 
 @pytest.mark.parametrize("attached", [True, False])
 async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
-    with channel_and_peer(attached=attached) as (channel, peer):
-        reader = Reader(channel)
+    with socket_and_peer(attached=attached) as (sock, peer):
+        reader = Reader(sock)
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(channel.steps, reader.step)
+                nursery.start_soon(sock.steps, reader.step)
                 await wait_all_tasks_blocked()
                 peer.send(b"one")
                 while reader.read != b"one":
@@ -78,10 +78,10 @@ async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
 
 
 async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
-    """The peer goes on sending from within the step, so that edges come while the socket is queued."""
-    with channel_and_peer() as (channel, peer):
+    """The peer sends from within the step, so that there are edges while the socket is queued."""
+    with socket_and_peer() as (sock, peer):
         rounds: list[int] = []
-        reader = Reader(channel, most=1)
+        reader = Reader(sock, most=1)
 
         def step() -> bool:
             if reader.steps < 500:
@@ -96,7 +96,7 @@ async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
 
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(channel.steps, step)
+                nursery.start_soon(sock.steps, step)
                 await wait_all_tasks_blocked()
                 peer.send(b"begin")
                 await count_rounds()
@@ -105,23 +105,23 @@ async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
 
 
 async def test_what_a_step_leaves_is_read_without_another_edge() -> None:
-    with channel_and_peer() as (channel, peer):
-        reader = Reader(channel, most=1)
+    with socket_and_peer() as (sock, peer):
+        reader = Reader(sock, most=1)
         peer.send(b"x" * 50)
         peer.shutdown(socket.SHUT_WR)
         with trio.fail_after(WAIT_S):
-            await channel.steps(reader.step)
+            await sock.steps(reader.step)
         assert reader.read == b"x" * 50
 
 
 async def test_bytes_and_the_end_of_the_stream_in_one_edge() -> None:
-    """The short read is not the last then: nothing else would tell of the end."""
-    with channel_and_peer() as (channel, peer):
+    """Reading continues after a short read, since no further edge reports the end of the stream."""
+    with socket_and_peer() as (sock, peer):
         peer.send(b"last words")
         peer.close()
-        reader = Reader(channel)
+        reader = Reader(sock)
         with trio.fail_after(WAIT_S):
-            await channel.steps(reader.step)
+            await sock.steps(reader.step)
         assert reader.read == b"last words"
 
 
@@ -129,10 +129,10 @@ async def test_what_a_step_raises_is_raised_in_its_task() -> None:
     def step() -> bool:
         raise ClientFault("broken")
 
-    with channel_and_peer() as (channel, peer):
+    with socket_and_peer() as (sock, peer):
         peer.send(b"x")
         with trio.fail_after(WAIT_S), pytest.raises(ClientFault, match="broken"):
-            await channel.steps(step)
+            await sock.steps(step)
 
 
 async def test_a_step_may_cancel_the_task_that_left_it() -> None:
@@ -144,25 +144,25 @@ async def test_a_step_may_cancel_the_task_that_left_it() -> None:
         scope.cancel()
         return False
 
-    with channel_and_peer() as (channel, peer):
+    with socket_and_peer() as (sock, peer):
         peer.send(b"x")
         with trio.fail_after(WAIT_S), scope:
-            await channel.steps(step)
+            await sock.steps(step)
         assert scope.cancelled_caught
         peer.send(b"y")
         await wait_all_tasks_blocked()
-        assert calls == [1], "nobody is there to be stepped"
+        assert calls == [1], "no step is left to call"
 
 
 async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> None:
-    """Two ends that answer each other without a pause, by steps alone."""
-    with channel_and_peer() as (channel, peer):
-        assert channel._poller is not None
-        other = PlainChannel(peer, ClientFault, channel._poller)
+    """Two sockets that answer each other without a pause, in steps only."""
+    with socket_and_peer() as (sock, peer):
+        assert sock._poller is not None
+        other = PlainSocket(peer, ClientFault, sock._poller)
         buffer = memoryview(bytearray(10))
         rounds = 0
 
-        def echo(end: PlainChannel) -> bool:
+        def echo(end: PlainSocket) -> bool:
             nonlocal rounds
             if end.receive_into(buffer):
                 rounds += 1
@@ -171,7 +171,7 @@ async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> N
 
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(channel.steps, lambda: echo(channel))
+                nursery.start_soon(sock.steps, lambda: echo(sock))
                 nursery.start_soon(other.steps, lambda: echo(other))
                 other.send_now([b"x"])
                 await trio.sleep(0.05)
@@ -185,37 +185,37 @@ async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> N
 
 
 async def test_a_writer_waits_until_there_is_room() -> None:
-    with channel_and_peer() as (channel, peer):
+    with socket_and_peer() as (sock, peer):
         peer.setblocking(False)
         sent = 16 * 1024 * 1024
         read = 0
         with trio.fail_after(WAIT_S):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(channel.send, [bytes(sent)])
+                nursery.start_soon(sock.send, [bytes(sent)])
                 while read < sent:
                     await trio.lowlevel.wait_readable(peer)
                     read += len(peer.recv(1 << 20))
-        assert channel.bytes_sent == sent
+        assert sock.bytes_sent == sent
 
 
 async def test_closing_wakes_who_waits() -> None:
-    with channel_and_peer() as (channel, _):
+    with socket_and_peer() as (sock, _):
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
             async def read() -> None:
                 with pytest.raises(trio.ClosedResourceError):
-                    await channel.readable()
+                    await sock.readable()
 
             await wait_all_tasks_blocked()
-            channel.close()
+            sock.close()
 
 
 async def test_a_clock_that_jumps_still_jumps(autojump_clock: MockClock) -> None:
-    with channel_and_peer() as (channel, peer):
+    with socket_and_peer() as (sock, peer):
         async with trio.open_nursery() as nursery:
-            reader = Reader(channel)
-            nursery.start_soon(channel.steps, reader.step)
+            reader = Reader(sock)
+            nursery.start_soon(sock.steps, reader.step)
             begin_s = trio.current_time()
             await trio.sleep(3600)
             assert trio.current_time() - begin_s == 3600
@@ -228,7 +228,7 @@ async def test_a_clock_that_jumps_still_jumps(autojump_clock: MockClock) -> None
 async def test_it_gives_back_what_it_took() -> None:
     runner = trio._core._run.GLOBAL_RUN_CONTEXT.runner
     before = runner.io_manager
-    with channel_and_peer():
+    with socket_and_peer():
         assert runner.io_manager is not before
     assert runner.io_manager is before
     await trio.lowlevel.checkpoint()

@@ -1,4 +1,4 @@
-"""Limits on connections: of one process, and of workers that see each other's counts."""
+"""Limits on connections, in one process and across workers that share their counts."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def test_a_worker_that_is_gone_has_no_connections() -> None:
     for _ in range(5):
         one.add("a")
     parts[0].clear()
-    assert parts[1].elsewhere() == parts[1].elsewhere_from("a") == 0
-    assert parts[0].elsewhere() == parts[0].elsewhere_from("b") == 1
+    assert parts[1].of_others() == parts[1].of_others_from("a") == 0
+    assert parts[0].of_others() == parts[0].of_others_from("b") == 1
 
 
 def test_what_is_shown_is_what_is_there() -> None:
@@ -72,12 +72,12 @@ def test_what_is_shown_is_what_is_there() -> None:
         else:
             counts[0].add(host)
             there[host] += 1
-    assert {host: parts[1].elsewhere_from(host) for host in hosts} == there
-    assert parts[1].elsewhere() == sum(there.values())
+    assert {host: parts[1].of_others_from(host) for host in hosts} == there
+    assert parts[1].of_others() == sum(there.values())
     for host, count in there.items():
         for _ in range(count):
             counts[0].remove(host)
-    assert parts[1].elsewhere() == 0
+    assert parts[1].of_others() == 0
     assert parts[1]._memory[:] == bytes(2 * PART_BYTES), "rows are free again"
 
 
@@ -87,9 +87,9 @@ def test_addresses_beyond_a_group_are_counted_by_their_own_worker(monkeypatch: p
     hosts = [f"192.0.2.{number}" for number in range(ROWS_A_GROUP + 1)]
     for host in hosts:
         counts[0].add(host)
-    assert [parts[1].elsewhere_from(host) for host in hosts] == [1] * ROWS_A_GROUP + [0]
-    assert parts[1].elsewhere() == len(hosts)
+    assert [parts[1].of_others_from(host) for host in hosts] == [1] * ROWS_A_GROUP + [0]
+    assert parts[1].of_others() == len(hosts)
     assert counts[0].limit_reached(hosts[-1], most=MANY, most_from_host=1) == "max_connections_per_ip"
     counts[0].remove(hosts[0])
     counts[0].add(hosts[-1])
-    assert parts[1].elsewhere_from(hosts[-1]) == 2, "there is room by now"
+    assert parts[1].of_others_from(hosts[-1]) == 2, "there is room by now"
