@@ -73,7 +73,7 @@ def tags_reader(known: Mapping[int, KnownTag]) -> Callable[[bytes, int, dict[str
             else:
                 unknown[tag] = body[start:at]
         if unknown:
-            values[TAGS] = unknown
+            values[TAGS] = dict(sorted(unknown.items()))
         return at
 
     return read
