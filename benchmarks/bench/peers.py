@@ -16,7 +16,7 @@ from benchmarks.bench.ways import KROXYLICIOUS, Front, serving
 from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
 from testbed.kafka.artifacts import resolve
 from testbed.kafka.java import find_java
-from testbed.processes.kept import make_directory
+from testbed.processes.supervised import make_directory
 from testbed.processes.ports import HOST, reserve_ports
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import WayUnavailableError
-from testbed.processes.kept import start_program
+from testbed.processes.supervised import start_program
 from testbed.processes.programs import content
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Program:
     __slots__ = ("_output", "_program", "_what")
 
     def __init__(self, what: str, argv: Sequence[str]) -> None:
-        """Raises KeeperError when it cannot be started."""
+        """Raises SupervisorError when it cannot be started."""
         self._what = what
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with Path(os.devnull).open("rb") as nothing:

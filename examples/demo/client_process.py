@@ -1,6 +1,6 @@
 """Processes whose standard output is read line by line without waiting: the clients, and the one that prepares.
 
-They are kept (`testbed.processes.kept`): they end with this process, however it ends.
+They are kept (`testbed.processes.supervised`): they end with this process, however it ends.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from examples.demo.reports import read_report
 from testbed.kafka.launch import java_environment
-from testbed.processes.kept import start_program
+from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -34,7 +34,7 @@ from examples.demo.table import MOST_BARS, NOW_S, Row, State, draw
 from examples.demo.verdict import ClientOutcome, Outcome
 from testbed.errors import TestbedError
 from testbed.kafka.cluster import KafkaCluster
-from testbed.processes.kept import make_directory
+from testbed.processes.supervised import make_directory
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def caller(code: str, environment: Mapping[str, str] | None = None) -> Iterator[
             process.kill()
 
 
-def told_by(process: subprocess.Popen[str]) -> Any:
+def printed_by(process: subprocess.Popen[str]) -> Any:
     """The JSON value in the next line that the caller prints."""
     assert process.stdout is not None
     line = process.stdout.readline()
