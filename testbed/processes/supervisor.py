@@ -4,8 +4,8 @@
 milliseconds); no module imports it. It is the parent of every program that it starts, so no program is missed between
 its start and its registration, and a process id is not reused before the supervisor has reaped it. When the caller
 ends, even by `kill -9`, the socket between the two is closed; then the supervisor kills its programs, removes the
-directories it created, and ends. If the supervisor itself is killed, the kernel kills the programs (PR_SET_PDEATHSIG, which works
-here because the supervisor has one thread: the signal is tied to the thread that forked).
+directories it created, and ends. If the supervisor itself is killed, the kernel kills the programs (PR_SET_PDEATHSIG,
+which works here because the supervisor has one thread: the signal is tied to the thread that forked).
 
 Requests and replies are JSON, each in one message of a SOCK_SEQPACKET socket, so that an interrupted caller (for
 instance by KeyboardInterrupt) has sent a complete request or none; each reply carries its request's number. The
