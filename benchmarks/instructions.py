@@ -44,7 +44,7 @@ WARM_UP: Final = (28, 0.5)
 """Number of requests, and seconds between them: together longer than a quota's window."""
 LEFT_AFTER: Final = (28, 0.01)
 NEXT_SAMPLE: Final = (1, 1.0)
-SPELL: Final = (7, 0.001)
+MEASURED: Final = (7, 0.001)
 """Number of measured requests, and seconds between them: within one sample of a quota's window, and
 `headrace.proxy.connection.thread_time.ONE_OF` requests, so that the mean is exact."""
 PRODUCER_ID: Final = 4711
@@ -239,14 +239,14 @@ async def _measure(stage: Stage, name: str, quotas: bool) -> tuple[Cost, Counter
         for _ in range(3):
             await stage.ask(*LEFT_AFTER, left)
         await stage.ask(*NEXT_SAMPLE)
-        await stage.ask(*SPELL, peak)
+        await stage.ask(*MEASURED, peak)
     finally:
         tracemalloc.stop()
-    await stage.ask(*SPELL, calls)
+    await stage.ask(*MEASURED, calls)
     with instructions:
-        await stage.ask(*SPELL)  # since 3.12, code is not counted completely the first time that it is traced
-        await stage.ask(*SPELL, instructions)
-    requests = SPELL[0]
+        await stage.ask(*MEASURED)  # since 3.12, code is not counted completely the first time that it is traced
+        await stage.ask(*MEASURED, instructions)
+    requests = MEASURED[0]
     cost = Cost(
         name=name,
         quotas=quotas,
@@ -276,7 +276,7 @@ def table(costs: Sequence[Cost]) -> str:
 def where(by_code: Counter[CodeType], most: int = 40) -> str:
     """Return the functions with the most instructions for a request."""
     lines = [
-        f"    {count / SPELL[0]:8.1f}  {code.co_qualname}  {code.co_filename}:{code.co_firstlineno}"
+        f"    {count / MEASURED[0]:8.1f}  {code.co_qualname}  {code.co_filename}:{code.co_firstlineno}"
         for code, count in by_code.most_common(most)
     ]
     return "\n".join(lines)

@@ -265,8 +265,12 @@ def told(line: str) -> None:
 
 @click.command()
 @click.option("--seconds", default=60.0, show_default=True, help="How long each rate is measured.")
-@click.option("--connections", default="1,20,200", show_default=True, help="Numbers of producer connections, one run for each.")
-@click.option("--workers", default="1", show_default=True, help="Numbers of workers of the proxy; all runs are repeated for each.")
+@click.option(
+    "--connections", default="1,20,200", show_default=True, help="Numbers of producer connections, one run for each."
+)
+@click.option(
+    "--workers", default="1", show_default=True, help="Numbers of workers of the proxy; all runs are repeated for each."
+)
 @click.option("--quick", is_flag=True, help="Ten seconds for each run; too short for Kafka's window of eleven.")
 @click.option("--only", default="", help="Only runs whose name contains this text.")
 def main(seconds: float, connections: str, workers: str, quick: bool, only: str) -> None:

@@ -127,7 +127,7 @@ def _share(topic_id: bytes) -> list[Work]:
 
 
 def _read_shared(client: MeasuredClient, number: int, topic_id: bytes, count: int) -> None:
-    """Join a share group, fetch a batch, acknowledge it, and leave; only the fetch and the acknowledgement are sampled."""
+    """Join a share group, fetch a batch, acknowledge it, and leave; only fetch and acknowledgement are sampled."""
     session: Message = {"group_id": SHARE_GROUP, "member_id": str(UUID(int=number))}
     joining: Message = {**session, "member_epoch": 0, "subscribed_topic_names": [SHARED]}
     leaving: Message = {**session, "member_epoch": -1, "subscribed_topic_names": None}

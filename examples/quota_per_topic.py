@@ -1,4 +1,4 @@
-"""A quota that Kafka does not have: bytes a second produced to a topic, whoever produces them.
+"""A quota that Kafka does not have: bytes per second produced to a topic by all clients together.
 
     [plugins]
     load = ["examples.quota_per_topic:QuotaPerTopic"]
@@ -6,7 +6,8 @@
     [plugins.options."examples.quota_per_topic:QuotaPerTopic"]
     orders = 1048576
 
-Topics are named by name up to Produce v12; from v13 a request has their ids, and the option is the id in hexadecimal.
+Up to Produce v12, the option is the topic's name. From v13 on, a request has topic ids, and the option is the id in
+hexadecimal.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ QUOTA = "topic_byte_rate"
 
 
 class QuotaPerTopic:
-    """Reads every batch's topic as it passes, and mutes who overdraws one."""
+    """Charges every batch to its topic, and mutes the connection of a request that exceeds a topic's limit."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -34,26 +35,26 @@ class QuotaPerTopic:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Take the limits, in bytes a second."""
+        """Read the limits, in bytes per second."""
         for topic, limit in context.options.items():
             if not isinstance(limit, int | float) or not limit > 0:
-                raise ValueError(f"{topic} = {limit!r}: expected bytes a second, above 0")
+                raise ValueError(f"{topic} = {limit!r}: expected bytes per second, above 0")
             self.limits[topic] = limit
             self.rates[topic] = SampledRate(Window())
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Produce."""
+        """Return an interest in Produce."""
         return (Interest(api_key=PRODUCE),)
 
     @hookimpl
     def request_received(self, request: Request) -> None:
-        """Have its batches read."""
+        """Request that the record batches are read."""
         request.read_batches = True
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge every topic; the longest wait counts."""
+        """Charge every topic, and return the longest throttle time."""
         produced: Counter[str] = Counter()
         for topic, _, records_bytes, _ in request.batches:
             produced[topic if isinstance(topic, str) else topic.hex()] += records_bytes
@@ -62,7 +63,7 @@ class QuotaPerTopic:
         return max(throttles, key=lambda verdict: verdict.throttle_ms, default=None)
 
     def charge(self, topic: str, amount: int, now_ms: int) -> Throttle | None:
-        """Record ``amount`` bytes; how long their producer has to wait, if at all."""
+        """Record ``amount`` bytes, and return the throttle time, or ``None`` within the limit."""
         rate, limit = self.rates[topic], self.limits[topic]
         rate.record(amount, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)

@@ -19,11 +19,11 @@ from benchmarks.bench.cores import Cores, pin_process, take_cores
 from benchmarks.bench.errors import BenchError, PathUnavailableError
 from benchmarks.bench.figures import Results
 from benchmarks.bench.interpreters import THIS, Interpreter, interpreter
+from benchmarks.bench.paths import BrokerPath, Direct, Peer, headrace_path
 from benchmarks.bench.peers import Haproxy, Kroxylicious
 from benchmarks.bench.programs import Program
 from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, write
 from benchmarks.bench.runner import Plan, Runner
-from benchmarks.bench.paths import Direct, Peer, BrokerPath, headrace_path
 from benchmarks.bench.workloads import WORKLOADS, Workload, scaled
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def make_path(
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
-    """Return the peers by name. `given` begins with the relays, for which the broker listens from `first_port` + 1 on."""
+    """Return the peers by name. `given` begins with the relays; the broker listens for them from `first_port` + 1 on."""
     return {
         each.name: Peer(name=each.name, address=each.address, pid=each.pid, relays=each.relays, fixed_port=port)
         for port, each in enumerate(given, first_port + 1)
@@ -165,7 +165,7 @@ class Asked:
 
 
 def measure(asked: Asked) -> str:
-    """Run the benchmark and return the results as Markdown; also writes them if it is interrupted. Raises BenchError."""
+    """Run the benchmark; return the results as Markdown, and write them even if interrupted. Raises BenchError."""
     cores = take_cores()
     screen = Screen(asked.rounds * len(asked.workloads) * len(asked.path_names))
     made = []
@@ -205,7 +205,9 @@ def measure(asked: Asked) -> str:
     "path_names",
     help=f"Comma-separated paths of {','.join(ALL_PATHS)} and the peers.  [default: all but {paths.HAPROXY_SPLICE}]",
 )
-@click.option("--scale", default=1.0, show_default=True, help="Factor by which the size of each workload is multiplied.")
+@click.option(
+    "--scale", default=1.0, show_default=True, help="Factor by which the size of each workload is multiplied."
+)
 @click.option("--quick", is_flag=True, help=f"A smoke test: one round, --scale {QUICK_SCALE}. Not for comparisons.")
 @click.option("--peer", "peers", multiple=True, help="NAME=HOST:PORT:PID of a running Kafka proxy.")
 @click.option("--relay", "relays", multiple=True, help="NAME=HOST:PORT:PID of a running TCP relay.")

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Final
 from benchmarks.bench.cores import ProcessMeter
 from benchmarks.bench.errors import BenchError, PathUnavailableError
 from benchmarks.bench.kroxylicious_launcher import READY_LINE
-from benchmarks.bench.programs import Program
 from benchmarks.bench.paths import KROXYLICIOUS, Front, serving
+from benchmarks.bench.programs import Program
 from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
 from testbed.kafka.artifacts import resolve
 from testbed.kafka.java import find_java
-from testbed.processes.supervised import make_directory
 from testbed.processes.ports import HOST, reserve_ports
+from testbed.processes.supervised import make_directory
 
 if TYPE_CHECKING:
     import contextlib
@@ -58,7 +58,7 @@ class Haproxy:
         return HOST, self._first.first
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """Start a process. Kafka clients cannot use a second one, since the broker advertises the first one's address."""
+        """Start a process. Kafka clients cannot use a second one: the broker advertises the first one's address."""
         port = stack.enter_context(reserve_ports()).first if self._started else self._first.first
         self._started = True
         directory = make_directory("headrace-haproxy-")

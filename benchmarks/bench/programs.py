@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import PathUnavailableError
-from testbed.processes.supervised import start_program
 from testbed.processes.programs import content
+from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -89,7 +89,7 @@ def check_produced(reply: bytes) -> None:
 
 @contextlib.contextmanager
 def open_connections(address: Address, count: int) -> Iterator[list[socket.socket]]:
-    """Open connections, each with one ApiVersions answered, so that a proxy has connected upstream; reset them at exit."""
+    """Open connections, and send ApiVersions on each, so that a proxy connects upstream; reset them at exit."""
     with contextlib.ExitStack() as stack:
         opened: list[socket.socket] = []
         while len(opened) < count:

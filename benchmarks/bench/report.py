@@ -16,9 +16,9 @@ from benchmarks.bench.figures import (
     Results,
     Spread,
 )
+from benchmarks.bench.paths import DIRECT, HAPROXY, HEADRACE_COMPILED, KROXYLICIOUS
 from benchmarks.bench.plot import draw
 from benchmarks.bench.targets import Outcome, evaluate
-from benchmarks.bench.paths import DIRECT, HAPROXY, HEADRACE_COMPILED, KROXYLICIOUS
 from benchmarks.bench.workloads import IDLE, LATENCY, WORKLOADS, Workload
 
 if TYPE_CHECKING:
@@ -106,7 +106,12 @@ def _latency_table(results: Results) -> str:
         absolute = [number(results.value(LATENCY, path, figure)) for figure in LATENCIES]
         added = [with_quartiles(results.difference(LATENCY, figure, path, DIRECT)) for figure in LATENCIES]
         rows.append(
-            [path, *absolute, *(added if path != DIRECT else [NOTHING] * 3), number(results.cpu_per_unit(LATENCY, path))]
+            [
+                path,
+                *absolute,
+                *(added if path != DIRECT else [NOTHING] * 3),
+                number(results.cpu_per_unit(LATENCY, path)),
+            ]
         )
     header = ["path", "p50 ms", "p99 ms", "p99.9 ms", "p50 added", "p99 added", "p99.9 added", "CPU s/1,000 requests"]
     return table(header, rows)

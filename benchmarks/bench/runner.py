@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.bench.broker import BenchBroker
-    from benchmarks.bench.paths import Front, BrokerPath
+    from benchmarks.bench.paths import BrokerPath, Front
     from benchmarks.bench.workloads import Sizes, Workload
 
     OnProgress = Callable[[str], None]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.bench.broker import BenchBroker
-    from benchmarks.bench.paths import Front, BrokerPath
+    from benchmarks.bench.paths import BrokerPath, Front
 
 PRODUCE, FETCH, SMALL, LATENCY = "produce", "fetch", "small", "latency"
 IDLE, BUSY, CONNECT = "idle", "busy", "connect"
@@ -101,7 +101,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """A workload. `run` runs it once through a front, whose path it may start again, and returns the measured values."""
+    """A workload. `run` runs it once on a front, whose path it may start again, and returns the measured values."""
 
     name: str
     title: str
@@ -258,5 +258,7 @@ WORKLOADS: Final = (
     Workload(name=LATENCY, title="1,000 requests per second", rate_unit="", unit="1,000 requests", run=latency),
     Workload(name=IDLE, title="Idle connections", rate_unit="", unit="", run=idle),
     Workload(name=BUSY, title="Busy connections", rate_unit="requests/s", unit="1,000 requests", run=busy),
-    Workload(name=CONNECT, title="Connections opened", rate_unit="connections/s", unit="1,000 connections", run=connect),
+    Workload(
+        name=CONNECT, title="Connections opened", rate_unit="connections/s", unit="1,000 connections", run=connect
+    ),
 )

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from benchmarks.bench.errors import PathUnavailableError
+from benchmarks.bench.paths import BrokerPath, Front
 from benchmarks.bench.runner import MOST_PASSES, Plan, Runner, cost, in_turn, steady
-from benchmarks.bench.paths import Front, BrokerPath
 from benchmarks.bench.workloads import Scene, Workload, scaled
 
 if TYPE_CHECKING:

@@ -192,7 +192,7 @@ def options_of(table: dict[str, object]) -> UsageOptions:
     [
         ({"foldr": "x"}, "usage_records.foldr: unknown key; did you mean plugins.options.usage_records.folder?"),
         ({"folder": "x", "topic": "t"}, "usage_records.folder: expected either a folder or a topic, not both"),
-        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers beside it'),
+        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers, too'),
         ({"folder": ""}, 'folder = "": expected a text that is not empty'),
         ({"folder": "x", "max_rows": 0}, "max_rows = 0: expected a whole number of rows from 1 to 1000000"),
         ({"folder": "x", "rotate_s": True}, "rotate_s = true: expected a whole number of seconds"),

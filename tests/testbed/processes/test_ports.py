@@ -10,7 +10,7 @@ import pytest
 from testbed.errors import PortsExhaustedError
 from testbed.processes import ports
 from testbed.processes.ports import HOST, free_port_block, reserve_ports, usable_ports
-from tests.testbed.callers import caller, run_caller, printed_by
+from tests.testbed.callers import caller, printed_by, run_caller
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,7 +13,7 @@ import pytest
 
 from testbed.errors import SupervisorError, TestbedTimeoutError
 from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, make_directory, start_program
-from tests.testbed.callers import caller, is_running, run_caller, printed_by, wait_until, wait_until_nothing_is_left
+from tests.testbed.callers import caller, is_running, printed_by, run_caller, wait_until, wait_until_nothing_is_left
 
 SLEEP = shutil.which("sleep") or "sleep"
 MV = shutil.which("mv") or "mv"
