@@ -103,7 +103,7 @@ def make_path(
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
-    """Return the peers by name. `given` begins with the relays; the broker listens for them from `first_port` + 1 on."""
+    """Return the peers by name. `given` begins with the relays, whose broker ports begin at `first_port` + 1."""
     return {
         each.name: Peer(name=each.name, address=each.address, pid=each.pid, relays=each.relays, fixed_port=port)
         for port, each in enumerate(given, first_port + 1)

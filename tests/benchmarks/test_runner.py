@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class NoBroker:
-    """Whatever is made in it is forgotten."""
+    """A broker without topics: calls are ignored."""
 
     def create_topic(self, name: str, *config: str) -> None: ...
 
@@ -40,7 +40,7 @@ class FakePath:
 
 @dataclass
 class Journal:
-    """What was done by whom, in order."""
+    """The runs of workloads on paths, in order."""
 
     done: list[tuple[str, str]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)

@@ -75,7 +75,7 @@ class Mistake:
     data: bytes
     reason: str
     request: str | None = None
-    """What the log calls the request, where the mistake is in a request that can be told."""
+    """The request's description in the log, if the mistake is in an identifiable request."""
 
 
 MISTAKES = {

@@ -270,7 +270,7 @@ def test_a_broker_that_never_answers_holds_up_its_client_alone(proxy: ProxyProce
 def test_a_broker_that_closes_between_requests_ends_its_client_in_order(
     proxy: ProxyProcess, bystander: Bystander
 ) -> None:
-    """As brokers do with connections that idle: nobody's mistake, so nothing is logged."""
+    """Brokers close idle connections; this is not an error, so nothing is logged."""
     with bystander.watching(), RawClient(proxy.port, client_id="tired") as client:
         client.call(HEARTBEAT.api_key, HEARTBEAT.version, HEARTBEAT.body)
         assert client.rest() == b""

@@ -83,7 +83,7 @@ def test_where_there_is_no_room_no_number_is_taken() -> None:
 
 
 def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
-    """Every mark fails as every record does; what it told is told again."""
+    """Every loss record fails like every other record; its losses are reported again."""
     writing = Writing("t", NOWHERE, message_timeout_ms="50", linger_ms="0")
     for _ in range(5):
         lost = writing.thread.lost
@@ -97,7 +97,7 @@ def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
 
 
 def test_after_a_fatal_error_there_is_a_new_producer(kafka: FirstBroker) -> None:
-    """A broker that refuses a batch makes a gap, which a producer that must have none does not outlive."""
+    """A refused batch is a gap in the sequence, which is a fatal error for an idempotent producer."""
     topic = make_topic(kafka, max_message_bytes="1000")
     writing = Writing(topic, kafka.bootstrap_servers, enable_gapless_guarantee="true", compression_type="none")
     writing.write(request(client_id="before"))

@@ -1,4 +1,4 @@
-"""The thread that writes usage records: what it loses, how it tells, and that nothing ends it."""
+"""The thread that writes usage records: losses, their reports, and that no error ends it."""
 
 from __future__ import annotations
 
