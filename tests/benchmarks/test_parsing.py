@@ -51,13 +51,13 @@ def test_a_peer() -> None:
 
 @pytest.mark.parametrize("text", ["", "mine", "mine=9192:1", "=a:1:1", "mine=a:b:1", "mine=a:1:b", "mine=:1:1"])
 def test_what_is_no_peer(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not NAME=HOST:PORT:PID"):
+    with pytest.raises(click.BadParameter, match="expected NAME=HOST:PORT:PID"):
         read_peer(text, relays=False)
 
 
 @pytest.mark.parametrize("name", ALL_PATHS)
 def test_a_peer_cannot_take_the_name_of_a_way(name: str) -> None:
-    with pytest.raises(click.BadParameter, match="there already"):
+    with pytest.raises(click.BadParameter, match="built-in path"):
         read_peer(f"{name}=127.0.0.1:9192:1", relays=False)
 
 

@@ -58,7 +58,7 @@ def test_two_workers_against_one(work: str) -> None:
 @pytest.mark.parametrize(("share", "verdict"), [(0.4, Verdict.MET), (0.39, Verdict.MISSED)])
 def test_load_is_spread_over_both_workers(share: float, verdict: Verdict) -> None:
     measured = results(rounds("busy", TWO_WORKERS, WORKER_SHARE, 0.1, share, 0.5))
-    assert one(measured, TWO_WORKERS, "2 workers: of their CPU", "0.4").verdict is verdict
+    assert one(measured, TWO_WORKERS, "2 workers: CPU share", "0.4").verdict is verdict
 
 
 @both_paths
