@@ -73,7 +73,7 @@ def test_who_is_not_held_is_not_said_to_be() -> None:
 def test_faults_of_the_proxy_are_said() -> None:
     switched = dataclasses.replace(outcome(), enforcing=False, proxy_errors=2)
     assert faults(switched) == [
-        "somebody switched the enforcement of quotas off",
+        "the enforcement of quotas was switched off",
         "the proxy counted 2 connection errors",
     ]
 

@@ -1,4 +1,4 @@
-"""Broken frames by the thousand: the proxy lives, says one line for each at most, and serves everybody else."""
+"""Thousands of broken frames: the proxy keeps running, logs at most one line for each, and serves all other clients."""
 
 from __future__ import annotations
 
