@@ -248,7 +248,7 @@ class Bench:
         """Print a line of the table."""
         shares = group.acks.shares(group.connections, 0 if way == "paced" else WINDOW_S, until_s)
         workers = "" if way == "broker" else self._workers
-        told(
+        print_line(
             f"{what:20} {way:8} {workers:>7} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f}"
             f" {jain(shares):6.3f} {group.acks.longest_s:6.2f} s"
         )
@@ -257,7 +257,7 @@ class Bench:
         return Group(client_id=client_id, port=self._ports[way], connections=connections, work=work)
 
 
-def told(line: str) -> None:
+def print_line(line: str) -> None:
     """Print a line without buffering."""
     print(line)
     sys.stdout.flush()
@@ -279,7 +279,7 @@ def main(seconds: float, connections: str, workers: str, quick: bool, only: str)
     if quick:
         timing = Timing(paced_s=10, settle_s=1, cycle_s=1)
     runs = [run for run in all_runs([int(each) for each in connections.split(",")]) if only in run.what.lower()]
-    told(HEADER)
+    print_line(HEADER)
     for count in [int(each) for each in workers.split(",")]:
         measure(runs, count, timing, time_and_mutations=only in "time and mutations")
 

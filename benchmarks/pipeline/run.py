@@ -64,10 +64,10 @@ def measure(job: str, lake: str, cores: list[int], memory: str) -> Run:
             peak = max(peak, _resident(process.pid))
             sleep(LOOK_EVERY_S)
         assert process.stdout is not None
-        told = process.stdout.read()
+        printed = process.stdout.read()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(**json.loads(told.splitlines()[-1]), peak_bytes=peak)
+    return Run(**json.loads(printed.splitlines()[-1]), peak_bytes=peak)
 
 
 def _resident(pid: int) -> int:
@@ -146,8 +146,8 @@ def command(*, lake: str, small_lake: str | None, jobs: tuple[str, ...], memory:
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         (output / "pipeline.md").write_text(table, encoding="utf-8")
-        told = {"about": _about(memory), "runs": [asdict(run) | {"records_a_second": run.rate} for run in runs]}
-        (output / "pipeline.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        document = {"about": _about(memory), "runs": [asdict(run) | {"records_a_second": run.rate} for run in runs]}
+        (output / "pipeline.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ def things_to_try(proxy: ProxyProcess) -> str:
         ("stop enforcing quotas, at once", f"{headrace} enforcement off --admin {proxy.admin}"),
         ("enforce them again", f"{headrace} enforcement on --admin {proxy.admin}"),
         ("a producer with a limit", _by_hand(python, proxy, "misbehaving")),
-        ("one that is not", _by_hand(python, proxy, "somebody-else")),
+        ("a producer without a limit", _by_hand(python, proxy, "somebody-else")),
         ("a consumer with a limit", _consumer(python, proxy)),
         ("with kcat, if you have it", f"kcat -b {proxy.bootstrap_servers} -L"),
         ("with Kafka's own tools, if you have them", console_producer),
