@@ -1,15 +1,15 @@
-# Every target installs what it needs into .venv first; a second run starts in seconds.
+# Every target first installs its requirements into .venv, unless they are installed already.
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# What the compiled modules are tested with: all that is above them, the clients by two of their kinds.
+# The tests of the compiled modules: of all packages that use them, and of two kinds of clients.
 COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/libraries/test_librdkafka.py \
 	tests/clients/quotas/test_request_quota.py tests/clients/quotas/test_producer_id_quota.py tests/faults/limits/test_limits.py
 
-# Two processes; which tests stay together, tests/conftest.py says, and it puts the longest first.
+# Two processes. tests/conftest.py decides which tests run in the same process, and starts the longest ones first.
 PARALLEL := -n 2 --no-loadscope-reorder
 QUICK := -m "not soak and not exhaustive" --durations=25
-# Without a colour or a progress bar per process, since several run at the same time.
+# The output of each target is printed in one piece, since several targets run at the same time.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 
 .PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench clean
@@ -17,10 +17,10 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
 	@echo "make test    lint, types, import contracts and the quick form of all tests, in ten minutes"
-	@echo "make test-all    make test, the exhaustive and the long forms, and the compiled modules: hours"
+	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
-	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md says what each is for)"
-	@echo "make bench   the same work through each way in turn, 50 minutes (BENCH=--quick for a look; docs/benchmarks.md)"
+	@echo "make exhaustive | soak | compiled    a part of make test-all (described in docs/contributing.md)"
+	@echo "make bench   the same workloads on each target, 50 minutes (BENCH=--quick for a short run; docs/benchmarks.md)"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
@@ -60,15 +60,15 @@ endif
 unit-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) $(PARALLEL) --ignore tests/pipeline
 
-# In a process of its own: py4j leaves its sockets to the garbage collector, which other tests would be blamed for.
+# In a process of their own: py4j leaves its sockets to the garbage collector, whose warnings would fail other tests.
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
 test-all: test exhaustive soak
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
-	else echo "compiled modules: not built, not tested: there is no C compiler (cc); wheels are pure Python then"; fi
+	else echo "compiled modules: not built and not tested, since there is no C compiler (cc); wheels are pure Python without one"; fi
 
-# Whole matrices, and many examples for each property.
+# All cases of each matrix, and many examples for each property.
 exhaustive: $(STAMP)
 	$(BIN)/pytest -m "(exhaustive or hypothesis) and not soak" --hypothesis-profile=long --timeout 1200 --durations=25 \
 		$(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
@@ -76,11 +76,11 @@ ifndef TESTS
 	$(BIN)/pytest -m "exhaustive and not soak" --timeout 1200 --durations=25 tests/pipeline
 endif
 
-# One after the other: they measure memory and rates.
+# Not in parallel, since these tests measure memory and rates.
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
-# One item after the other where no tests are named: the instructions of a request are counted, too.
+# Not in parallel, since one of these tests counts the instructions of a request.
 compiled: $(STAMP)
 	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
 		&& $(BIN)/pytest -m "not soak and not exhaustive" --durations=25 $(or $(TESTS),$(COMPILED_TESTS))

@@ -1,7 +1,7 @@
-"""Builds the wheel. Where a C compiler is at hand, the modules on the path of every request are compiled by mypyc.
+"""Builds the wheel. If a C compiler is available, the modules on the request path are compiled with mypyc.
 
-They are the same modules either way: without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure Python, and an
-editable install always is, so that what is edited is what runs.
+The modules are the same either way. Without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure Python; an
+editable install is always pure Python, so that edits take effect.
 """
 
 import logging
@@ -65,27 +65,27 @@ COMPILED = [
 
 
 def extensions() -> list[Extension]:
-    """What is to be compiled: a library that has all of it, and a small module in front of it for each of ours."""
+    """Return the extensions that mypyc makes of `COMPILED`: one shared library, and a small module for each entry."""
     if "editable_wheel" in sys.argv or os.environ.get("HEADRACE_PURE"):
         return []
     try:
         from mypyc.build import mypycify
     except ImportError as error:
-        logging.getLogger(__name__).warning("a pure Python wheel, without mypyc: %s", error)
+        logging.getLogger(__name__).warning("building a pure Python wheel, since mypyc is not available: %s", error)
         return []
     options = ["--config-file=", "--ignore-missing-imports", "--follow-imports=silent"]
     return mypycify([*options, *COMPILED], opt_level="2", debug_level="0")
 
 
 class AllOrNone(build_ext):
-    """Compiled modules need each other: where one cannot be built, none is kept, and the wheel is pure Python."""
+    """Builds all extensions or none: they depend on each other, so if one cannot be built, the wheel is pure Python."""
 
     def run(self) -> None:
-        """Build them."""
+        """Build the extensions; if one fails, remove those that were built."""
         try:
             super().run()
         except (BaseError, CompileError, LinkError, OSError) as error:
-            logging.getLogger(__name__).warning("a pure Python wheel, since compiling failed: %s", error)
+            logging.getLogger(__name__).warning("building a pure Python wheel, since compiling failed: %s", error)
             for extension in self.extensions:
                 with suppress(FileNotFoundError):
                     Path(self.get_ext_fullpath(extension.name)).unlink()

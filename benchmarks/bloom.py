@@ -1,10 +1,11 @@
-"""What an active producer id costs: the Bloom filters that remember it, and the walk that finds it in a request.
+"""The cost of an active producer id: the Bloom filters that store it, and the parser that finds it in a request.
 
     .venv/bin/python -m benchmarks.bloom [--ids 1000000] [--rate 0.01]
 
-Prints false positives beside theory, microseconds of CPU an id and bytes, for a filter of fixed size, one that has
-grown, and a user's pair; the same for rbloom (Rust) if it is installed; and microseconds a Produce request walked.
-Figures of different machines do not compare; on a busy one only the false positives hold.
+Prints the rate of false positives and its theoretical value, and CPU microseconds and bytes per id, for a filter of
+fixed size, one that has grown, and a user's pair of filters, and for rbloom (Rust) if it is installed; and the
+microseconds to parse a Produce request. Times of different machines are not comparable; on a busy machine only the
+false positives are meaningful.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 WINDOW_MS = 3_600_000
 NOISE = 0.005
-"""Of the measured share of false positives, one sigma: a twentieth of the 10 % that it is held against."""
+"""Relative standard deviation of the measured false positive rate: a twentieth of the 10 % that is tolerated."""
 CHUNK = 1_000_000
 WALKED_REQUESTS = 20_000
 BATCH_BYTES = 16 * 1024
@@ -37,21 +38,21 @@ ID_BYTES = struct.Struct(">q")
 
 
 class Filter(Protocol):
-    """What all filters here can do."""
+    """The interface of all filters here."""
 
     def add(self, producer_id: int, /) -> object: ...
     def __contains__(self, producer_id: int, /) -> bool: ...
 
 
 def cpu_us(work: Callable[[], object], count: int) -> float:
-    """Microseconds of this process's CPU for each of ``count``."""
+    """Run ``work``, and return this process's CPU microseconds divided by ``count``."""
     begin = time.process_time_ns()
     work()
     return (time.process_time_ns() - begin) / count / 1000
 
 
 def added(bloom: Filter, ids: Sequence[int]) -> float:
-    """Microseconds to add an id."""
+    """Add ``ids``, and return the microseconds per id."""
 
     def work() -> None:
         add = bloom.add
@@ -62,33 +63,33 @@ def added(bloom: Filter, ids: Sequence[int]) -> float:
 
 
 def looked_up(bloom: Filter, ids: Sequence[int]) -> float:
-    """Microseconds to look an id up."""
+    """Look up ``ids``, and return the microseconds per id."""
 
     def work() -> None:
         for each in ids:
-            each in bloom  # noqa: B015 -- it is what is measured
+            each in bloom  # noqa: B015 -- the lookup is measured
 
     return cpu_us(work, len(ids))
 
 
 Costs = tuple[float, float, float]
-"""Microseconds a new id, a known one, an unknown one."""
+"""Microseconds to add a new id, and to look up a known and an unknown one."""
 
 
 def show(
     name: str, bloom: Filter, ids: Sequence[int], unknown: Sequence[int], memory_bytes: Callable[[], int]
 ) -> Costs:
-    """Time all three ways, and say so. The filter is empty before."""
+    """Measure the three operations on an empty filter, and print the result."""
     new_us, known_us, unknown_us = added(bloom, ids), looked_up(bloom, ids), looked_up(bloom, unknown)
     print(
-        f"{name:42} {new_us:5.2f} us a new id  {known_us:5.2f} known  {unknown_us:5.2f} unknown"
-        f"  {memory_bytes() / len(ids):6.2f} bytes an id"
+        f"{name:42} {new_us:5.2f} us per new id  {known_us:5.2f} known  {unknown_us:5.2f} unknown"
+        f"  {memory_bytes() / len(ids):6.2f} bytes per id"
     )
     return new_us, known_us, unknown_us
 
 
 def false_positives(bloom: Filter, rate: float, first: int) -> tuple[float, int]:
-    """The share of ids from ``first`` on that the filter takes for seen, and how many were tried for the noise to be
+    """Return the rate of false positives among unknown ids from ``first`` on, and how many were tried to reach
     `NOISE`."""
     tries = math.ceil((1 - rate) / rate / NOISE**2)
     return sum(each in bloom for each in range(first, first + tries)) / tries, tries
@@ -111,11 +112,11 @@ def measure_grown(ids: Sequence[int], unknown: Sequence[int], rate: float) -> No
     bloom = GrowingBloomFilter(64, rate)
     show("grown from 64", bloom, ids, unknown, lambda: bloom.memory_bytes)
     share, _ = false_positives(bloom, rate, 1 << 60)
-    print(f"{'':42} {len(bloom.slices)} slices, false positives {share:.6f}, asked for {rate}")
+    print(f"{'':42} {len(bloom.slices)} slices, false positives {share:.6f}, configured {rate}")
 
 
 class At:
-    """A user's filters at one moment, as a filter whose ``add`` both looks and adds."""
+    """A user's filters at one time, as a filter whose ``add`` both looks up and adds."""
 
     def __init__(self, user: TimedBloomFilters, now_ms: int) -> None:
         self._user = user
@@ -129,7 +130,7 @@ class At:
 
 
 def measure_user(ids: Sequence[int], unknown: Sequence[int], rate: float) -> None:
-    """A user with all ids in the first half of a window, as many others in the second, and in the third."""
+    """Measure a user with all ids in the first half of a window, and as many other ids in the second and third half."""
     user = TimedBloomFilters(WINDOW_MS, rate)
 
     def memory_bytes() -> int:
@@ -144,21 +145,21 @@ def measure_user(ids: Sequence[int], unknown: Sequence[int], rate: float) -> Non
         at = At(user, now_ms)
         new_us, known_us = added(at, each), looked_up(at, each)
         print(
-            f"{name:42} {new_us:5.2f} us a new id  {known_us:5.2f} known {'':14}"
-            f"  {memory_bytes() / len(ids):6.2f} bytes an id"
+            f"{name:42} {new_us:5.2f} us per new id  {known_us:5.2f} known {'':14}"
+            f"  {memory_bytes() / len(ids):6.2f} bytes per id"
         )
     share = sum(any(each in part for part in user.filters) for each in range(1 << 60, (1 << 60) + CHUNK)) / CHUNK
-    print(f"{'':42} false positives of both together {share:.6f}, asked for {rate}")
+    print(f"{'':42} false positives of both together {share:.6f}, configured {rate}")
 
 
 def mmh3_of(producer_id: object) -> int:
-    """The hash that our filters take."""
+    """Return the hash that Headrace's filters use."""
     assert isinstance(producer_id, int)
     return mmh3_x64_128_sintdigest(ID_BYTES.pack(producer_id))
 
 
 def measure_rbloom(ids: Sequence[int], unknown: Sequence[int], rate: float, ours: Costs) -> None:
-    """The same work in Rust; ``ours`` is what a filter of fixed size costs here."""
+    """Measure rbloom; ``ours`` is the cost of Headrace's filter of fixed size."""
     try:
         rbloom = importlib.import_module("rbloom")
     except ImportError:
@@ -169,7 +170,7 @@ def measure_rbloom(ids: Sequence[int], unknown: Sequence[int], rate: float, ours
         theirs = show(f"rbloom over {name}", bloom, ids, unknown, functools.partial(bits_bytes, bloom))
         share, _ = false_positives(bloom, rate, 1 << 60)
         ratios = " / ".join(f"{our / their:.1f}" for our, their in zip(ours, theirs, strict=True))
-        print(f"{'':42} false positives {share:.6f}, asked for {rate}; the fixed filter costs {ratios} times as much")
+        print(f"{'':42} false positives {share:.6f}, configured {rate}; the fixed filter costs {ratios} times as much")
 
 
 def bits_bytes(bloom: Any) -> int:
@@ -177,7 +178,7 @@ def bits_bytes(bloom: Any) -> int:
 
 
 def batch(producer_id: int) -> bytes:
-    """A record batch as far as a walk reads it; the records are zeros."""
+    """Return a record batch with a valid header, as far as it is parsed; the records are zeros."""
     header = struct.pack(">qiibIhiqqqhii", 0, BATCH_BYTES - 12, 0, 2, 0, 0, 0, 0, 0, producer_id, 0, 0, 1)
     return header.ljust(BATCH_BYTES, b"\x00")
 
@@ -194,7 +195,7 @@ def measure_walk(version: int, partitions: int) -> None:
             ProduceWalk(version, len(body)).walk(body, 0, len(body))
 
     def spliced() -> None:
-        """The window ends behind each batch's header, and the records go by outside."""
+        """Parse the request with buffers that end after each batch's header; the records are skipped."""
         for _ in range(repeats):
             walk, at = ProduceWalk(version, len(body)), 0
             while not walk.done:
@@ -212,9 +213,9 @@ def measure_walk(version: int, partitions: int) -> None:
 
 @click.command()
 @click.option("--ids", "count", default=1_000_000, show_default=True, help="How many producer ids.")
-@click.option("--rate", default=0.01, show_default=True, help="The false positive rate asked for.")
+@click.option("--rate", default=0.01, show_default=True, help="The configured false positive rate.")
 def main(count: int, rate: float) -> None:
-    """Measure the parts of the producer id quota that every Produce request pays for."""
+    """Measure the parts of the producer id quota that process every Produce request."""
     dice = random.Random(936)  # noqa: S311 -- the same ids in every run
     ids = dice.sample(range(1 << 40), count)
     unknown = [each + (1 << 45) for each in ids]

@@ -1,13 +1,13 @@
-"""What a decision costs with all four quotas on, what an entity costs that only exists, and what workers cost.
+"""The cost of a quota decision with all four quotas enabled, the memory of idle entities, and the cost of workers.
 
-``python -m benchmarks.decisions``. One decision is what the callbacks do for one Produce: its bytes when it comes, the
-producer id of its batch, its thread time when its reply comes, and the look that finds it to be no mutation. Numbers
-are CPU time of this process, the best of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
+``python -m benchmarks.decisions``. A decision comprises all callbacks for one Produce: its bytes on arrival, the
+producer id of its batch, its thread time on its reply, and the check that it is not a mutation. Figures are CPU time of
+this process, the minimum of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
 
-Then the same with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.usage`), as ratios
-to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the same
-buckets one after the other, so that each decision has news of all others to take up. Paced, the decision is one of
-bytes alone.
+Then decisions with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.usage`), as
+ratios to one worker that shares nothing. The workers run in turn in this process: first one decides while the others
+are idle, then all decide on the same buckets, so that each decision has to merge the updates of all others. With paced
+enforcement, the decision is about bytes only.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ DECISIONS = 20_000
 SHORT_ROUNDS = 60
 EVERYBODY = QuotaEntity(user=DEFAULT)
 HIGH = 1e12
-"""No limit binds: a verdict is made for nobody, as for most requests of most clients."""
+"""A limit that is never reached: no request is throttled, like most requests in practice."""
 
 
 def quotas_for(
@@ -54,7 +54,7 @@ def quotas_for(
     policy: QuotaPolicy = KAFKAS_WAY,
     keys: Sequence[QuotaKey] = tuple(QuotaKey),
 ) -> tuple[HookCalls, ClientQuotas]:
-    """The built-in callbacks, with a quota of each kind and as many users as are asked for."""
+    """Return the built-in callbacks, with a quota of each kind and the given number of users."""
     manager = new_plugin_manager()
     plugins = (DefaultQuotaCallback(), ByteRate(), RequestPercentage(), ControllerMutation(), ProducerIds())
     for plugin in plugins:
@@ -76,7 +76,7 @@ def quotas_for(
 
 
 def decide(hooks: HookCalls, request: Request, now_ms: int) -> None:
-    """All that is asked about one Produce."""
+    """Call all hooks for one Produce."""
     calls = hooks.request_callbacks(PRODUCE)
     hooks.request_received(calls, request, now_ms)
     if request.read_batches:
@@ -94,12 +94,12 @@ def produce(connection: Connection, number: int) -> Request:
 
 
 def decision_us(hooks: HookCalls, user: str) -> float:
-    """CPU microseconds of one decision, the making of the request not counted."""
+    """Return the CPU microseconds of one decision, without creating the request."""
     return min(round_us([hooks], user, turn, DECISIONS) for turn in range(ROUNDS))
 
 
 def round_us(workers: Sequence[HookCalls], user: str, turn: int, decisions: int) -> float:
-    """The same, of one round: ``workers`` decide in turn."""
+    """Return the CPU microseconds per decision of one round, in which ``workers`` decide in turn."""
     connections = [Connection(connection_id=1, peer=Address(host="h", port=1), user=user) for _ in workers]
     requests = [
         (hooks, produce(connection, number))
@@ -113,7 +113,7 @@ def round_us(workers: Sequence[HookCalls], user: str, turn: int, decisions: int)
 
 
 def sharing(count: int, policy: QuotaPolicy, keys: Sequence[QuotaKey]) -> list[HookCalls]:
-    """Workers that share their buckets."""
+    """Return ``count`` workers that share their buckets."""
     memory = memoryview(mmap.mmap(-1, SharedUsage.size_of(count, 64)))
     SharedUsage.create(memory, workers=count, rows=64)
     views = [SharedUsage(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
@@ -121,7 +121,7 @@ def sharing(count: int, policy: QuotaPolicy, keys: Sequence[QuotaKey]) -> list[H
 
 
 def print_sharing() -> None:
-    """Short rounds of all kinds in turn, so that a busy machine is as busy for each."""
+    """Print the cost of shared buckets; short rounds of all kinds alternate, so that other load affects all equally."""
     print(f"\n{'':>16} {'workers':>8} {'others idle: µs, ratio':>24} {'all in turn: µs, ratio':>24}")
     paced = QuotaPolicy(mode=EnforcementMode.PACED)
     for name, policy, keys in (
@@ -146,8 +146,7 @@ def print_sharing() -> None:
 
 
 def bucket_bytes(quotas: ClientQuotas, entities: int, key: QuotaKey) -> tuple[float, float]:
-    """Resident bytes of a bucket of ``key``, its share of the table included: one that only exists, and one that was
-    used once and is idle since."""
+    """Return the resident bytes of a bucket of ``key`` with its share of the table, never used and after one use."""
     gc.collect()
     before = psutil.Process().memory_info().rss
     buckets = [quotas.bucket(key, f"user-{number:07}", "client") for number in range(entities)]
@@ -172,7 +171,7 @@ def main() -> None:
     most = parser.parse_args().most
     sizes = [size for size in (10, 1_000, 100_000, 1_000_000) if size <= most]
     first: float | None = None
-    print(f"{'entities':>10} {'µs a decision':>14} {'ratio':>6}   bytes a bucket: never used, idle after one use")
+    print(f"{'entities':>10} {'µs/decision':>14} {'ratio':>6}   bytes/bucket: never used, idle after one use")
     for size in sizes:
         hooks, quotas = quotas_for(size)
         costs = []

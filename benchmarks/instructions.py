@@ -1,14 +1,14 @@
-"""What a request costs the proxy, in numbers that are the same on every machine: bytecode instructions, memory, system
-calls.
+"""The cost of a request in the proxy, in numbers that are the same on every machine: bytecode instructions, memory and
+system calls.
 
     .venv/bin/python -m benchmarks.instructions [--only produce] [--where] [--json]
 
-One connection at a time, with all four quotas on and without any, through the proxy's own poller and sockets
-(`benchmarks.instructions_stage`). *instructions* are what the interpreter executes for a request and its reply, all but
-this benchmark's own code; they depend on the version of Python, and of a compiled module there are none. *KiB* is the
-most memory that is held at once for a request. *left* are memory blocks and bytes that are still there afterwards: all
-of what is not 0 is a leak. The rest are system calls. Means over whole seconds of the proxy's clock, so that what
-happens once a second (a quota's next sample) has its share.
+One connection at a time, with all four quotas and with none, through the proxy's own poller and sockets
+(`benchmarks.instructions_stage`). *instructions* are those that the interpreter executes for a request and its reply,
+without this benchmark's own code; they depend on the version of Python, and compiled modules execute none. *KiB* is the
+peak memory of a request. *left* are the memory blocks and bytes that remain allocated afterwards: any value other than
+0 is a leak. The other columns are system calls. All figures are means over whole seconds of the proxy's clock, so that
+work that is done once per second (a quota's next sample) is included in proportion.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import click
 import trio
 
 from benchmarks import instructions_stage
-from benchmarks.bench.ways import QUOTAS
+from benchmarks.bench.paths import QUOTAS
 from benchmarks.instructions_stage import open_stage
 from headrace.proxy.logs import configure_logs
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
 
 OWN_CODE: Final = frozenset({__file__, instructions_stage.__file__})
 WARM_UP: Final = (28, 0.5)
-"""So many requests, so many seconds from one to the next: longer than a quota's window."""
+"""Number of requests, and seconds between them: together longer than a quota's window."""
 LEFT_AFTER: Final = (28, 0.01)
 NEXT_SAMPLE: Final = (1, 1.0)
-SPELL: Final = (7, 0.001)
-"""Within one sample of a quota's window, and `headrace.proxy.connection.thread_time.ONE_OF` of them, so that the mean
-is exact."""
+MEASURED: Final = (7, 0.001)
+"""Number of measured requests, and seconds between them: within one sample of a quota's window, and
+`headrace.proxy.connection.thread_time.ONE_OF` requests, so that the mean is exact."""
 PRODUCER_ID: Final = 4711
 PRODUCER_ID_AT: Final = 43
-"""Of a record batch of format 2: the id, its epoch, and the first sequence number."""
+"""Offset in a record batch of format 2 of the producer id, followed by its epoch and the first sequence number."""
 TOPIC: Final = "orders"
 TOPIC_ID: Final = bytes(range(16))
 PRODUCE_VERSION, FETCH_VERSION, API_VERSIONS_VERSION, METADATA_VERSION = 9, 17, 4, 12
@@ -57,7 +57,7 @@ PRODUCE_VERSION, FETCH_VERSION, API_VERSIONS_VERSION, METADATA_VERSION = 9, 17, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exchange:
-    """A request and the broker's reply to it, as whole frames."""
+    """A request and the broker's reply, as complete frames."""
 
     name: str
     request: bytes
@@ -66,21 +66,21 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Of one request, in the mean."""
+    """The mean cost of one request."""
 
     name: str
     quotas: bool
     instructions: float
     peak_bytes: int
-    """Held at once, at most, beside what is held between requests."""
+    """Peak memory, in addition to the memory that is held between requests."""
     blocks_left: int
-    """After `LEFT_AFTER` requests, not for each."""
+    """Memory blocks left after `LEFT_AFTER` requests in total."""
     bytes_left: int
     calls: dict[str, float]
 
 
 class Instructions:
-    """Counts instructions, by the code that they are of. A context manager, for what is called within it."""
+    """A context manager that counts the instructions executed within it, by code object."""
 
     def __init__(self) -> None:
         self.by_code: Counter[CodeType] = Counter()
@@ -94,7 +94,7 @@ class Instructions:
 
     def __enter__(self) -> Self:
         self._before = sys.gettrace()
-        sys._getframe().f_trace_opcodes = True  # noqa: SLF001 -- 3.12 asks for it only when tracing begins
+        sys._getframe().f_trace_opcodes = True  # noqa: SLF001 -- 3.12 reads it only when tracing begins
         sys.settrace(self._called)
         return self
 
@@ -115,7 +115,7 @@ class Instructions:
 
 
 class Calls:
-    """The system calls of a spell."""
+    """The system calls of a measured run."""
 
     def __init__(self, calls: dict[str, int]) -> None:
         self._calls = calls
@@ -129,7 +129,7 @@ class Calls:
 
 
 class Left:
-    """What a spell has left, against the end of the spell before, when the benchmark itself held the same."""
+    """The memory left by a measured run, compared with the end of the run before, when the benchmark held the same."""
 
     blocks = held_bytes = 0
 
@@ -145,7 +145,7 @@ class Left:
 
 
 class Peak:
-    """The bytes that a spell has held at once."""
+    """The peak memory of a measured run."""
 
     held_bytes = 0
 
@@ -158,7 +158,7 @@ class Peak:
 
 
 def exchanges() -> list[Exchange]:
-    """What is measured."""
+    """Return the exchanges that are measured."""
     return [
         _produce("produce, one record", batch(bytes(100))),
         _produce("produce, 64 KiB", batch(bytes(1000), 64)),
@@ -221,7 +221,7 @@ def _metadata() -> Exchange:
 
 
 async def measure(exchange: Exchange, quotas: bool) -> tuple[Cost, Counter[CodeType]]:
-    """What a request costs, and in which code its instructions are."""
+    """Return the cost of a request, and its instructions by code object."""
     gc.collect()
     gc.disable()
     try:
@@ -239,14 +239,14 @@ async def _measure(stage: Stage, name: str, quotas: bool) -> tuple[Cost, Counter
         for _ in range(3):
             await stage.ask(*LEFT_AFTER, left)
         await stage.ask(*NEXT_SAMPLE)
-        await stage.ask(*SPELL, peak)
+        await stage.ask(*MEASURED, peak)
     finally:
         tracemalloc.stop()
-    await stage.ask(*SPELL, calls)
+    await stage.ask(*MEASURED, calls)
     with instructions:
-        await stage.ask(*SPELL)  # from 3.12 on, code that is traced for the first time is not counted whole
-        await stage.ask(*SPELL, instructions)
-    requests = SPELL[0]
+        await stage.ask(*MEASURED)  # since 3.12, code is not counted completely the first time that it is traced
+        await stage.ask(*MEASURED, instructions)
+    requests = MEASURED[0]
     cost = Cost(
         name=name,
         quotas=quotas,
@@ -260,7 +260,7 @@ async def _measure(stage: Stage, name: str, quotas: bool) -> tuple[Cost, Counter
 
 
 def table(costs: Sequence[Cost]) -> str:
-    """A line for each."""
+    """Return a table with a line for each cost."""
     calls = sorted({call for cost in costs for call in cost.calls})
     lines = [f"{'a request':20} {'quotas':6} {'instructions':>12} {'KiB':>6} {'left':>11}  {'  '.join(calls)}"]
     for cost in costs:
@@ -274,20 +274,20 @@ def table(costs: Sequence[Cost]) -> str:
 
 
 def where(by_code: Counter[CodeType], most: int = 40) -> str:
-    """The functions with the most instructions for a request."""
+    """Return the functions with the most instructions for a request."""
     lines = [
-        f"    {count / SPELL[0]:8.1f}  {code.co_qualname}  {code.co_filename}:{code.co_firstlineno}"
+        f"    {count / MEASURED[0]:8.1f}  {code.co_qualname}  {code.co_filename}:{code.co_firstlineno}"
         for code, count in by_code.most_common(most)
     ]
     return "\n".join(lines)
 
 
 @click.command()
-@click.option("--only", default="", help="Only what has this in its name.")
-@click.option("--where", "show_where", is_flag=True, help="Say, too, in which functions the instructions are.")
+@click.option("--only", default="", help="Only exchanges whose name contains this text.")
+@click.option("--where", "show_where", is_flag=True, help="Also print the functions with the most instructions.")
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def main(only: str, show_where: bool, as_json: bool) -> None:
-    """Count what a request costs the proxy, the same on every machine."""
+    """Measure the cost of a request in the proxy, in numbers that are the same on every machine."""
     configure_logs(level="error", json_lines=False)
     costs = []
     for exchange in exchanges():

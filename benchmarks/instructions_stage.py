@@ -1,9 +1,9 @@
 """One connection through the proxy's own server, poller and sockets, request by request in one thread, for
-`benchmarks.instructions`: what is counted is the same on every machine, however busy it is.
+`benchmarks.instructions`: the counts are the same on every machine, regardless of other load.
 
-The client and the broker are played from inside the proxy's wait: whenever it would wait for events, they go on with
-their script until it is the proxy's turn again, and what they send has arrived whole before it is. So the proxy never
-sees a part by chance, and waits as often as the script has turns. Its clocks are numbers.
+The client and the broker are simulated inside the proxy's wait: whenever it would wait for events, they continue until
+it is the proxy's turn again, after the data that they send has arrived completely. So the proxy never receives a
+partial message by chance, and the number of its waits is fixed. Its clocks are fake.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ listen.address = "127.0.0.1:19192"
 listen.advertised_host = "127.0.0.1"
 """
 PIECE_BYTES: Final = 64 * 1024
-"""A large reply comes in pieces of this size, one whenever the proxy waits."""
+"""A large reply is sent in pieces of this size, one at each wait of the proxy."""
 ROOM_BYTES: Final = 1 << 20
-"""What the proxy's sockets hold from the beginning, so that all that is sent arrives at once."""
+"""Initial buffer size of the proxy's sockets, so that sent data arrives at once."""
 LARGEST_FRAME_BYTES: Final = 1 << 21
 STALLED_S: Final = 20.0
 NO_ROOM_S: Final = 0.2
 CLOCK_BEGIN_S: Final = 1000.0
-SPELL_NS: Final = 10_000
-"""What a look at the thread's clock finds to have passed."""
+CLOCK_STEP_NS: Final = 10_000
+"""Time by which each reading of the thread's clock advances it."""
 _INT32 = struct.Struct(">i")
 _NATIVE_INT = struct.Struct("i")
 
 
 class Meter(Protocol):
-    """Measures from the moment before the first request is sent to that of the last reply's receipt."""
+    """Measures from just before the first request is sent until the last reply has been received."""
 
     def begin(self) -> None:
-        """The first request is about to be sent."""
+        """Begin: the first request is about to be sent."""
 
     def end(self) -> None:
-        """The last reply has been received."""
+        """End: the last reply has been received."""
 
 
 class Clock:
-    """The proxy's: goes on when it is told to."""
+    """The proxy's fake clock, which is advanced explicitly."""
 
     def __init__(self) -> None:
         self.now_s = CLOCK_BEGIN_S
@@ -94,7 +94,7 @@ class CountedSocket(socket.socket):
 
 
 class PlayedEpoll:
-    """The proxy's epoll: counts its calls, and lets the peers play where it would wait."""
+    """The proxy's epoll: counts its calls, and runs the simulated peers instead of waiting."""
 
     def __init__(self, epoll: select.epoll, peers: Peers, calls: defaultdict[str, int]) -> None:
         self._epoll = epoll
@@ -126,21 +126,21 @@ class PlayedEpoll:
 
 
 class Peer:
-    """The client or the broker: its socket, and what it has received of the frame that it waits for."""
+    """The client or the broker: its socket, and the received part of the current frame."""
 
     def __init__(self, calls: defaultdict[str, int]) -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             self._socket = socket.create_connection(listener.getsockname())
             self.proxys = CountedSocket(fileno=listener.accept()[0].detach())
         self.proxys.calls = calls
-        for wake_at in (ROOM_BYTES, 1):  # makes room, and needs no rights as SO_RCVBUF does
+        for wake_at in (ROOM_BYTES, 1):  # enlarges the buffer; unlike SO_RCVBUF, this requires no privileges
             self.proxys.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wake_at)
         self._buffer = bytearray(LARGEST_FRAME_BYTES)
         self._view = memoryview(self._buffer)
         self._count = 0
 
     def send(self, data: bytes | memoryview) -> None:
-        """Send it, and wait until the proxy could read it whole, or a socket that is still growing has no room."""
+        """Send data, and wait until the proxy can read all of it, or the socket's buffer is full."""
         due = self._unread + len(data)
         self._socket.sendall(data)
         deadline_s = time.monotonic() + NO_ROOM_S
@@ -149,11 +149,11 @@ class Peer:
 
     @property
     def _unread(self) -> int:
-        """How many of the bytes that were sent the proxy has not read."""
+        """Return the number of sent bytes that the proxy has not read."""
         return int(_NATIVE_INT.unpack(fcntl.ioctl(self.proxys, termios.FIONREAD, bytes(4)))[0])
 
     def receive(self) -> None:
-        """All that is there now."""
+        """Receive all available data."""
         while True:
             try:
                 received = self._socket.recv_into(self._view[self._count :], 0, socket.MSG_DONTWAIT)
@@ -165,22 +165,22 @@ class Peer:
 
     @property
     def has_received(self) -> bool:
-        """Whether the frame is whole."""
+        """Return whether the frame is complete."""
         return self._count >= _INT32.size and self._count == _INT32.size + _INT32.unpack_from(self._buffer)[0]
 
     def take(self) -> memoryview:
-        """The frame, until more is received; the next one is waited for."""
+        """Return the frame, valid until more is received, and begin the next one."""
         frame = self._view[: self._count]
         self._count = 0
         return frame
 
     def close(self) -> None:
-        """Its end; the other is the proxy's."""
+        """Close this end; the other end belongs to the proxy."""
         self._socket.close()
 
 
 class Peers:
-    """Both of them, in lock-step: a request, its reply, the next request."""
+    """The client and the broker, in lock-step: a request, its reply, the next request."""
 
     def __init__(self, request: bytes, reply: bytes, clock: Clock, calls: defaultdict[str, int]) -> None:
         self._request = request
@@ -190,19 +190,19 @@ class Peers:
         self._script: Iterator[None] = iter(())
 
     async def ask(self, requests: int, step_s: float, meter: Meter | None = None) -> None:
-        """So many requests, one after the other; the clock goes on by ``step_s`` for each."""
+        """Send a number of requests, one after the other; advance the clock by ``step_s`` for each."""
         done = trio.Event()
         self._script = self._play(requests, step_s, meter, done)
         await done.wait()
 
     def play(self) -> bool:
-        """Go on until it is the proxy's turn; ``False`` when all was asked and answered."""
+        """Continue until it is the proxy's turn; return ``False`` when all requests have been answered."""
         self.client.receive()
         self.broker.receive()
         return next(self._script, self) is None
 
     def close(self) -> None:
-        """Both connections."""
+        """Close both connections."""
         self.client.close()
         self.broker.close()
 
@@ -229,7 +229,7 @@ class Peers:
 
 
 class OneBroker:
-    """Dials the broker that is played."""
+    """Connects to the simulated broker."""
 
     serves_anybody = True
 
@@ -242,7 +242,7 @@ class OneBroker:
 
 
 class Stage:
-    """What a `Meter` may want to know."""
+    """The running connection, for a `Meter`."""
 
     def __init__(self, peers: Peers, calls: defaultdict[str, int]) -> None:
         self.ask = peers.ask
@@ -251,8 +251,8 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator[Stage]:
-    """A server with one connection, whose client sends ``request`` and whose broker answers with ``reply``, given the
-    correlation id."""
+    """Run a server with one connection, whose client sends ``request`` and whose broker answers with ``reply``, with
+    the request's correlation id."""
     server = Server(loads(CONFIG + config))
     shared = server.shared
     calls: defaultdict[str, int] = defaultdict(int)
@@ -278,7 +278,7 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
 
 @contextlib.contextmanager
 def _counted(calls: defaultdict[str, int]) -> Iterator[None]:
-    """Count the system calls that do not go through a socket object; the thread's clock has no times of its own."""
+    """Count the system calls that do not go through a socket object, and fake the thread's clock."""
     splice, spells = os.splice, vars(thread_time)
     thread_time_ns = spells["thread_time_ns"]
     now_ns = 0
@@ -290,7 +290,7 @@ def _counted(calls: defaultdict[str, int]) -> Iterator[None]:
     def counted_clock() -> int:
         nonlocal now_ns
         calls["clock_gettime"] += 1
-        now_ns += SPELL_NS
+        now_ns += CLOCK_STEP_NS
         return now_ns
 
     os.splice, spells["thread_time_ns"] = counted_splice, counted_clock

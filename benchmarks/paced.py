@@ -1,15 +1,16 @@
-"""Paced enforcement beside Kafka's way and a real broker's: what gets through, and how evenly.
+"""The accuracy and fairness of paced enforcement, of enforcement as in Kafka, and of a real broker's quotas.
 
     .venv/bin/python -m benchmarks.paced [--seconds 60] [--connections 1,20,200] [--workers 1,2] [--quick]
 
-A real broker, the proxy with so many workers, and raw clients that ignore throttle times (`benchmarks.paced_clients`).
-In each run the three ways work side by side, each with a client id of its own and the same limit: through the proxy
-paced, through the proxy Kafka's way, and straight to the broker with its own client quota.
+Starts a real broker, the proxy with the given number of workers, and raw clients that ignore throttle times
+(`benchmarks.paced_clients`). In each run three groups of connections run concurrently, each with its own client id and
+the same limit: through the proxy with ``enforcement = "paced"`` and ``"kafka"``, and directly to the broker with its
+own client quota.
 
-*ratio*, paced: what was charged from the first request to the last reply within the time, the burst taken off, over
-limit x time. The others let a window's bytes through at once, again and again, so theirs is the mean over all spans of
-that time which begin within two of Kafka's windows, after the first. *Jain* is the index of what the connections got.
-*longest* is the longest that a reply took, which a client's time-out has to allow for.
+*ratio*, paced: the charge from the first request to the last reply within the time, without the burst, divided by
+limit x time. The other two repeatedly let a window's bytes through at once, so their ratio is the mean over all spans
+of that time that begin within two of Kafka's windows, after the first. *Jain* is the fairness index over the
+connections. *longest* is the longest time that a reply took, which a client's time-out has to exceed.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ REQUEST_BYTES: Final = 64 * 2**10
 SMALL_REQUEST_BYTES: Final = 1024
 FETCH_KIB: Final = (64, 1024)
 OTHER_CONNECTIONS: Final = 20
-"""Of what is not Produce."""
+"""Number of connections in runs other than Produce."""
 BURST_S: Final = 1.0
 PERCENT: Final = 2.0
 MUTATIONS: Final = 5.0
 MUTATING_CLIENT_ID: Final = "paced-mutations"
 WINDOW_S: Final = 11.0
-"""`quota.window.num` samples of a second, Kafka's defaults."""
+"""`quota.window.num` samples of one second, Kafka's defaults."""
 WAYS: Final = ("paced", "kafka", "broker")
 ALTER_CLIENT_QUOTAS: Final = 49
 BROKER_CONFIG: Final[dict[str, str | int | bool]] = {
-    # Gigabytes are produced; the disk keeps some.
+    # Gigabytes are produced, and most of them deleted soon.
     "log.retention.bytes": 64 << 20,
     "log.segment.bytes": 64 << 20,
     "log.retention.check.interval.ms": 2000,
@@ -78,43 +79,43 @@ HEADER: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """How long to measure."""
+    """The durations of the measurements."""
 
     paced_s: float
     settle_s: float
-    """Left out of the others' rate."""
+    """Time at the beginning that is excluded from the rate of the groups that are not paced."""
     cycle_s: float
 
     @property
     def total_s(self) -> float:
-        """Of a run with all three ways."""
+        """Duration of a run with all three groups."""
         return self.settle_s + self.cycle_s + self.paced_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Three groups of connections at the same work, side by side."""
+    """Three groups of connections that send the same requests concurrently."""
 
     what: str
     kind: str
-    """In the client ids, which no two runs share: what one owes at its end is not the next one's."""
+    """Part of the client ids, which differ between runs, so that no run begins with the debt of another."""
     key: str
     connections: int
     fetch_bytes: int = 0
-    """0 is Produce."""
+    """Size of a Fetch; 0 for Produce."""
 
     def client_id(self, way: str) -> str:
         return f"{way}-{self.kind}"
 
     def work(self, way: str, read_topic: str) -> Work:
         if self.fetch_bytes:
-            # Behind what `make_topic` has written.
+            # After the records that `make_topic` has written.
             return Fetch(read_topic, self.fetch_bytes, offset=1)
         return Produce(way, REQUEST_BYTES, self.client_id(way))
 
 
 def all_runs(connections: Sequence[int]) -> list[Run]:
-    """Produce with so many connections, and Fetch in two sizes."""
+    """Return a Produce run for each number of connections, and Fetch runs in two sizes."""
     runs = [
         Run(what="Produce, 64 KiB", kind=f"produce-{count}", key="producer_byte_rate", connections=count)
         for count in connections
@@ -132,7 +133,7 @@ def all_runs(connections: Sequence[int]) -> list[Run]:
 
 
 def config(runs: Sequence[Run], workers: int) -> str:
-    """Of the proxy."""
+    """Return the proxy's configuration."""
     return "".join(
         (
             f"workers = {workers}\n",
@@ -150,7 +151,7 @@ def _table(client_id: str, key: str, limit: float, way: str) -> str:
 
 
 def set_broker_quota(cluster: KafkaCluster, client_id: str, key: str, limit: float) -> None:
-    """The broker's own quota of a client id (AlterClientQuotas v0)."""
+    """Set the broker's own quota of a client id (AlterClientQuotas v0)."""
     entity = struct.pack(">i", 1) + messages.string("client-id") + messages.string(client_id)
     ops = struct.pack(">i", 1) + messages.string(key) + struct.pack(">db", limit, 0)
     with RawClient(cluster.brokers[0].port) as admin:
@@ -160,7 +161,7 @@ def set_broker_quota(cluster: KafkaCluster, client_id: str, key: str, limit: flo
 
 
 def make_topic(admin: RawClient, name: str) -> None:
-    """Make a topic of one partition, and wait until its leader takes what is written."""
+    """Create a topic with one partition, and wait until its leader accepts records."""
     error_code = created_error(admin.call(CREATE_TOPICS, CREATE_TOPICS_VERSION, create_topic_body(name)))
     assert error_code == 0, f"CreateTopics was answered with error {error_code}"
     batch = messages.batch(b"")
@@ -168,19 +169,19 @@ def make_topic(admin: RawClient, name: str) -> None:
 
 
 def write(client: RawClient, topic: str, batch: bytes) -> int:
-    """Produce a batch; the error code."""
+    """Produce a batch, and return the error code."""
     reply = client.call(messages.PRODUCE, messages.PRODUCE_VERSION, messages.produce_body(topic, batch))
     return messages.read_produce_reply(reply).error_code
 
 
 def paced_ratio(acks: Acks, limit: float, duration_s: float) -> tuple[float, float]:
-    """What came within the time, the burst aside, over limit x time; and the time."""
+    """Return the charge within the time, without the burst, divided by limit x time; and the time in seconds."""
     charged, until_s = acks.since_first_sent(duration_s)
     return (charged - BURST_S * limit) / (limit * until_s), until_s
 
 
 class Bench:
-    """The broker, the proxy with so many workers, and a topic for each kind of work."""
+    """The broker, the proxy, and a topic for each kind of request."""
 
     def __init__(self, cluster: KafkaCluster, proxy: ProxyProcess, workers: int, timing: Timing) -> None:
         self._cluster = cluster
@@ -191,7 +192,7 @@ class Bench:
         self._ports = {"paced": proxy.broker_port(0), "kafka": proxy.broker_port(0), "broker": cluster.brokers[0].port}
 
     def prepare(self, runs: Sequence[Run]) -> None:
-        """Make topics, set the broker's quotas, and write what is fetched."""
+        """Create topics, set the broker's quotas, and write the records to fetch."""
         with RawClient(self._cluster.brokers[0].port) as admin:
             for name in (self._read_topic, *WAYS, TIME_CLIENT_ID):
                 make_topic(admin, name)
@@ -204,7 +205,7 @@ class Bench:
                 assert write(client, self._read_topic, batch) == 0
 
     def three_ways(self, run: Run) -> None:
-        """Measure it, and print a line for each way."""
+        """Measure ``run``, and print a line for each group."""
         timing = self._timing
         groups = {
             way: self._group(way, run.client_id(way), run.work(way, self._read_topic), run.connections) for way in WAYS
@@ -219,7 +220,7 @@ class Bench:
                 self._told(run.what, way, group, LIMIT, timing.paced_s, rate / LIMIT, timing.total_s)
 
     def request_time_and_mutations(self) -> None:
-        """Both paced, side by side: they do not touch each other's quota."""
+        """Measure request time and mutations concurrently, both paced: they do not affect each other's quota."""
         produce = Produce(TIME_CLIENT_ID, SMALL_REQUEST_BYTES, TIME_CLIENT_ID)
         time = self._group("paced", TIME_CLIENT_ID, produce, OTHER_CONNECTIONS)
         mutations = self._group("paced", MUTATING_CLIENT_ID, CreateTopics(), OTHER_CONNECTIONS)
@@ -231,7 +232,7 @@ class Bench:
         self._told("CreateTopics", "paced", mutations, MUTATIONS, seconds, ratio, duration_s)
 
     async def _metered(self, groups: Sequence[Group], duration_s: float) -> tuple[float, float]:
-        """Run them; what request time was charged by the end, which only the proxy knows, and how long it took."""
+        """Run ``groups``; return the request time that the proxy has charged, and the duration in seconds."""
         name = f"headrace_{METRIC}_total"
         async with trio.open_nursery() as nursery:
             nursery.start_soon(run_groups, groups, duration_s + 5)
@@ -244,10 +245,10 @@ class Bench:
     def _told(
         self, what: str, way: str, group: Group, limit: float, seconds: float, ratio: float, until_s: float
     ) -> None:
-        """A line of the table."""
+        """Print a line of the table."""
         shares = group.acks.shares(group.connections, 0 if way == "paced" else WINDOW_S, until_s)
         workers = "" if way == "broker" else self._workers
-        told(
+        print_line(
             f"{what:20} {way:8} {workers:>7} {group.connections:11} {limit:9.7g} {seconds:6.1f} {ratio:7.4f}"
             f" {jain(shares):6.3f} {group.acks.longest_s:6.2f} s"
         )
@@ -256,31 +257,35 @@ class Bench:
         return Group(client_id=client_id, port=self._ports[way], connections=connections, work=work)
 
 
-def told(line: str) -> None:
-    """Print it at once."""
+def print_line(line: str) -> None:
+    """Print a line without buffering."""
     print(line)
     sys.stdout.flush()
 
 
 @click.command()
 @click.option("--seconds", default=60.0, show_default=True, help="How long each rate is measured.")
-@click.option("--connections", default="1,20,200", show_default=True, help="Of the producers, a run for each number.")
-@click.option("--workers", default="1", show_default=True, help="Of the proxy; all of it again for each number.")
-@click.option("--quick", is_flag=True, help="Ten seconds each; says little of Kafka's way, whose window is eleven.")
-@click.option("--only", default="", help="Only what has this in its name.")
+@click.option(
+    "--connections", default="1,20,200", show_default=True, help="Numbers of producer connections, one run for each."
+)
+@click.option(
+    "--workers", default="1", show_default=True, help="Numbers of workers of the proxy; all runs are repeated for each."
+)
+@click.option("--quick", is_flag=True, help="Ten seconds for each run; too short for Kafka's window of eleven.")
+@click.option("--only", default="", help="Only runs whose name contains this text.")
 def main(seconds: float, connections: str, workers: str, quick: bool, only: str) -> None:
-    """Measure what paced quotas let through, beside Kafka's way and a broker's own."""
+    """Measure the accuracy of paced quotas, of quotas as in Kafka, and of a real broker's quotas."""
     timing = Timing(paced_s=seconds, settle_s=WINDOW_S + 1, cycle_s=2 * WINDOW_S)
     if quick:
         timing = Timing(paced_s=10, settle_s=1, cycle_s=1)
     runs = [run for run in all_runs([int(each) for each in connections.split(",")]) if only in run.what.lower()]
-    told(HEADER)
+    print_line(HEADER)
     for count in [int(each) for each in workers.split(",")]:
         measure(runs, count, timing, time_and_mutations=only in "time and mutations")
 
 
 def measure(runs: Sequence[Run], workers: int, timing: Timing, *, time_and_mutations: bool) -> None:
-    """All of it with so many workers, on a broker of its own. Raises ClickException when the proxy made a mistake."""
+    """Measure all runs with a number of workers, on a new broker. Raises ClickException if the proxy logged errors."""
     with (
         KafkaCluster(config=BROKER_CONFIG) as cluster,
         ProxyProcess(cluster.bootstrap_servers, config=config(runs, workers)) as proxy,

@@ -1,10 +1,10 @@
-"""Raw clients for `benchmarks.paced`: many connections of one client id, one request in flight each, that ignore
-throttle times; and what was charged for them, in `Acks`.
+"""Raw clients for `benchmarks.paced`: many connections of one client id, each with one request in flight, that ignore
+throttle times; and the charges of their requests, in `Acks`.
 
-They speak the protocol by hand, so that no client library decides when to send. A connection sends as soon as the reply
-to its last request was read. What an answer counts is what quotas charge: of a Produce its header and body, without the
-length before them; of a Fetch the reply's body and 4 bytes (`headrace.quota_callbacks.builtin.byte_rate`); of
-CreateTopics partitions.
+They implement the protocol themselves, so that no client library decides when to send. A connection sends as soon as
+the reply to its last request has been read. The charge is the same as in the quotas: for Produce, the request's header
+and body without its length; for Fetch, the reply's body and 4 bytes (`headrace.quota_callbacks.builtin.byte_rate`); for
+CreateTopics, the partitions.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 CREATE_TOPICS: Final = 19
 PRODUCE_VERSION: Final = 7
 CREATE_TOPICS_VERSION: Final = 3
-"""The last before strict quotas (KIP-599): everything is forwarded, and a raw client need not read error 89."""
+"""The last version before strict quotas (KIP-599): every request is forwarded, and error 89 does not occur."""
 
 FETCHED_BATCH_BYTES: Final = 8192
-"""So that a fetch of a multiple ends with a whole batch."""
+"""Size of a batch; a fetch of a multiple of it ends with a complete batch."""
 LENGTH_BYTES: Final = 4
 RECEIVE_BYTES: Final = 1 << 20
 
@@ -38,10 +38,11 @@ class Work(Protocol):
     """One kind of request."""
 
     def frame(self, client_id: str, correlation_id: int) -> bytes:
-        """The whole frame of the next request."""
+        """Return the complete frame of the next request."""
 
     def charged(self, reply: bytes) -> float:
-        """What a quota counts for it. Raises ``AssertionError`` when the broker refused it. ``reply`` has no length."""
+        """Return the charge of the request with this reply, without its length. Raises ``AssertionError`` for an error
+        code."""
 
 
 class Produce:
@@ -51,7 +52,7 @@ class Produce:
         self._size = size
         self._body = messages.produce_body(topic, messages.batch(b""), acks=1)
         room = size + LENGTH_BYTES - len(self.frame(client_id, 0))
-        # The value has a little less than that: the lengths before it take more bytes when it is long.
+        # The value is shorter, since its varint lengths take more bytes when it is long.
         for count in range(room, 0, -1):
             self._body = messages.produce_body(topic, messages.batch(bytes(count)), acks=1)
             if len(self.frame(client_id, 0)) == size + LENGTH_BYTES:
@@ -59,11 +60,11 @@ class Produce:
         raise ValueError(f"no Produce is {size} bytes long")
 
     def frame(self, client_id: str, correlation_id: int) -> bytes:
-        """The same records every time."""
+        """Return a request with the same records at every call."""
         return messages.request(messages.PRODUCE, PRODUCE_VERSION, correlation_id, self._body, client_id)
 
     def charged(self, reply: bytes) -> float:
-        """The bytes of the request."""
+        """Return the bytes of the request."""
         (name_length,) = struct.unpack_from(">h", reply, 8)
         (error_code,) = struct.unpack_from(">h", reply, 10 + name_length + 8)
         assert error_code == 0, f"Produce was answered with error {error_code}"
@@ -71,17 +72,17 @@ class Produce:
 
 
 class Fetch:
-    """Fetch v11 of ``size`` bytes of a topic of one partition from ``offset`` on, again and again."""
+    """Fetch v11 of ``size`` bytes of a topic of one partition, always from ``offset``."""
 
     def __init__(self, topic: str, size: int, *, offset: int) -> None:
         self._body = messages.fetch_body(topic, offset, max_bytes=size)
 
     def frame(self, client_id: str, correlation_id: int) -> bytes:
-        """The same every time."""
+        """Return the same request at every call."""
         return messages.request(messages.FETCH, messages.FETCH_VERSION, correlation_id, self._body, client_id)
 
     def charged(self, reply: bytes) -> float:
-        """The bytes of the reply; an answer without records, which a broker gives over the quota, is forgotten."""
+        """Return the bytes of the reply, 0 for one without records, with which a broker throttles."""
         (error_code,) = struct.unpack_from(">h", reply, 8)
         if error_code == 0 and len(reply) < FETCHED_BATCH_BYTES:
             return 0
@@ -97,25 +98,25 @@ class CreateTopics:
         self._numbers = itertools.count()
 
     def frame(self, client_id: str, correlation_id: int) -> bytes:
-        """One more topic."""
+        """Return a request for another topic."""
         body = create_topic_body(f"{client_id}-{next(self._numbers)}")
         return messages.request(CREATE_TOPICS, CREATE_TOPICS_VERSION, correlation_id, body, client_id)
 
     def charged(self, reply: bytes) -> float:
-        """One partition."""
+        """Return one partition."""
         error_code = created_error(reply[4:])
         assert error_code == 0, f"CreateTopics was answered with error {error_code}"
         return 1
 
 
 def create_topic_body(name: str) -> bytes:
-    """CreateTopics v3 of one topic of one partition."""
+    """Return the body of a CreateTopics v3 of one topic with one partition."""
     topic = messages.string(name) + struct.pack(">ihii", 1, 1, 0, 0)
     return struct.pack(">i", 1) + topic + struct.pack(">ib", 30_000, 0)
 
 
 def created_error(reply: bytes) -> int:
-    """The error code of the only topic in the reply's body."""
+    """Return the error code of the only topic in the reply's body."""
     (name_length,) = struct.unpack_from(">h", reply, 8)
     (error_code,) = struct.unpack_from(">h", reply, 10 + name_length)
     return int(error_code)
@@ -123,33 +124,33 @@ def created_error(reply: bytes) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class Acks:
-    """What came back, in order of time: when, for which connection, how much was charged."""
+    """The replies in order of time: the time, the connection, and the charge."""
 
     times_s: list[float] = field(default_factory=list)
     amounts: list[float] = field(default_factory=list)
     connections: list[int] = field(default_factory=list)
     first_sent_s: float = 0.0
     longest_s: float = 0.0
-    """The longest that a reply took: what a client's time-out has to allow for."""
+    """The longest time that a reply took, which a client's time-out has to exceed."""
 
     def add(self, connection: int, amount: float, sent_s: float, now_s: float) -> None:
-        """One more."""
+        """Add a reply."""
         self.times_s.append(now_s)
         self.amounts.append(amount)
         self.connections.append(connection)
         self.longest_s = max(self.longest_s, now_s - sent_s)
 
     def amount(self, from_s: float, to_s: float) -> float:
-        """What came after ``from_s`` and not after ``to_s``."""
+        """Return the charge after ``from_s`` and up to ``to_s``."""
         return sum(self.amounts[bisect_right(self.times_s, from_s) : bisect_right(self.times_s, to_s)])
 
     def since_first_sent(self, duration_s: float) -> tuple[float, float]:
-        """How much came within ``duration_s`` of the first request, and until when: seconds to the last ack of it."""
+        """Return the charge within ``duration_s`` of the first request, and the seconds up to its last reply."""
         count = bisect_right(self.times_s, self.first_sent_s + duration_s)
         return sum(self.amounts[:count]), self.times_s[count - 1] - self.first_sent_s
 
     def mean_rate(self, settle_s: float, window_s: float, cycle_s: float, step_s: float = 0.1) -> float:
-        """Per second: the mean over all windows that begin within ``cycle_s``, after ``settle_s``."""
+        """Return the mean charge per second over all windows that begin within ``cycle_s`` after ``settle_s``."""
         totals = [0.0, *itertools.accumulate(self.amounts)]
         begin_s = self.first_sent_s + settle_s
         starts = [begin_s + number * step_s for number in range(max(round(cycle_s / step_s), 1))]
@@ -160,7 +161,7 @@ class Acks:
         return sum(within) / len(within) / window_s
 
     def shares(self, connections: int, from_s: float, to_s: float) -> list[float]:
-        """What each of so many connections got between these seconds after the first request."""
+        """Return the charge of each connection between these seconds after the first request."""
         shares = [0.0] * connections
         for time_s, amount, connection in zip(self.times_s, self.amounts, self.connections, strict=True):
             if from_s <= time_s - self.first_sent_s < to_s:
@@ -169,14 +170,14 @@ class Acks:
 
 
 def jain(shares: Sequence[float]) -> float:
-    """Jain's index of fairness: 1 when all shares are equal, 1/n when one has everything; 0 of nothing."""
+    """Return Jain's fairness index: 1 if all shares are equal, 1/n if one has everything, 0 if all are 0."""
     squares = sum(share * share for share in shares)
     return sum(shares) ** 2 / (len(shares) * squares) if squares else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """So many connections of one client id."""
+    """A number of connections of one client id."""
 
     client_id: str
     port: int
@@ -186,9 +187,9 @@ class Group:
 
 
 async def run_groups(groups: Sequence[Group], duration_s: float) -> None:
-    """Connect all, let them begin together, and end them after ``duration_s``; what came is in each group's `acks`.
+    """Open all connections, start them together, and end them after ``duration_s``; the replies are in `Group.acks`.
 
-    Raises ``AssertionError`` when a broker refuses something, ``EOFError`` when a connection ends.
+    Raises ``AssertionError`` for an error code, ``EOFError`` if a connection is closed.
     """
     go = trio.Event()
     async with trio.open_nursery() as nursery:

@@ -1,7 +1,7 @@
-"""A plugin that adds up what request quotas charge to one client id: a client cannot count it.
+"""A plugin that adds up the request time charged to one client id, which a client cannot measure.
 
-Loaded into the proxy by `benchmarks.paced` (``plugins.load``); shows ``headrace_measured_request_time_total``, in
-percent of a thread times seconds. It is asked before the built-in callback takes the connection's own thread time.
+Loaded into the proxy by `benchmarks.paced` (``plugins.load``); exports ``headrace_measured_request_time_total``, in
+percent of a thread times seconds. It is called before the built-in callback resets the connection's own thread time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METRIC: Final = "measured_request_time"
 
 
 class RequestTimeMeter:
-    """Counts, and never throttles."""
+    """Adds up request time, and never throttles."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -31,19 +31,19 @@ class RequestTimeMeter:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Take the cost model in force."""
+        """Keep the active cost model."""
         self._estimate_ms = context.request_time_ms
 
     @hookimpl(tryfirst=True)
     def response_received(self, request: Request) -> None:
-        """The handler's time and the proxy's own."""
+        """Add the handler's time and the proxy's own thread time."""
         if request.client_id == CLIENT_ID:
             handler_ms = self._estimate_ms(request) or 0.0
             self._charged += (handler_ms * 1e6 + request.connection.thread_ns) * PERCENT_PER_NS
 
     @hookimpl
     def collect_metrics(self) -> Iterator[Metric]:
-        """The sum."""
+        """Return the sum."""
         yield Metric(name=METRIC, help="Request time charged, in percent x seconds.", value=self._charged, total=True)
 
 

@@ -1,4 +1,4 @@
-"""Works of `benchmarks.request_costs`: what administrators ask for, most of which a broker hands to the controller."""
+"""Workloads of `benchmarks.request_costs`: administration, most of which a broker forwards to the controller."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message
 
 TIMEOUT_MS = 30_000
-# Topics, and access rules, that one request makes or deletes.
+# Topics, and ACLs, that one request creates or deletes.
 LIFE_COUNTS = (1, 10)
 TOPIC, BROKER = 2, 4  # ConfigResource.Type
 READ, ALLOW, LITERAL, ANY = 3, 3, 3, 1  # AclOperation, AclPermissionType, PatternType; 1 in all
 SCRAM_SHA_256 = 1
 EXACTLY = 0
-# Answers that are no mistakes: nothing to elect, nothing to cancel, not yet known.
+# Expected error codes: nothing to elect, nothing to cancel, not yet known.
 ELECTION_NOT_NEEDED, NO_REASSIGNMENT, UNKNOWN_USER = 84, 85, 91
 
 
 def works() -> list[Work]:
-    """All of them."""
+    """Return all workloads."""
     return [*_topics(), *_configs(), *_acls(), *_users(), *_cluster()]
 
 
@@ -110,7 +110,7 @@ def _users() -> list[Work]:
 
 
 def quota_message(client_id: str, key: str, value: float) -> Message:
-    """Set one quota of one client id."""
+    """Return a request that sets one quota of one client id."""
     entity = [{"entity_type": "client-id", "entity_name": client_id}]
     return {"entries": [{"entity": entity, "ops": [{"key": key, "value": value, "remove": False}]}]}
 

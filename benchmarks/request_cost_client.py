@@ -1,7 +1,7 @@
-"""The client that sends what is measured: one connection, one request at a time, the sizes of each on record.
+"""The client that sends the measured requests: one connection, one request at a time; records the size of each.
 
-Called by the works of `benchmarks.request_costs`. Sizes are those of `headrace.quota_callbacks.requests.Request`:
-header and body, without the length before them.
+Called by the workloads of `benchmarks.request_costs`. Sizes are those of `headrace.quota_callbacks.requests.Request`:
+header and body, without the length.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Sample:
     api_key: ApiKey
     correlation_id: int
     kib: float
-    """Request and reply."""
+    """Size of request and reply together."""
 
 
 class RefusedError(Exception):
-    """The broker answered with an error code that the work did not expect."""
+    """The broker answered with an error code that the workload did not expect."""
 
 
 class MeasuredClient:
@@ -63,8 +63,8 @@ class MeasuredClient:
     ) -> Message:
         """Send a request and return the reply's body.
 
-        Error codes in `accept` are an answer like any other; with one of `expect`, or where it is not `sampled`, the
-        request is no sample.
+        A request is sampled if its reply has no error code or one in `accept`; a request that is not `sampled`, or
+        whose reply has an error code in `expect`, is not.
         """
         correlation_id = next(self._numbers)
         request = _request(api_key, version, correlation_id, message or {})
@@ -81,7 +81,7 @@ class MeasuredClient:
         return answer
 
     def take_samples(self) -> list[Sample]:
-        """What was sampled since the last call."""
+        """Return the samples since the last call."""
         samples, self.samples = self.samples, []
         return samples
 
@@ -103,20 +103,20 @@ class MeasuredClient:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Requests to be measured, of one API or of several that need each other."""
+    """Requests to be measured, of one API or of several that depend on each other."""
 
     name: str
     run: Run
-    """Called again and again, with a number that never repeats."""
+    """Called repeatedly, with a number that is never repeated."""
     share: float = 1.0
-    """Of the usual number of calls; for what is slow, or fills the disk."""
+    """Fraction of the usual number of calls; less than 1 for slow workloads and those that fill the disk."""
 
 
 Run: TypeAlias = Callable[[MeasuredClient, int], None]
 
 
 def asking(api_key: ApiKey, version: int, message: Message | None = None, *, accept: Collection[int] = ()) -> Run:
-    """The same request every time."""
+    """Return a run that sends the same request at every call."""
 
     def run(client: MeasuredClient, _: int) -> None:
         client.ask(api_key, version, message, accept=accept)

@@ -1,4 +1,4 @@
-"""Works of `benchmarks.request_costs`: records, offsets in logs, and the cluster's metadata."""
+"""Workloads of `benchmarks.request_costs`: records, offsets in logs, and the cluster's metadata."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from tests.faults.messages import batch
 if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message
 
-# Each of the works' own; what they are for stands in `TOPICS`.
+# The topics of single workloads, see `TOPICS`.
 SINK, SOURCE, SHARED, WIDE = "sink", "source", "shared", "wide"
 MANY = [f"many-{number:03}" for number in range(100)]
 WIDE_PARTITIONS = 100
-# In all some 128 MiB of the disk, although gigabytes are produced.
+# Limits the disk usage to about 128 MiB, although gigabytes are produced.
 RETENTION = {"retention.bytes": str(64 << 20), "segment.bytes": str(64 << 20), "file.delete.delay.ms": "1000"}
 TOPICS: list[Message] = [
     {"name": SINK, "num_partitions": 1, "configs": [{"name": name, "value": RETENTION[name]} for name in RETENTION]},
@@ -25,27 +25,27 @@ TOPICS: list[Message] = [
     {"name": WIDE, "num_partitions": WIDE_PARTITIONS},
     *({"name": name, "num_partitions": 1} for name in MANY),
 ]
-# Batches of one record of a kilobyte: as many as the largest fetch wants, and some to start from.
+# Batches of one record of a kilobyte: enough for the largest fetch, and for different start offsets.
 SOURCE_BATCHES = 2000
 RECORD = bytes(1000)
 COUNTS = (1, 10, 100)
 
 
 def produce_message(topic: str, records: bytes) -> Message:
-    """One batch for one partition, acks 1."""
+    """Return a Produce with one batch for one partition, acks=1."""
     rows = [{"name": topic, "partition_data": [{"index": 0, "records": records}]}]
     return {"acks": 1, "timeout_ms": 30_000, "topic_data": rows}
 
 
 def fill_source(client: MeasuredClient) -> None:
-    """Produce what the fetches read."""
+    """Produce the records for the fetches."""
     message = produce_message(SOURCE, batch(RECORD))
     for _ in range(SOURCE_BATCHES):
         client.ask(ApiKey.PRODUCE, 11, message)
 
 
 def works() -> list[Work]:
-    """All of them; the topics must be there."""
+    """Return all workloads; the topics must exist."""
     return [*_produce(), *_fetch(), *_logs(), *_metadata()]
 
 

@@ -1,9 +1,8 @@
-"""A line through noisy times: the one that is least far off, in proportion, from the median of each kind of request.
+"""Fits a line to noisy times, with the least relative error from the median of each kind of request.
 
-Pure. Called by `benchmarks.request_costs`. The medians keep other programs' use of the machine out. How far off is the
-absolute logarithm of estimate over measurement: twice too much is as bad as half, a heartbeat's microseconds count as
-much as a large Produce's milliseconds, and one strange point does not draw the line to itself (least absolute
-deviations).
+Pure. Called by `benchmarks.request_costs`. Medians exclude the influence of other programs. The error of a point is the
+absolute logarithm of estimate over measurement: twice too much counts as half, a heartbeat's microseconds count as much
+as a large Produce's milliseconds, and an outlier has little influence (least absolute deviations).
 """
 
 from __future__ import annotations
@@ -19,38 +18,38 @@ from headrace.quota_callbacks.builtin.request_costs import RequestCost
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-# Sizes that differ by less tell nothing of what a KiB costs.
+# The cost of a KiB cannot be determined from sizes that differ by less.
 LEAST_SPREAD_KIB = 0.5
-# A line that rises by a smaller part of its base, from the smallest size to the largest, is noise.
+# A slope that adds a smaller fraction of the base, from the smallest to the largest size, is considered noise.
 LEAST_RISE = 0.1
-# The log's step; it cuts off what is less, down to zero.
+# The resolution of the log, which truncates smaller times to zero.
 LEAST_MS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """All requests of one API that one piece of work sent."""
+    """All requests of one API in one workload."""
 
     work: str
     kib: float
-    """Request and reply, median."""
+    """Median size of request and reply together."""
     ms: float
-    """Handler time, median."""
+    """Median handler time."""
     lower_ms: float
-    """The first quartile."""
+    """First quartile of the handler time."""
     upper_ms: float
-    """The third."""
+    """Third quartile of the handler time."""
     samples: int
 
 
 def point(work: str, kib: Sequence[float], ms: Sequence[float]) -> Point:
-    """The medians of at least two samples; times are taken for at least `LEAST_MS`."""
+    """Return the medians of at least two samples; shorter times count as `LEAST_MS`."""
     lower, middle, upper = statistics.quantiles([max(each, LEAST_MS) for each in ms], n=4)
     return Point(work=work, kib=statistics.median(kib), ms=middle, lower_ms=lower, upper_ms=upper, samples=len(ms))
 
 
 def fit(points: Sequence[Point]) -> RequestCost:
-    """The line through the points; flat where their sizes hardly differ. Raises ValueError without points."""
+    """Return the fitted line, a constant if the sizes hardly differ. Raises ValueError without points."""
     flat = RequestCost(base_ms=2 ** statistics.median(math.log2(each.ms) for each in points))
     spread = max(each.kib for each in points) - min(each.kib for each in points)
     if spread < LEAST_SPREAD_KIB:
@@ -60,7 +59,7 @@ def fit(points: Sequence[Point]) -> RequestCost:
 
 
 def _lines(points: Sequence[Point]) -> Iterator[RequestCost]:
-    """Through every two points: the least absolute deviations are those of one such line, or nearly."""
+    """Yield the lines through every two points, one of which has the least absolute deviations, or nearly."""
     for one, other in itertools.combinations(points, 2):
         if one.kib != other.kib:
             slope = (other.ms - one.ms) / (other.kib - one.kib)
@@ -70,10 +69,10 @@ def _lines(points: Sequence[Point]) -> Iterator[RequestCost]:
 
 
 def estimate(cost: RequestCost, measured: Point) -> float:
-    """Milliseconds that the line has for a request of that size."""
+    """Return the line's milliseconds for a request of the measured size."""
     return cost.base_ms + cost.per_kib_ms * measured.kib
 
 
 def off_by(cost: RequestCost, measured: Point) -> float:
-    """How far the line is from a point: log2 of the ratio, so 1 is twice too much and -1 is half."""
+    """Return the error of the line at a point as log2 of the ratio: 1 is twice the measurement, -1 is half."""
     return math.log2(estimate(cost, measured) / measured.ms)

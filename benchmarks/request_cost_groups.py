@@ -1,4 +1,4 @@
-"""Works of `benchmarks.request_costs`: groups of all three kinds, their offsets, and transactions."""
+"""Workloads of `benchmarks.request_costs`: groups of all three kinds, their offsets, and transactions."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 HEARTBEATS = 5
 MEMBER_ID_REQUIRED = 79
 CONCURRENT_TRANSACTIONS = 51
-# COORDINATOR_LOAD_IN_PROGRESS: a broker gets its producer ids a thousand at a time, and has to wait for the next.
+# COORDINATOR_LOAD_IN_PROGRESS: a broker requests producer ids in blocks of a thousand, and has to wait for the next.
 NO_IDS_LEFT = 14
 TIMEOUT_MS = 30_000
 SHARE_GROUP = "readers"
-# Until the markers of a transaction are written: milliseconds, but seconds where writing has to be tried again.
+# Time-out for writing a transaction's markers: it takes milliseconds, but seconds if it has to be retried.
 TRANSACTION_TIMEOUT_S = 60.0
 TRANSACTION_POLL_S = 0.001
-# Until a share group's state is there.
+# Time-out for the creation of a share group's state.
 SHARE_FETCHES = 100
-# What a member of a classic group sends along, in bytes: a consumer of few topics, and one of very many.
+# Sizes of a classic group member's metadata in bytes: for a few topics, and for very many.
 SUBSCRIPTION_BYTES = (50, 1000, 20_000)
 
 
 def works(share_topic_id: bytes) -> list[Work]:
-    """All of them; the coordinators must be up."""
+    """Return all workloads; the coordinators must be available."""
     return [*_classic(), *_offsets(), *_consumer(), *_share(share_topic_id), *_transactions()]
 
 
@@ -81,7 +81,7 @@ def _commit(client: MeasuredClient, number: int, count: int) -> None:
 
 
 def commit_message(group_id: str, count: int, offset: int) -> Message:
-    """Commit one offset for many partitions, as a consumer that is in no group does."""
+    """Return a request that commits one offset for many partitions, as from a consumer without group membership."""
     partitions = [{"partition_index": index, "committed_offset": offset} for index in range(count)]
     topics = [{"name": WIDE, "partitions": partitions}]
     return {"group_id": group_id, "generation_id_or_member_epoch": -1, "topics": topics}
@@ -127,7 +127,7 @@ def _share(topic_id: bytes) -> list[Work]:
 
 
 def _read_shared(client: MeasuredClient, number: int, topic_id: bytes, count: int) -> None:
-    """A member's whole life, of which two requests are of interest: it finds a batch, and acknowledges it."""
+    """Join a share group, fetch a batch, acknowledge it, and leave; only fetch and acknowledgement are sampled."""
     session: Message = {"group_id": SHARE_GROUP, "member_id": str(UUID(int=number))}
     joining: Message = {**session, "member_epoch": 0, "subscribed_topic_names": [SHARED]}
     leaving: Message = {**session, "member_epoch": -1, "subscribed_topic_names": None}
@@ -172,7 +172,7 @@ def _new_producer_id(client: MeasuredClient, _: int) -> None:
 
 
 def _transaction(client: MeasuredClient, _: int, count: int) -> None:
-    """Offsets and partitions of a producer that starts anew, committed."""
+    """Run a transaction of a new producer, with offsets and partitions, and commit it."""
     name = f"txn-{count}"
     begun: Message = {"transactional_id": name, "transaction_timeout_ms": TIMEOUT_MS}
     producer = _until_free(client, ApiKey.INIT_PRODUCER_ID, 4, begun)

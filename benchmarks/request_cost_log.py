@@ -1,4 +1,4 @@
-"""Kafka's request log (``kafka.request.logger`` at DEBUG) read as it grows: one line of JSON per request.
+"""Follows Kafka's request log (``kafka.request.logger`` at DEBUG), which has one line of JSON per request.
 
 Called by `benchmarks.request_costs`. Source of the fields: ``RequestConvertToJson.requestDescMetrics``.
 """
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 MARK = "Completed request:"
-# The network thread writes a line after it has sent the reply; a machine under load may keep it waiting.
+# The network thread writes a line after it has sent the reply, which may be late on a machine under load.
 LINES_TIMEOUT_S = 60.0
 POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """What the broker, or its controller, says of a request that it has answered."""
+    """A log line of the broker, or its controller, about a request that it has answered."""
 
     api_key: int
     client_id: str
@@ -31,11 +31,11 @@ class LoggedRequest:
     """From dequeuing to the end of the handler's work, in microsecond steps."""
     total_ms: float
     forwarded: bool
-    """Logged by the controller, of a request that a broker forwarded. The broker's own line has the same ids."""
+    """Whether the controller logged it, about a request from a broker. The broker's own line has the same ids."""
 
 
 def parse_line(line: str) -> LoggedRequest | None:
-    """Read a line of the broker's log; ``None`` when it is not of the request log. Raises ValueError or KeyError."""
+    """Parse a line; return ``None`` if it does not belong to the request log. Raises ValueError or KeyError."""
     _, found, text = line.partition(MARK)
     if not found:
         return None
@@ -52,7 +52,7 @@ def parse_line(line: str) -> LoggedRequest | None:
 
 
 class RequestLog:
-    """Follows the log of one client id from where the file ends now."""
+    """Follows the log of one client id, from the file's current end."""
 
     def __init__(self, path: Path, client_id: str) -> None:
         self._path = path
@@ -60,10 +60,10 @@ class RequestLog:
         self._at = path.stat().st_size
 
     def handler_ms(self, correlation_ids: Collection[int]) -> dict[int, float]:
-        """Wait for the lines of all these requests; handler time by correlation id, in ms.
+        """Wait for the lines of all these requests, and return the handler time in ms by correlation id.
 
-        Of a forwarded request it is the sum of the broker's time and the controller's, whose line is written first but
-        for a race of network threads that medians do not see. Raises TimeoutError.
+        For a forwarded request it is the sum of the broker's and the controller's time. The controller's line is nearly
+        always written first; exceptions are too rare to affect medians. Raises TimeoutError.
         """
         deadline = time.monotonic() + LINES_TIMEOUT_S
         missing, found = set(correlation_ids), dict.fromkeys(correlation_ids, 0.0)
@@ -86,7 +86,7 @@ class RequestLog:
                 if not line.endswith(b"\n"):
                     return
                 self._at += len(line)
-                # Cheaper than reading the JSON of other clients' requests, and of the controller's own.
+                # Cheaper than parsing the JSON of requests from other clients and from the controller.
                 if self._client_id.encode() in line:
                     request = parse_line(line.decode())
                     if request is not None and request.client_id == self._client_id:

@@ -1,16 +1,16 @@
-"""What a request costs a real broker's handler threads: where
-`headrace.quota_callbacks.builtin.request_costs.DEFAULT_COSTS` comes from.
+"""Measures the handler time of requests in a real broker, the source of
+`headrace.quota_callbacks.builtin.request_costs.DEFAULT_COSTS`.
 
     .venv/bin/python -m benchmarks.request_costs [--samples 1000] [--one-by-one] [--only produce]
 
 Starts a broker of Kafka 4.3.1 that is its own controller, with a JVM as in production (G1, both compilers), a request
-quota that is on and never hit, and ``kafka.request.logger`` at DEBUG. One connection sends one request after the other.
-The log's localTimeMs is then the handler time that Kafka's request quota charges
-(``RequestChannel.Request.requestThreadTimeNanos``); without a quota it would include writing the reply. What the
-controller does for a request that was forwarded to it is added. Prints the medians, the lines through them
-(`benchmarks.request_cost_fit`), how far they are off, and the table to put into the module.
+quota that is never reached, and ``kafka.request.logger`` at DEBUG. One connection sends one request after the other.
+With a quota, the log's localTimeMs is the handler time that Kafka's request quota charges
+(``RequestChannel.Request.requestThreadTimeNanos``); without one it would include writing the reply. The controller's
+time for a forwarded request is added. Prints the medians, the fitted lines (`benchmarks.request_cost_fit`), their
+errors, and the table for the module.
 
-The figures are of one machine: its processor scales all of them.
+The figures depend on the machine: all of them scale with its processor.
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ if TYPE_CHECKING:
 
 CONFIG: dict[str, str | int | bool] = {
     "auto.create.topics.enable": False,
-    # The ACL requests need one. It looks at a super user first, so the others pay next to nothing for it.
+    # Required for the ACL requests. It checks super users first, so other requests are hardly affected.
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
     "super.users": "User:ANONYMOUS",
     "log.retention.check.interval.ms": 2000,
-    # Groups that are empty stay until the end.
+    # Empty groups are not removed before the end.
     "offsets.retention.check.interval.ms": 86_400_000,
 }
 REQUEST_LOG = "-Dorg.slf4j.simpleLogger.log.kafka.request.logger=debug"
 HEAP_MB = 1024
-# Percent; what Kafka takes for "no limit" without a quota.
+# In percent; the limit that Kafka uses without a quota.
 NEVER_HIT = 2.0**31 - 1
 GROUP = 32  # ConfigResource.Type
 SETTLE_TIMEOUT_S = 60.0
 SETTLE_POLL_S = 0.1
-# Fewer leave no median to speak of; an API's share of the calls may be small.
+# The minimum for a median; an API's share of the calls may be small.
 LEAST_SAMPLES = 20
 
 Times = dict[tuple[ApiKey, str], list[tuple[float, float]]]
 
 
 def prepare(client: MeasuredClient) -> list[Work]:
-    """Make topics, coordinators and the quota; return all works, which need them."""
+    """Create topics, coordinators and the quota; return all workloads, which require them."""
     client.work = "preparation"
     client.ask(
         ApiKey.ALTER_CLIENT_QUOTAS, 1, request_cost_admin.quota_message(CLIENT_ID, "request_percentage", NEVER_HIT)
@@ -73,7 +73,7 @@ def prepare(client: MeasuredClient) -> list[Work]:
     group = {"resource_type": GROUP, "resource_name": request_cost_groups.SHARE_GROUP, "configs": earliest}
     client.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, 1, {"resources": [group]})
     works = everything({row["name"]: row["topic_id"] for row in created["topics"]}[request_cost_data.SHARED])
-    # First the questions that make the internal topics, then what waits for their leaders.
+    # First the requests that create the internal topics, then those that require their leaders.
     for start in ("100 topics", "find ", "commit ", "transaction", "share "):
         for work in works:
             if work.name.startswith(start):
@@ -84,7 +84,7 @@ def prepare(client: MeasuredClient) -> list[Work]:
 
 
 def until_settled(client: MeasuredClient, work: Work) -> None:
-    """Call a work until it is not refused: leaders are elected and coordinators loaded behind the first requests."""
+    """Call a workload until it succeeds: the first requests fail until leaders are elected and coordinators loaded."""
     deadline = time.monotonic() + SETTLE_TIMEOUT_S
     while True:
         try:
@@ -98,12 +98,12 @@ def until_settled(client: MeasuredClient, work: Work) -> None:
 
 
 def everything(shared_topic_id: bytes) -> list[Work]:
-    """All works."""
+    """Return all workloads."""
     return [*request_cost_data.works(), *request_cost_groups.works(shared_topic_id), *request_cost_admin.works()]
 
 
 def measure(client: MeasuredClient, log: RequestLog, schedule: Iterable[Work], numbers: Iterator[int]) -> Times:
-    """Call works and read what the broker logged: for API and work, (KiB, ms) of each request."""
+    """Call workloads and read the broker's log; return (KiB, ms) of each request by API and workload."""
     times: Times = defaultdict(list)
     for work in schedule:
         client.work = work.name
@@ -116,7 +116,7 @@ def measure(client: MeasuredClient, log: RequestLog, schedule: Iterable[Work], n
 
 
 def schedule(works: Sequence[Work], calls: int, *, mixed: bool) -> list[Work]:
-    """Every work so many times, one after the other or in an order of chance, which is the same every time."""
+    """Return each workload repeated, one after the other or in a random order that is the same in every run."""
     calling = [work for work in works for _ in range(max(1, round(calls * work.share)))]
     if mixed:
         random.Random(calls).shuffle(calling)  # noqa: S311 - no secret
@@ -124,7 +124,7 @@ def schedule(works: Sequence[Work], calls: int, *, mixed: bool) -> list[Work]:
 
 
 def points_by_api(times: Iterable[Times]) -> dict[ApiKey, list[Point]]:
-    """The medians of all rounds."""
+    """Return the medians over all rounds, by API."""
     joined: Times = defaultdict(list)
     for each in times:
         for key, values in each.items():
@@ -137,7 +137,7 @@ def points_by_api(times: Iterable[Times]) -> dict[ApiKey, list[Point]]:
 
 
 def report(points: Mapping[ApiKey, Sequence[Point]]) -> None:
-    """Print every point beside its line, and the table."""
+    """Print every point with the error of its line, and the table."""
     costs = {api_key: fit(rows) for api_key, rows in points.items()}
     for api_key, rows in points.items():
         cost = costs[api_key]
@@ -164,17 +164,17 @@ def report(points: Mapping[ApiKey, Sequence[Point]]) -> None:
 
 
 def row_text(cost: RequestCost) -> str:
-    """As the table in `headrace.quota_callbacks.builtin.request_costs` has it: two digits, for more are not
-    measured."""
+    """Return a row of the table in `headrace.quota_callbacks.builtin.request_costs`, with the two significant digits
+    that the measurement allows."""
     slope = f", per_kib_ms={cost.per_kib_ms:.2g}" if cost.per_kib_ms else ""
     return f"RequestCost(base_ms={cost.base_ms:.2g}{slope})"
 
 
 @click.command()
-@click.option("--samples", default=1000, show_default=True, help="Calls of each work in all rounds together.")
-@click.option("--warm-up", default=1000, show_default=True, help="Calls of each work before, for the JVM's compilers.")
-@click.option("--rounds", default=5, show_default=True, help="Over which the calls are spread.")
-@click.option("--only", default="", help="Only works whose name has this in it.")
+@click.option("--samples", default=1000, show_default=True, help="Calls of each workload in all rounds together.")
+@click.option("--warm-up", default=1000, show_default=True, help="Calls of each workload for the warm-up of the JVM.")
+@click.option("--rounds", default=5, show_default=True, help="Number of rounds over which the calls are spread.")
+@click.option("--only", default="", help="Only workloads whose name contains this text.")
 @click.option("--mixed/--one-by-one", default=True, show_default=True, help="Whether requests of all kinds alternate.")
 def main(samples: int, warm_up: int, rounds: int, only: str, mixed: bool) -> None:
     """Measure the handler time of Kafka's requests and fit the cost model to it."""
@@ -185,7 +185,7 @@ def main(samples: int, warm_up: int, rounds: int, only: str, mixed: bool) -> Non
         with MeasuredClient((broker.host, broker.port)) as client:
             works = [work for work in prepare(client) if only in work.name]
             log = RequestLog(broker.log_path, CLIENT_ID)
-            # In order at first: some works look at what others leave behind.
+            # In order at first, since some workloads read what others have created.
             measure(client, log, works, numbers)
             measure(client, log, schedule(works, warm_up, mixed=mixed), numbers)
             once = schedule(works, samples // rounds, mixed=mixed)

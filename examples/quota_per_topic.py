@@ -1,4 +1,4 @@
-"""A quota that Kafka does not have: bytes a second produced to a topic, whoever produces them.
+"""A quota that Kafka does not have: bytes per second produced to a topic by all clients together.
 
     [plugins]
     load = ["examples.quota_per_topic:QuotaPerTopic"]
@@ -25,7 +25,7 @@ QUOTA = "topic_byte_rate"
 
 
 class QuotaPerTopic:
-    """Reads every batch's topic as it passes, and mutes who overdraws one."""
+    """Charges every batch to its topic, and mutes the connection of a request that exceeds a topic's limit."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -35,28 +35,28 @@ class QuotaPerTopic:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Take the limits, in bytes a second."""
+        """Read the limits, in bytes per second, and have topic names learned."""
         self.topics = context.topics
         self.topics.follow()
         for topic, limit in context.options.items():
             if not isinstance(limit, int | float) or not limit > 0:
-                raise ValueError(f"{topic} = {limit!r}: expected bytes a second, above 0")
+                raise ValueError(f"{topic} = {limit!r}: expected bytes per second, above 0")
             self.limits[topic] = limit
             self.rates[topic] = SampledRate(Window())
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Produce."""
+        """Return an interest in Produce."""
         return (Interest(api_key=PRODUCE),)
 
     @hookimpl
     def request_received(self, request: Request) -> None:
-        """Have its batches read."""
+        """Request that the record batches are read."""
         request.read_batches = True
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge every topic; the longest wait counts."""
+        """Charge every topic, and return the longest throttle time."""
         produced: Counter[str | None] = Counter()
         for topic, _, records_bytes, _ in request.batches:
             produced[topic if isinstance(topic, str) else self.topics.name(topic)] += records_bytes
@@ -69,7 +69,7 @@ class QuotaPerTopic:
         return max(throttles, key=lambda verdict: verdict.throttle_ms, default=None)
 
     def charge(self, topic: str, amount: int, now_ms: int) -> Throttle | None:
-        """Record ``amount`` bytes; how long their producer has to wait, if at all."""
+        """Record ``amount`` bytes, and return the throttle time, or ``None`` within the limit."""
         rate, limit = self.rates[topic], self.limits[topic]
         rate.record(amount, now_ms)
         throttle_ms = rate.throttle_ms(limit, now_ms)

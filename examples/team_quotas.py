@@ -1,4 +1,4 @@
-"""Users in teams, each with one bucket that all of its members share, by KIP-257's two questions.
+"""Teams of users, in which all members share one bucket, with the two hooks that correspond to KIP-257's methods.
 
     [plugins]
     load = ["examples.team_quotas:TeamQuotas"]
@@ -7,8 +7,8 @@
     members = ["alice", "bob"]
     producer_byte_rate = 1048576
 
-The built-in callbacks go on charging, muting and explaining; this one only says what is charged together, and what the
-limit is. Users of no team are held to the quotas of the configuration, as ever.
+The built-in callbacks still charge, mute and explain; this plugin only determines which requests share a bucket, and
+its limit. The configured quotas still apply to users without a team.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class TeamQuotas:
-    """Answers for members of teams, and leaves everybody else to the next callback."""
+    """Returns the bucket and the limit of a team; leaves other users to the next callback."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -34,7 +34,7 @@ class TeamQuotas:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Take the teams, their members and limits."""
+        """Read the teams, their members and limits."""
         for team, options in context.options.get("teams", {}).items():
             for member in options.get("members", ()):
                 if self.team_of.setdefault(member, team) != team:
@@ -46,13 +46,13 @@ class TeamQuotas:
 
     @hookimpl
     def quota_metric_tags(self, key: QuotaKey, user: str) -> Mapping[str, str] | None:
-        """The bucket of the user's team, if the team has a limit of this kind."""
+        """Return the bucket of the user's team, or ``None`` if the team has no limit of this kind."""
         team = self.team_of.get(user)
         return {"team": team} if team is not None and (team, key) in self.limits else None
 
     @hookimpl
     def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
-        """The team's limit."""
+        """Return the team's limit."""
         team = tags.get("team")
         if team is None:
             return None

@@ -1,9 +1,9 @@
-"""What ships beside the core; each is loaded through the entry points ``headrace.plugins``, as any other plugin is.
+"""The plugins that ship with the proxy, loaded through the entry point group ``headrace.plugins`` like all plugins.
 
 tracing           OpenTelemetry traces of requests
-metrics           metrics of every entity by Kafka's names, on the Prometheus page and by OTLP
-usage_records     who used what, second by second, for the pipeline
-sasl_identity     users by SASL
-otel_sdk          what the two plugins that use the OpenTelemetry SDK have in common
+metrics           quota metrics of every entity under Kafka's names, on the Prometheus page and over OTLP
+usage_records     usage per user, client id and API for each second, read by the pipeline
+sasl_identity     user names from SASL exchanges
+otel_sdk          resource and exporter errors, shared by the two plugins that use the OpenTelemetry SDK
 otel_environment  the environment variables of the OpenTelemetry specification
 """

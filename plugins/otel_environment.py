@@ -1,8 +1,8 @@
-"""The OpenTelemetry SDK's environment variables, as far as `headrace.plugins.tracing` and `headrace.plugins.metrics`
-heed them.
+"""The environment variables of the OpenTelemetry SDK that `headrace.plugins.tracing` and `headrace.plugins.metrics`
+support.
 
-Pure, the environment is an argument. A variable that is wrong is passed over with a warning, as OpenTelemetry's
-specification asks; but what would never reach a receiver is refused.
+Pure: the environment is an argument. An invalid variable is ignored with a warning, as OpenTelemetry's specification
+requires; a protocol or an endpoint with which no export could succeed is an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class OtelEnvironment:
-    """The variables for one signal, ``TRACES`` or ``METRICS``; a variable of its own goes before the general one."""
+    """The variables for one signal, ``TRACES`` or ``METRICS``; a signal's own variable overrides the general one."""
 
     __slots__ = ("_variables", "signal", "warnings")
 
@@ -22,10 +22,11 @@ class OtelEnvironment:
         self._variables = variables
         self.signal = signal
         self.warnings: list[str] = []
-        """Variables that were passed over, a sentence each."""
+        """One sentence for each variable that was ignored."""
 
     def get(self, name: str) -> str:
-        """Return a variable; an empty one counts as unset (OpenTelemetry specification)."""
+        """Return the value of a variable, "" if it is unset; an empty one counts as unset (OpenTelemetry
+        specification)."""
         return self._variables.get(name, "").strip()
 
     @property
@@ -34,17 +35,17 @@ class OtelEnvironment:
         return self.get("OTEL_SDK_DISABLED").lower() == "true"
 
     def exporter_variable(self, setting: str) -> str | None:
-        """Return the name of the variable that says a setting of the OTLP exporter, if one does."""
+        """Return the name of the variable that sets ``setting`` of the OTLP exporter, ``None`` if none does."""
         names = (f"OTEL_EXPORTER_OTLP_{self.signal}_{setting}", f"OTEL_EXPORTER_OTLP_{setting}")
         return next((name for name in names if self.get(name)), None)
 
     def check_export(self, endpoint: str | None = None) -> None:
-        """Raise `ValueError` for a protocol that is not spoken here, and, without an ``endpoint``, for one that is no
-        URL."""
+        """Raise `ValueError` if the variables set an unsupported protocol or, when no ``endpoint`` is given, an
+        endpoint that is not a URL."""
         name = self.exporter_variable("PROTOCOL")
         if name is not None and self.get(name) != "http/protobuf":
             raise ValueError(
-                f"{name} is {self.get(name)!r}, but headrace exports over http/protobuf alone; point the endpoint at"
+                f"{name} is {self.get(name)!r}, but headrace only exports over http/protobuf; set the endpoint to"
                 " the receiver's HTTP port (4318 by convention) and unset the variable"
             )
         name = self.exporter_variable("ENDPOINT")
@@ -54,7 +55,10 @@ class OtelEnvironment:
     def number(
         self, name: str, read: Callable[[str], float], least: float, most: float, expected: str, default: float
     ) -> float:
-        """Return a variable's number, or ``default`` where it is not set, or wrong, which is a warning."""
+        """Return the number that a variable holds, or ``default`` if it is unset or invalid.
+
+        ``read`` parses the text and raises `ValueError`. An invalid variable adds a sentence to `warnings`.
+        """
         text = self.get(name)
         if not text:
             return default
@@ -64,10 +68,10 @@ class OtelEnvironment:
             value = float("nan")
         if least <= value <= most:
             return value
-        self.warnings.append(f"{name} is {text!r}; expected {expected}; {default:g} is taken")
+        self.warnings.append(f"{name} is {text!r}; expected {expected}; using {default:g}")
         return default
 
 
 def is_url(text: str) -> bool:
-    """Return whether an exporter can send there."""
+    """Return whether ``text`` is an HTTP or HTTPS URL."""
     return text.lower().startswith(("http://", "https://"))

@@ -1,6 +1,6 @@
-"""What the plugins that use OpenTelemetry share: who we are to a receiver, and what the SDK's exporters said last.
+"""The OpenTelemetry resource that describes this proxy, and the latest errors that an exporter of the SDK has logged.
 
-Called by `headrace.plugins.tracing` and `headrace.plugins.metrics`. Knows neither traces nor metrics.
+Called by `headrace.plugins.tracing` and `headrace.plugins.metrics`. Does not depend on traces or metrics.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, SERVI
 
 
 def own_resource(worker: int | None = None) -> Resource:
-    """OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, over our own name.
+    """Return the resource from OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES, with ``headrace`` as the default name.
 
-    Each of several workers is an instance of its own: its number stands behind ``service.instance.id``, which the SDK
-    makes up where it is not set.
+    Each worker is an instance of its own: its number is appended to ``service.instance.id``, which the SDK generates if
+    it is not set.
     """
     resource = Resource.create()
     if str(resource.attributes.get(SERVICE_NAME, "")).startswith("unknown_service"):
@@ -30,44 +30,44 @@ def own_resource(worker: int | None = None) -> Resource:
 
 
 def own_version() -> str:
-    """The version of the distribution; "" for a tree that is not installed."""
+    """Return the version of the distribution, "" if it is not installed."""
     try:
         return version("headrace")
     except PackageNotFoundError:
         return ""
 
 
-class LastWords(logging.Handler):
-    """What an exporter of the SDK, by its logger's name, logged last: its return value does not say why it failed.
+class LastErrors(logging.Handler):
+    """The latest messages of an SDK exporter's logger, since the exporter's return value does not give the cause.
 
-    Its lines are not let through to standard error, where there would be several for every export that fails.
+    The messages are not propagated to standard error, where every failed export would print several lines.
     """
 
     def __init__(self, sdk_logger: str) -> None:
         super().__init__(logging.WARNING)
-        self._words: deque[str] = deque(maxlen=2)
-        """Two, since the line that names the cause is followed by one that says no more than that it was given up."""
+        self._messages: deque[str] = deque(maxlen=2)
+        """Two, since the message with the cause is followed by one that only states that the export was abandoned."""
         self._logger = logging.getLogger(sdk_logger)
 
     @property
     def text(self) -> str | None:
-        """The last words; ``None`` before the first."""
-        return " ".join(self._words) or None
+        """The latest messages, joined; ``None`` before the first."""
+        return " ".join(self._messages) or None
 
     def note(self, text: str) -> None:
-        """Keep what was said by other means."""
-        self._words.append(text)
+        """Keep an error that was not logged, such as an exception."""
+        self._messages.append(text)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Called by logging."""
+        """Keep the message of ``record``; called by `logging`."""
         self.note(record.getMessage())
 
     def listen(self) -> None:
-        """From now on."""
+        """Attach to the exporter's logger and stop its propagation."""
         self._logger.addHandler(self)
         self._logger.propagate = False
 
     def stop(self) -> None:
-        """The lines go where they went before."""
+        """Detach from the exporter's logger and restore its propagation."""
         self._logger.removeHandler(self)
         self._logger.propagate = not self._logger.handlers

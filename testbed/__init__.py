@@ -1,8 +1,8 @@
-"""A real Apache Kafka on this machine, for the demo, the tests and the benchmarks. Imports nothing of the proxy.
+"""A real Apache Kafka on this machine, for the demo, the tests and the benchmarks. Imports nothing from the proxy.
 
 kafka          brokers in KRaft mode, Kafka's tools and classes
-processes      processes, directories and ports that end with us
-proxy_process  ``headrace run`` as a process of its own
+processes      processes, directories and ports that are released when this process ends
+proxy_process  ``headrace run`` in a separate process
 compiled       a copy of the proxy with compiled modules
-errors         the one tree of errors, rooted at TestbedError
+errors         the tree of errors, rooted at TestbedError
 """

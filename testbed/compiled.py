@@ -1,7 +1,8 @@
-"""A copy of the proxy whose modules on the path of every request are compiled, as a wheel has them (setup.py).
+"""A copy of the proxy whose modules on the request path are compiled, as in a wheel (setup.py).
 
-Built by pip in a few minutes, once for the same sources and the same Python, and kept in ``.cache`` of the tree. Called
-by the benchmarks and by ``make compiled``; knows which folders are the proxy's, not what is in them.
+Pip builds the copy in a few minutes, once for the same sources and the same Python, and it is cached in the source
+tree's ``.cache``. Called by the benchmarks and by ``make compiled``; knows which folders belong to the proxy, but not
+their contents.
 """
 
 from __future__ import annotations
@@ -31,26 +32,26 @@ PACKAGES: Final = (
 )
 SUFFIXES: Final = (".py", ".json", ".toml", ".properties", ".typed")
 HOT: Final = "headrace/proxy/connection/request_relay"
-"""Of the modules that setup.py compiles; where this one is not compiled, none is."""
+"""One of the modules that setup.py compiles; if it is not compiled, none is."""
 BUILD_TIMEOUT_S: Final = 1200.0
 
 
-def compiled_copy(told: Callable[[str], None]) -> Path:
-    """The directory of the copy, built where there is none yet, which is announced by a line to ``told``.
+def compiled_copy(on_progress: Callable[[str], None]) -> Path:
+    """Return the directory of the copy; build it if there is none, after reporting that to ``on_progress``.
 
-    Raises CompiledUnavailableError where it cannot be built, LockTimeoutError when another process is still at it.
+    Raises CompiledUnavailableError if it cannot be built, LockTimeoutError if another process is still building it.
     """
     directory = CACHE / f"compiled-{_digest()}"
     CACHE.mkdir(exist_ok=True)
     with exclusive(CACHE / "compiled.lock", timeout_s=BUILD_TIMEOUT_S):
         if not directory.is_dir():
-            told("compiling the modules on the path of every request, once for these sources: some minutes")
+            on_progress("compiling the modules on the request path, once for these sources: this takes some minutes")
             _build(directory)
     return directory
 
 
 def _sources() -> list[Path]:
-    """Relative to the tree, all that the copy is made of."""
+    """Return the files of the copy, relative to the source tree."""
     files = [file for package in PACKAGES for file in (ROOT / package).rglob("*") if file.suffix in SUFFIXES]
     return [Path(name) for name in BUILDING] + sorted(file.relative_to(ROOT) for file in files)
 
@@ -63,7 +64,7 @@ def _digest() -> str:
 
 
 def _build(directory: Path) -> None:
-    """From a copy of the sources, so that the tree stays as it is, and under another name until it is whole."""
+    """Build from a copy of the sources, to leave the tree unchanged; rename the result when it is complete."""
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
         sources, installed = Path(scratch, "sources"), Path(scratch, "installed")
         for file in _sources():
@@ -76,18 +77,18 @@ def _build(directory: Path) -> None:
             raise CompiledUnavailableError(f"pip could not build it: {done.stderr[-1000:].strip()}")
         if not list(installed.glob(f"{HOT}.*.so")):
             raise CompiledUnavailableError(
-                f"{HOT} was not compiled, as without a C compiler; pip install -v . says why"
+                f"{HOT} was not compiled, for instance for lack of a C compiler; pip install -v . prints the reason"
             )
         installed.rename(directory)
 
 
-def _tell(line: str) -> None:
+def _print(line: str) -> None:
     sys.stderr.write(f"{line}\n")
 
 
 def main() -> None:
-    """Print where the copy is, for ``make``."""
-    sys.stdout.write(f"{compiled_copy(_tell)}\n")
+    """Print the directory of the copy, for ``make``."""
+    sys.stdout.write(f"{compiled_copy(_print)}\n")
 
 
 if __name__ == "__main__":

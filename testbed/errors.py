@@ -1,23 +1,23 @@
-"""The testbed's errors: one tree, so that a command line can catch `TestbedError` and print its text alone.
+"""The testbed's errors: one tree, so that a command line can catch `TestbedError` and print only its text.
 
-Every text is complete by itself: what was wanted, what stood in the way, and which setting or package changes it.
+Every text is complete: what was attempted, what prevented it, and which setting or package changes it.
 """
 
 from __future__ import annotations
 
 
 class TestbedError(Exception):
-    """Anything that keeps the testbed from running Kafka; its text is meant for the person who started it."""
+    """Base class of the reasons why the testbed cannot run Kafka; the text is meant for the user."""
 
-    __test__ = False  # pytest would otherwise take the name for a test class
+    __test__ = False  # otherwise pytest collects the class as tests
 
 
 class UnknownVersionError(TestbedError):
-    """A Kafka version that the testbed has no coordinates for (the caller's mistake)."""
+    """The caller asked for a Kafka version that the testbed has no Maven coordinates for."""
 
 
 class ArtifactsUnavailableError(TestbedError):
-    """Kafka's jars are neither in the cache nor to be had from the Maven repository."""
+    """Kafka's jars are not in the cache and cannot be downloaded from the Maven repository."""
 
 
 class CompiledUnavailableError(TestbedError):
@@ -29,11 +29,11 @@ class JavaNotFoundError(TestbedError):
 
 
 class JvmError(TestbedError):
-    """The JVM inside this process cannot be started, or lacks the class asked for."""
+    """The JVM inside this process cannot be started, or lacks the requested class."""
 
 
 class LockTimeoutError(TestbedError):
-    """Another process kept one of the testbed's lock files for longer than we were ready to wait."""
+    """Another process held one of the testbed's lock files for longer than the time-out."""
 
 
 class TestbedTimeoutError(TestbedError):
@@ -42,17 +42,17 @@ class TestbedTimeoutError(TestbedError):
     __test__ = False
 
 
-class KeeperError(TestbedError):
-    """The keeper process cannot do what was asked, for instance start a program that does not exist."""
+class SupervisorError(TestbedError):
+    """The supervisor process cannot carry out a request, for instance start a program that does not exist."""
 
 
 class PortsExhaustedError(TestbedError):
-    """No run of free ports of the wanted length is left outside the kernel's ephemeral range."""
+    """There are not enough consecutive free ports outside the kernel's ephemeral range."""
 
 
 class ClusterError(TestbedError):
-    """A broker did not start, stop or answer in time; the text ends with the tail of its log."""
+    """A broker did not start, stop or answer in time; the text ends with the last lines of its log."""
 
 
 class ToolError(TestbedError):
-    """One of Kafka's command line tools ended with an error or ran past its time-out."""
+    """One of Kafka's command line tools ended with an error."""

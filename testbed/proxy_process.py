@@ -1,6 +1,7 @@
-"""The command ``headrace run`` as its users start it: a process of its own, for tests, the demo and the benchmarks.
+"""The command ``headrace run`` in a separate process, started as users do, for tests, the demo and the benchmarks.
 
-Knows the command line, not the code. It ends with this process, as all that `testbed.processes.kept` starts.
+Uses the command line, not the code. The proxy ends with this process, like every program that
+`testbed.processes.supervised` starts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from testbed.errors import TestbedError, TestbedTimeoutError
-from testbed.processes.kept import make_directory, start_program
 from testbed.processes.ports import reserve_ports
 from testbed.processes.programs import content
+from testbed.processes.supervised import make_directory, start_program
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -32,11 +33,11 @@ READY_LINE = "headrace ready"
 
 
 class ProxyProcess:
-    """A running proxy. A context manager, whose end kills it.
+    """A running proxy; a context manager, which kills the proxy at its exit.
 
-    `config` is TOML that is put behind the listeners; the listeners, the upstream and the admin server are set by
-    arguments of the command line, on reserved ports of 127.0.0.1. `python` has to find the proxy and what it needs, by
-    `environment` if not by itself. Raises TestbedError, with what the proxy printed, when it does not become ready.
+    `config` is the TOML of the configuration file. The listeners, the upstream and the admin server are set by command
+    line arguments, on reserved ports of 127.0.0.1. `python` must be able to import the proxy and its requirements, if
+    necessary by variables in `environment`. Raises TestbedError, with the proxy's output, if it does not become ready.
     """
 
     def __init__(
@@ -80,11 +81,11 @@ class ProxyProcess:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Where clients bootstrap."""
+        """The address for clients: "host:port"."""
         return f"127.0.0.1:{self.port}"
 
     def broker_port(self, node_id: int) -> int:
-        """The port at which the proxy shows a broker."""
+        """Return the port at which the proxy presents a broker."""
         return self.port + 1 + node_id
 
     @property
@@ -94,40 +95,40 @@ class ProxyProcess:
 
     @property
     def worker_pids(self) -> list[int]:
-        """The process ids of its workers, where it has several: children of its child, which forks them."""
+        """The process ids of the workers, if there are several: the children of its child, the fork server."""
         forkers = psutil.Process(self.pid).children()
         return [worker.pid for forker in forkers for worker in forker.children()]
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory now."""
+        """The current resident memory in bytes."""
         rss: int = psutil.Process(self.pid).memory_info().rss
         return rss
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds used so far, user and system."""
+        """The CPU time used so far in seconds, user and system."""
         times = psutil.Process(self.pid).cpu_times()
         used: float = times.user + times.system
         return used
 
     @property
     def log(self) -> str:
-        """What it has logged so far."""
+        """The log output so far."""
         return content(self._err.fileno())
 
     @property
     def output(self) -> str:
-        """What it has printed so far."""
+        """The standard output so far."""
         return content(self._out.fileno())
 
     @property
     def admin(self) -> str:
-        """host:port of the admin server."""
+        """The address of the admin server: "host:port"."""
         return self.output.split(", admin ")[1].split()[0]
 
     def get(self, path: str) -> tuple[int, str]:
-        """Ask the admin server: status and body."""
+        """Send a GET request to the admin server, and return status and body."""
         try:
             with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:
                 return response.status, response.read().decode()
@@ -136,16 +137,16 @@ class ProxyProcess:
                 return error.code, error.read().decode()
 
     def metric(self, name: str) -> float:
-        """The sum of a metric over all its series; 0 when it has none."""
+        """Return the sum of a metric over all its series, 0 if it has none."""
         lines = self.get("/metrics")[1].splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.split("{")[0].split(" ")[0] == name)
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the proxy."""
         os.kill(self.pid, number)
 
     def reload(self, config: str) -> None:
-        """Write another configuration and send SIGHUP; returns at once."""
+        """Write another configuration and send SIGHUP, without waiting for the reload."""
         self.config_file.write_text(config, encoding="utf-8")
         self.signal(signal.SIGHUP)
 
@@ -163,17 +164,17 @@ class ProxyProcess:
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; the exit status."""
+        """Send SIGTERM, wait for the end, and return the exit status."""
         if self._program.poll() is None:
             self.signal(signal.SIGTERM)
         return self._program.wait(timeout_s)
 
     def wait(self, timeout_s: float) -> int:
-        """The exit status, when it ends by itself or by a signal."""
+        """Wait until the proxy ends by itself or by a signal, and return the exit status."""
         return self._program.wait(timeout_s)
 
     def close(self) -> None:
-        """Kill it if it still runs, and give back its ports and files."""
+        """Kill the proxy if it is still running, and release its ports and files."""
         self._program.kill()
         self._block.release()
         self._directory.remove()

@@ -1,10 +1,10 @@
-"""What ways to a broker cost, side by side in one run: `make bench`, or `python -m benchmarks.bench --help`.
+"""Compares paths to a broker (direct, through proxies) in one run: `make bench`, `python -m benchmarks.bench --help`.
 
-    __main__ ──▶ runner ──▶ works ──▶ tools (Kafka's own), raw (sockets)     what is done
-                    │         └─────▶ cores                                  what it cost the proxy
-                    ├─────▶ ways, kroxylicious ──▶ broker                    through what
-                    └─────▶ report ──▶ figures, targets, plot                what it means
+    __main__ ──▶ runner ──▶ workloads ──▶ Kafka's tools, raw (sockets)    the load
+                    │           └───────▶ cores                           the proxy's CPU and memory
+                    ├─────▶ paths, peers ──▶ broker                       the processes under test
+                    └─────▶ report ──▶ figures, targets, plot             the evaluation
 
-`works` knows nothing of proxies but an address and a process id; `ways` knows nothing of what is measured; `figures`,
-`targets` and `report` are pure. docs/benchmarks.md says how to read what comes out.
+`workloads` only knows a proxy's address and process id; `paths` does not know what is measured; `figures`, `targets`
+and `report` are pure. docs/benchmarks.md explains the results.
 """

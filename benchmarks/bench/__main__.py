@@ -13,44 +13,44 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from benchmarks.bench import ways
+from benchmarks.bench import paths
 from benchmarks.bench.broker import BenchBroker
 from benchmarks.bench.cores import Cores, pin_process, take_cores
-from benchmarks.bench.errors import BenchError, WayUnavailableError
+from benchmarks.bench.errors import BenchError, PathUnavailableError
 from benchmarks.bench.figures import Results
 from benchmarks.bench.interpreters import THIS, Interpreter, interpreter
+from benchmarks.bench.paths import BrokerPath, Direct, Peer, headrace_path
 from benchmarks.bench.peers import Haproxy, Kroxylicious
 from benchmarks.bench.programs import Program
 from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, write
 from benchmarks.bench.runner import Plan, Runner
-from benchmarks.bench.ways import Direct, Peer, Way, headrace_way
-from benchmarks.bench.works import WORKS, Work, scaled
+from benchmarks.bench.workloads import WORKLOADS, Workload, scaled
 
 if TYPE_CHECKING:
     import contextlib
     from collections.abc import Callable, Mapping, Sequence
 
-WAYS: Final = (
-    ways.DIRECT,
-    ways.HAPROXY,
-    ways.KROXYLICIOUS,
-    ways.HEADRACE,
-    ways.HEADRACE_QUOTAS,
-    ways.HEADRACE_COMPILED,
-    ways.HEADRACE_2_WORKERS,
-    ways.HEADRACE_TRACING,
+PATHS: Final = (
+    paths.DIRECT,
+    paths.HAPROXY,
+    paths.KROXYLICIOUS,
+    paths.HEADRACE,
+    paths.HEADRACE_QUOTAS,
+    paths.HEADRACE_COMPILED,
+    paths.HEADRACE_2_WORKERS,
+    paths.HEADRACE_TRACING,
 )
-"""Unless --way says otherwise."""
-ALL_WAYS: Final = (*WAYS[:2], ways.HAPROXY_SPLICE, *WAYS[2:])
+"""The paths that are measured by default."""
+ALL_PATHS: Final = (*PATHS[:2], paths.HAPROXY_SPLICE, *PATHS[2:])
 QUICK_SCALE: Final = 0.02
 SINK_START_S: Final = 20.0
 PEERS_PORT: Final = 29092
-"""Below the kernel's ephemeral ports, and above the testbed's lowest."""
+"""Default of --peers-port; below the kernel's ephemeral ports and above the testbed's lowest port."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A --peer or --relay, as it was typed."""
+    """The parsed value of a --peer or --relay option."""
 
     name: str
     address: tuple[str, int]
@@ -59,18 +59,18 @@ class Given:
 
 
 def read_peer(text: str, *, relays: bool) -> Given:
-    """NAME=HOST:PORT:PID. Raises BadParameter."""
+    """Parse NAME=HOST:PORT:PID. Raises BadParameter."""
     name, _, rest = text.partition("=")
     parts = rest.rsplit(":", 2)
     if not name or len(parts) != 3 or not parts[0] or not parts[1].isdecimal() or not parts[2].isdecimal():
-        raise click.BadParameter(f"{text!r} is not NAME=HOST:PORT:PID, as in mine=127.0.0.1:9192:4711")
-    if name in ALL_WAYS:
-        raise click.BadParameter(f"{name} is the name of a way that is there already")
+        raise click.BadParameter(f"{text!r}: expected NAME=HOST:PORT:PID, such as mine=127.0.0.1:9192:4711")
+    if name in ALL_PATHS:
+        raise click.BadParameter(f"{name} is the name of a built-in path; choose another name")
     return Given(name=name, address=(parts[0], int(parts[1])), pid=int(parts[2]), relays=relays)
 
 
 def choose(wanted: str | None, known: Sequence[str], what: str) -> list[str]:
-    """The names of a comma-separated list, in the known order; all where none is given. Raises BadParameter."""
+    """Return the names of a comma-separated list in the order of `known`, or all without one. Raises BadParameter."""
     names = [name.strip() for name in wanted.split(",")] if wanted else list(known)
     if strange := [name for name in names if name not in known]:
         raise click.BadParameter(f"no {what} {', '.join(strange)}; there are {', '.join(known)}")
@@ -78,51 +78,51 @@ def choose(wanted: str | None, known: Sequence[str], what: str) -> list[str]:
 
 
 def start_sink(stack: contextlib.ExitStack) -> str:
-    """A receiver of traces on the work's core; its address."""
+    """Start a receiver of traces on the clients' core, and return its URL."""
     sink = Program("the receiver of traces", [sys.executable, "-u", "-m", "benchmarks.bench.otlp_sink"])
     stack.callback(sink.close)
     return f"http://127.0.0.1:{sink.wait_for_output(chr(10), SINK_START_S).strip()}"
 
 
-def make_way(
-    name: str, peers: Mapping[str, Peer], cores: Cores, told: Callable[[str], None], python: Interpreter = THIS
-) -> Way:
-    """The way of that name; ``told`` is told what takes long. Raises WayUnavailableError."""
+def make_path(
+    name: str, peers: Mapping[str, Peer], cores: Cores, on_progress: Callable[[str], None], python: Interpreter = THIS
+) -> BrokerPath:
+    """Return the path of that name; report slow steps to ``on_progress``. Raises PathUnavailableError."""
     if name in peers:
         return peers[name]
     match name:
-        case ways.DIRECT:
+        case paths.DIRECT:
             return Direct()
-        case ways.HAPROXY:
+        case paths.HAPROXY:
             return Haproxy(name, cores)
-        case ways.HAPROXY_SPLICE:
+        case paths.HAPROXY_SPLICE:
             return Haproxy(name, cores, splice=True)
-        case ways.KROXYLICIOUS:
+        case paths.KROXYLICIOUS:
             return Kroxylicious(cores)
-    return headrace_way(name, cores, start_sink, told, python)
+    return headrace_path(name, cores, start_sink, on_progress, python)
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
-    """By name; `given` has the relays first, for which the broker listens at `first_port` + 1 and so on."""
+    """Return the peers by name. `given` begins with the relays, whose broker ports begin at `first_port` + 1."""
     return {
         each.name: Peer(name=each.name, address=each.address, pid=each.pid, relays=each.relays, fixed_port=port)
         for port, each in enumerate(given, first_port + 1)
     }
 
 
-def make_broker(made: Sequence[Way], peers_port: int) -> BenchBroker:
-    """With the listeners that these ways need."""
-    fixed = {way.name: way.fixed_port for way in made if isinstance(way, Peer) and way.relays}
-    if any(isinstance(way, Peer) for way in made):
+def make_broker(made: Sequence[BrokerPath], peers_port: int) -> BenchBroker:
+    """Return a broker with the listeners that these paths require."""
+    fixed = {path.name: path.fixed_port for path in made if isinstance(path, Peer) and path.relays}
+    if any(isinstance(path, Peer) for path in made):
         fixed["peers that speak Kafka"] = peers_port
-    relays = {way.name: way.relay_address for way in made if way.relay_address is not None}
+    relays = {path.name: path.relay_address for path in made if path.relay_address is not None}
     return BenchBroker(relays, fixed)
 
 
 def about(plan: Plan, cores: Cores, python: Interpreter = THIS) -> dict[str, Any]:
-    """How the run is made, for those who read its figures later."""
+    """Return a description of the run for its report."""
     return {
-        "ways": ", ".join(way.name for way in plan.ways),
+        "paths": ", ".join(path.name for path in plan.paths),
         "rounds": plan.rounds,
         "sizes": asdict(plan.sizes),
         "cores": f"broker and clients on {cores.work}, the proxy on {cores.proxy}",
@@ -133,7 +133,7 @@ def about(plan: Plan, cores: Cores, python: Interpreter = THIS) -> dict[str, Any
 
 
 class Screen:
-    """Lines as things happen, and below them, on a terminal, how far it is."""
+    """Prints lines to standard error, with a progress bar below them on a terminal."""
 
     def __init__(self, total: int) -> None:
         self._console = Console(stderr=True, highlight=False)
@@ -141,21 +141,21 @@ class Screen:
         self.progress = Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn(), console=self._console)
         self._task = self.progress.add_task("measured runs", total=total)
 
-    def told(self, line: str) -> None:
+    def print(self, line: str) -> None:
         """Print a line."""
         self._console.print(line, markup=False, soft_wrap=True)
 
-    def advanced(self) -> None:
-        """One more run is done."""
+    def advance(self) -> None:
+        """Advance the progress bar by one run."""
         self.progress.advance(self._task)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What the command line asks for."""
+    """The options of the command line."""
 
-    way_names: Sequence[str]
-    works: Sequence[Work]
+    path_names: Sequence[str]
+    workloads: Sequence[Workload]
     rounds: int
     scale: float
     peers: Mapping[str, Peer]
@@ -165,22 +165,22 @@ class Asked:
 
 
 def measure(asked: Asked) -> str:
-    """Do it; the Markdown of what came out, written also when the run is broken off. Raises BenchError."""
+    """Run the benchmark; return the results as Markdown, and write them even if interrupted. Raises BenchError."""
     cores = take_cores()
-    screen = Screen(asked.rounds * len(asked.works) * len(asked.way_names))
+    screen = Screen(asked.rounds * len(asked.workloads) * len(asked.path_names))
     made = []
-    for name in asked.way_names:
+    for name in asked.path_names:
         try:
-            made.append(make_way(name, asked.peers, cores, screen.told, asked.python))
-        except WayUnavailableError as error:
-            screen.told(f"without {name}: {error}")
-    for way in made:
-        if isinstance(way, Peer):
-            pin_process(way.pid, cores.proxy)
-    plan = Plan(ways=made, works=asked.works, rounds=asked.rounds, sizes=scaled(asked.scale))
-    runner = Runner(plan=plan, told=screen.told, advanced=screen.advanced)
+            made.append(make_path(name, asked.peers, cores, screen.print, asked.python))
+        except PathUnavailableError as error:
+            screen.print(f"skipping {name}: {error}")
+    for path in made:
+        if isinstance(path, Peer):
+            pin_process(path.pid, cores.proxy)
+    plan = Plan(paths=made, workloads=asked.workloads, rounds=asked.rounds, sizes=scaled(asked.scale))
+    runner = Runner(plan=plan, on_progress=screen.print, on_advance=screen.advance)
     described = about(plan, cores, asked.python)
-    text = "nothing was measured: none of these works is done by any of these ways\n"
+    text = "nothing was measured: none of these paths supports any of these workloads\n"
     try:
         with screen.progress, make_broker(made, asked.peers_port) as broker:
             runner.run(broker)
@@ -192,23 +192,35 @@ def measure(asked: Asked) -> str:
 
 
 @click.command(context_settings={"max_content_width": 120})
-@click.option("--rounds", default=5, show_default=True, help="How often each work is done each way.")
-@click.option("--work", "work_names", help=f"Some of {','.join(work.name for work in WORKS)}. All unless given.")
-@click.option("--way", "way_names", help=f"Some of {','.join(ALL_WAYS)} and the peers. All but {ways.HAPROXY_SPLICE}.")
-@click.option("--scale", default=1.0, show_default=True, help="Times how much is done in a run.")
-@click.option("--quick", is_flag=True, help=f"A smoke run: one round, --scale {QUICK_SCALE}. Its figures mean little.")
-@click.option("--peer", "peers", multiple=True, help="NAME=HOST:PORT:PID of a running proxy that speaks Kafka.")
-@click.option("--relay", "relays", multiple=True, help="The same for one that relays bytes and rewrites no addresses.")
+@click.option("--rounds", default=5, show_default=True, help="How often each workload runs on each path.")
+@click.option(
+    "--work",
+    "--workload",
+    "work_names",
+    help=f"Comma-separated workloads of {','.join(work.name for work in WORKLOADS)}.  [default: all]",
+)
+@click.option(
+    "--way",
+    "--path",
+    "path_names",
+    help=f"Comma-separated paths of {','.join(ALL_PATHS)} and the peers.  [default: all but {paths.HAPROXY_SPLICE}]",
+)
+@click.option(
+    "--scale", default=1.0, show_default=True, help="Factor by which the size of each workload is multiplied."
+)
+@click.option("--quick", is_flag=True, help=f"A smoke test: one round, --scale {QUICK_SCALE}. Not for comparisons.")
+@click.option("--peer", "peers", multiple=True, help="NAME=HOST:PORT:PID of a running Kafka proxy.")
+@click.option("--relay", "relays", multiple=True, help="NAME=HOST:PORT:PID of a running TCP relay.")
 @click.option(
     "--peers-port",
     default=PEERS_PORT,
     show_default=True,
-    help="Where the broker listens for the peers; for the first of them that is a relay 1 above, and so on.",
+    help="Port of the broker's listener for peers; those for relays have the ports after it.",
 )
 @click.option(
     "--python",
     default=sys.executable,
-    help="The Python that runs Headrace, of this one's version. This one unless given.",
+    help="The Python that runs Headrace, of the same version as this one.  [default: this one]",
 )
 @click.option(
     "--output",
@@ -220,7 +232,7 @@ def measure(asked: Asked) -> str:
 def main(
     rounds: int,
     work_names: str | None,
-    way_names: str | None,
+    path_names: str | None,
     scale: float,
     quick: bool,
     peers: tuple[str, ...],
@@ -229,17 +241,17 @@ def main(
     python: str,
     output: Path,
 ) -> None:
-    """Do the same work through each way in turn, and say what each cost."""
+    """Run the same workloads on each path in turn, and compare throughput, latency, CPU and memory."""
     given = [read_peer(text, relays=True) for text in relays] + [read_peer(text, relays=False) for text in peers]
     theirs = [each.name for each in given]
-    wanted = choose(work_names, [work.name for work in WORKS], "work")
+    wanted = choose(work_names, [work.name for work in WORKLOADS], "work")
     try:
         chosen = THIS if python == sys.executable else interpreter(python)
     except BenchError as error:
         raise click.ClickException(str(error)) from error
     asked = Asked(
-        way_names=choose(way_names, [*ALL_WAYS, *theirs], "way") if way_names else [*WAYS, *theirs],
-        works=[work for work in WORKS if work.name in wanted],
+        path_names=choose(path_names, [*ALL_PATHS, *theirs], "path") if path_names else [*PATHS, *theirs],
+        workloads=[work for work in WORKLOADS if work.name in wanted],
         rounds=1 if quick else rounds,
         scale=QUICK_SCALE if quick else scale,
         peers=make_peers(given, peers_port),

@@ -1,8 +1,8 @@
 """The broker of a run: one node, with a listener for each relay that cannot rewrite addresses.
 
-A relay of bytes hands a broker's Metadata on as it is, and clients would leave it at once; so the broker has a listener
-behind each such relay that tells the relay's own address. Which port that is, is known when the broker runs: it starts
-twice.
+A TCP relay forwards a broker's Metadata unchanged, so clients would then bypass it. So the broker has a listener for
+each relay, with the relay's own address as its advertised address. The listeners' ports are known only when the broker
+runs, so it is started twice.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 HEAP_MB: Final = 1024
 """Kafka's own default."""
 JVM_OPTIONS: Final = ("-XX:+UseSerialGC",)
-"""Both compilers, and on its one core one collector thread."""
+"""Both compilers, and one collector thread, since the broker has one core."""
 CONFIG: Final[dict[str, str | int | bool]] = {
-    # Gigabytes are produced; the disk keeps some. Topics that are read say that they keep theirs.
+    # Gigabytes are produced, and most of them deleted soon. Topics that are read override this with `KEEPING`.
     "log.retention.bytes": 256 << 20,
     "log.segment.bytes": 128 << 20,
     "log.retention.check.interval.ms": 5000,
@@ -33,14 +33,14 @@ KEEPING: Final = "retention.bytes=-1"
 
 
 class BenchBroker:
-    """A running broker. A context manager, whose end takes all its data away.
+    """A running broker. A context manager; its exit removes all data.
 
-    `relays` maps a way's name to the (host, port) that clients shall see there. `fixed_ports` maps names of further
-    listeners, or of relays, to the port on which the broker shall listen for them.
+    `relays` maps a path's name to the (host, port) that the listener behind it advertises. `fixed_ports` maps the names
+    of relays or further listeners to the ports that the broker listens on.
     """
 
     def __init__(self, relays: Mapping[str, tuple[str, int]], fixed_ports: Mapping[str, int]) -> None:
-        self._names = {name: f"WAY{number}" for number, name in enumerate([*relays, *fixed_ports])}
+        self._names = {name: f"PATH{number}" for number, name in enumerate([*relays, *fixed_ports])}
         self._relays = {self._names[name]: address for name, address in relays.items()}
         self._fixed_ports = {self._names[name]: port for name, port in fixed_ports.items()}
         self._ports: dict[str, int] = {}
@@ -64,29 +64,29 @@ class BenchBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The listener that tells its own address."""
+        """The address of the main listener, which advertises itself."""
         return self._cluster.bootstrap_servers
 
     @property
     def port(self) -> int:
-        """That listener's port."""
+        """The port of the main listener."""
         return self._cluster.brokers[0].port
 
-    def behind(self, way: str) -> int:
-        """The port that the relay of that name is to forward to."""
-        return self._ports[self._names[way]]
+    def behind(self, path: str) -> int:
+        """Return the port to which the relay of that name has to forward."""
+        return self._ports[self._names[path]]
 
     def create_topic(self, name: str, *config: str) -> None:
-        """Make a topic of one partition, so that each batch is a request of its own."""
+        """Create a topic with one partition, so that each batch is a separate request."""
         arguments = ["--bootstrap-server", self.bootstrap_servers, "--create", "--topic", name, "--partitions", "1"]
         for each in config:
             arguments += ["--config", each]
         run_tool(Tool.TOPICS, arguments)
 
     def _addresses(self, broker: Broker) -> dict[str, str]:
-        told = {name: (broker.host, port) for name, port in self._ports.items()} | self._relays
-        told.pop(CONTROLLER_LISTENER, None)
+        advertised = {name: (broker.host, port) for name, port in self._ports.items()} | self._relays
+        advertised.pop(CONTROLLER_LISTENER, None)
         return {
             "listeners": ",".join(f"{name}://{HOST}:{port}" for name, port in self._ports.items()),
-            "advertised.listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in told.items()),
+            "advertised.listeners": ",".join(f"{name}://{host}:{port}" for name, (host, port) in advertised.items()),
         }

@@ -1,7 +1,7 @@
-"""Which core runs what, and what a process has used: Linux's affinity, CPU clocks and resident sizes.
+"""CPU affinity, CPU time and resident memory of processes on Linux.
 
-The broker and the clients share one core and the proxy under test has another, so that a relay that computes more is
-slower for that and not since it takes the clients' time.
+The broker and the clients share one core, and the proxy under test has another, so that a proxy's CPU usage does not
+reduce the CPU time of the clients.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ PROCESS_SCHEDULER_CLOCK = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cores:
-    """The two cores, by the kernel's numbers."""
+    """The two cores, by their numbers in the kernel."""
 
     work: int
-    """The broker's and the clients'."""
+    """The core of the broker and the clients."""
     proxy: int
 
     def proxy_prefix(self) -> tuple[str, ...]:
-        """What to put before a command so that it runs on the proxy's core, its JVM's choices included."""
+        """Return the prefix of a command that runs it on the proxy's core, so that a JVM, too, adapts to one core."""
         return ("taskset", "-c", str(self.proxy))
 
 
 def take_cores() -> Cores:
-    """Choose the cores, and pin this process, and so all that it starts, to that of the work.
+    """Choose the cores, and pin this process and its future children to the core of the broker and the clients.
 
-    Raises BenchError where there is one core only: nothing could be told from what is measured there.
+    Raises BenchError if there is only one core, on which measurements would be meaningless.
     """
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) < 2:
-        raise BenchError(f"a core for the proxy and one for the rest are needed; this process may use {allowed}")
+        raise BenchError(f"the benchmark requires two cores; this process may use {allowed}")
     cores = Cores(work=allowed[0], proxy=allowed[-1])
     os.sched_setaffinity(0, {cores.work})
     return cores
 
 
 def pin_process(pid: int, core: int) -> None:
-    """Pin all threads of a process that runs already, and of those that it has started: they are measured with it.
+    """Pin all threads of a running process and of its descendants, which are measured together.
 
-    Raises BenchError when it is gone or another user's.
+    Raises BenchError if the process has ended or belongs to another user.
     """
     try:
         for process in [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]:
@@ -66,7 +66,7 @@ def pin_process(pid: int, core: int) -> None:
 
 
 class ProcessMeter:
-    """What a process and its children use: the workers of a proxy count with it."""
+    """CPU time and memory of a process and its descendants, such as the workers of a proxy."""
 
     __slots__ = ("_process",)
 
@@ -79,30 +79,30 @@ class ProcessMeter:
 
     @property
     def cpu_s(self) -> float:
-        """CPU seconds so far, user and system, of all threads, ended ones included.
+        """CPU seconds so far, user and system, of all threads including ended ones.
 
-        /proc/PID/stat tells the same in hundredths of a second, which is a lot of what a short run takes.
+        /proc/PID/stat only has a resolution of a hundredth of a second, which is too coarse for short runs.
         """
         return sum(_of_each(self._pids(), lambda pid: time.clock_gettime(cpu_clock(pid))))
 
     @property
     def resident_bytes(self) -> int:
-        """Resident memory now. Pages that processes share count in each."""
+        """The current resident memory. Pages that processes share are counted for each."""
         return sum(_of_each(self._pids(), lambda pid: int(psutil.Process(pid).memory_info().rss)))
 
     def _pids(self) -> list[int]:
         return [self._process.pid, *(child.pid for child in self._process.children(recursive=True))]
 
 
-def _of_each(pids: list[int], look: Callable[[int], T]) -> list[T]:
-    """What is seen at each process but those that have just ended; the first is there, or its error is raised."""
-    seen = [look(pids[0])]
+def _of_each(pids: list[int], read: Callable[[int], T]) -> list[T]:
+    """Return the value of each process; ignore processes that have just ended, except for the first."""
+    values = [read(pids[0])]
     for pid in pids[1:]:
         with contextlib.suppress(OSError, psutil.NoSuchProcess):
-            seen.append(look(pid))
-    return seen
+            values.append(read(pid))
+    return values
 
 
 def cpu_clock(pid: int) -> int:
-    """The clock of a process's CPU time, as clock_getcpuclockid(3) makes it."""
+    """Return the id of a process's CPU clock, like clock_getcpuclockid(3)."""
     return (~pid << 3) | PROCESS_SCHEDULER_CLOCK

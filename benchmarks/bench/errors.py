@@ -1,11 +1,11 @@
-"""What keeps a benchmark from being run."""
+"""The errors of the benchmark."""
 
 from __future__ import annotations
 
 
 class BenchError(Exception):
-    """The run cannot go on; the text says what to change."""
+    """The run cannot continue; the text names what to change."""
 
 
-class WayUnavailableError(BenchError):
-    """A way cannot be had on this machine; the others are measured without it."""
+class PathUnavailableError(BenchError):
+    """A path is not available on this machine; the others are measured without it."""

@@ -1,4 +1,4 @@
-"""What was measured, and the arithmetic on it: medians, quartiles, and ratios of two ways within one run. Pure."""
+"""The measured values and their statistics: medians, quartiles, and ratios of two paths within one run. Pure."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 RATE = "rate"
-"""What the client got through: MB/s (10**6 bytes) of large batches, else requests or connections a second."""
+"""The client's throughput: MB/s (10**6 bytes) for large batches, otherwise requests or connections per second."""
 CPU_S = "cpu_s"
-"""Of the proxy, for the whole run."""
+"""CPU seconds of the proxy for the whole run."""
 AMOUNT = "amount"
-"""How many units of work the run did: GB (10**9 bytes), or thousands of requests or connections."""
+"""The amount of work in the run: GB (10**9 bytes), or thousands of requests or connections."""
 RESIDENT_BYTES = "resident_bytes"
-"""Of the proxy, at the run's end."""
+"""Resident memory of the proxy at the end of the run."""
 P50_MS, P99_MS, P999_MS = "p50_ms", "p99_ms", "p999_ms"
 LATENCIES = (P50_MS, P99_MS, P999_MS)
 WORKER_SHARE = "worker_share"
-"""Of what all workers' CPU grew by, the part of the one that did least; where there are several."""
+"""The share of the least busy worker in the CPU time of all workers, if there are several."""
 CONNECTIONS = "connections"
 CONNECTION_BYTES = "connection_bytes"
 """Resident bytes that each idle connection added."""
@@ -29,17 +29,17 @@ CONNECTION_BYTES = "connection_bytes"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One run: a work done one way in one round. Values by the names above; a way without a process has no CPU."""
+    """One run: a workload on a path in one round. Values by the names above; a path without a process has no CPU_S."""
 
     work: str
-    way: str
+    path: str
     round: int
     values: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A figure of a whole run, with the quartiles of what single rounds say."""
+    """A figure of all rounds, with the quartiles over the rounds."""
 
     middle: float
     low: float
@@ -47,35 +47,35 @@ class Spread:
 
 
 class Results:
-    """All samples of a run."""
+    """All samples of a run, and figures computed from them."""
 
     __slots__ = ("samples",)
 
     def __init__(self, samples: Iterable[Sample]) -> None:
         self.samples = tuple(samples)
 
-    def works(self) -> list[str]:
-        """In the order in which they were done."""
+    def workloads(self) -> list[str]:
+        """Return the names of the workloads in the order in which they ran."""
         return list(dict.fromkeys(sample.work for sample in self.samples))
 
-    def ways(self, work: str) -> list[str]:
-        """In the order in which they first did `work`."""
-        return list(dict.fromkeys(sample.way for sample in self.samples if sample.work == work))
+    def paths(self, work: str) -> list[str]:
+        """Return the names of the paths in the order in which they first ran `work`."""
+        return list(dict.fromkeys(sample.path for sample in self.samples if sample.work == work))
 
-    def value(self, work: str, way: str, figure: str) -> Spread | None:
-        """The median over the rounds; None where it was not measured."""
-        by_round = self._by_round(work, way, figure)
+    def value(self, work: str, path: str, figure: str) -> Spread | None:
+        """Return the median over the rounds, None if the figure was not measured."""
+        by_round = self._by_round(work, path, figure)
         return spread(list(by_round.values())) if by_round else None
 
-    def cpu_per_unit(self, work: str, way: str) -> Spread | None:
-        """CPU seconds for a unit of work."""
-        cpu, amount = self._by_round(work, way, CPU_S), self._by_round(work, way, AMOUNT)
+    def cpu_per_unit(self, work: str, path: str) -> Spread | None:
+        """Return the CPU seconds per unit of AMOUNT."""
+        cpu, amount = self._by_round(work, path, CPU_S), self._by_round(work, path, AMOUNT)
         each = [cpu[number] / amount[number] for number in cpu if amount.get(number)]
         return spread(each) if each else None
 
-    def ratio(self, work: str, figure: str, way: str, base: str) -> Spread | None:
-        """Median over median; the quartiles are of the rounds' own ratios. None where either was not measured."""
-        ours, theirs = self._by_round(work, way, figure), self._by_round(work, base, figure)
+    def ratio(self, work: str, figure: str, path: str, base: str) -> Spread | None:
+        """Return the ratio of the medians, with the quartiles of the rounds' ratios; None if either is missing."""
+        ours, theirs = self._by_round(work, path, figure), self._by_round(work, base, figure)
         each = [_quotient(ours[number], theirs[number]) for number in ours if number in theirs]
         if not each:
             return None
@@ -83,22 +83,22 @@ class Results:
         middle = _quotient(statistics.median(ours.values()), statistics.median(theirs.values()))
         return Spread(middle=middle, low=rounds.low, high=rounds.high)
 
-    def difference(self, work: str, figure: str, way: str, base: str) -> Spread | None:
-        """The median of what `way` has more than `base` in the same round."""
-        ours, theirs = self._by_round(work, way, figure), self._by_round(work, base, figure)
+    def difference(self, work: str, figure: str, path: str, base: str) -> Spread | None:
+        """Return the median of the differences between `path` and `base` in each round."""
+        ours, theirs = self._by_round(work, path, figure), self._by_round(work, base, figure)
         each = [ours[number] - theirs[number] for number in ours if number in theirs]
         return spread(each) if each else None
 
-    def _by_round(self, work: str, way: str, figure: str) -> dict[int, float]:
+    def _by_round(self, work: str, path: str, figure: str) -> dict[int, float]:
         return {
             sample.round: sample.values[figure]
             for sample in self.samples
-            if sample.work == work and sample.way == way and figure in sample.values
+            if sample.work == work and sample.path == path and figure in sample.values
         }
 
 
 def spread(values: Sequence[float]) -> Spread:
-    """Median and quartiles (of the values as the whole population); of a single value all three are that."""
+    """Return the median and quartiles (of the values as the whole population); for one value, all are equal."""
     if len(values) == 1:
         return Spread(middle=values[0], low=values[0], high=values[0])
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
@@ -110,5 +110,5 @@ def _quotient(mine: float, other: float) -> float:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest value that at least `percent` of all are not above (nearest rank). `ordered` ascends, not empty."""
+    """Return the percentile by nearest rank. `ordered` is ascending and not empty."""
     return ordered[max(0, math.ceil(len(ordered) * percent / 100) - 1)]

@@ -1,4 +1,4 @@
-"""Which Python runs Headrace: one that is built with optimizations costs a quarter less than one that is not."""
+"""The Python that runs Headrace: one that is built with optimizations needs a quarter less CPU than one that is not."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ ASK_TIMEOUT_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interpreter:
-    """A Python for the same extension modules as this one, and what it says of itself."""
+    """A Python that can load the same extension modules as this one; `version` is its ``sys.version``."""
 
     command: str
     version: str
 
     def environment(self, packages: str = "") -> dict[str, str]:
-        """What to set for it to find Headrace, in ``packages`` or else in the tree, and what Headrace needs."""
+        """Return the variables with which it imports Headrace, from ``packages`` or else the source tree."""
         if self.command == sys.executable:
             return {"PYTHONPATH": packages, "PYTHONSAFEPATH": "1"} if packages else {}
         return {
@@ -38,7 +38,7 @@ THIS: Final = Interpreter(command=sys.executable, version=sys.version)
 
 
 def interpreter(command: str) -> Interpreter:
-    """The Python that ``command`` starts. Raises BenchError for one that cannot run what is installed here."""
+    """Return the Python that ``command`` starts. Raises BenchError if it cannot load the installed packages."""
     try:
         asked = subprocess.run([command, "-c", ASK], capture_output=True, text=True, timeout=ASK_TIMEOUT_S, check=True)
         binary_interface, version = json.loads(asked.stdout)
@@ -46,5 +46,5 @@ def interpreter(command: str) -> Interpreter:
         raise BenchError(f"--python {command}: {error}") from error
     expected = sysconfig.get_config_var("SOABI")
     if binary_interface != expected:
-        raise BenchError(f"--python {command} is {binary_interface}; expected {expected}, as what is installed here")
+        raise BenchError(f"--python {command} is {binary_interface}; expected {expected}, as the installed packages")
     return Interpreter(command=command, version=version)

@@ -1,10 +1,10 @@
-"""Kroxylicious in this process: started by `benchmarks.bench.kroxylicious` as a program of its own.
+"""Runs Kroxylicious in this process; `benchmarks.bench.peers` starts it as a separate program.
 
     python -m benchmarks.bench.kroxylicious_launcher CONFIG_YAML JVM_LIBRARY JAR...
 
-Its runtime jar has no main class, and a JRE cannot compile one; so JPype starts a JVM here, and two calls of the
-runtime's own classes do what `io.kroxylicious.app.Kroxylicious` does. Prints one line when it listens, then blocks.
-Python does nothing from then on; its interpreter is some 17 MB of the resident memory, and no CPU.
+The runtime jar has no main class, and a JRE cannot compile one; so JPype starts a JVM here, and calls of the runtime's
+own classes do what `io.kroxylicious.app.Kroxylicious` does. Prints one line when it listens, then blocks. The Python
+interpreter then uses about 17 MB of resident memory and no CPU.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 
 READY_LINE = "kroxylicious listens"
 JVM_OPTIONS = (
-    # Warnings alone, on standard error. The collector and the compilers are the JVM's own choice.
+    # Only warnings are logged, to standard error. The collector and the compilers are the JVM's defaults.
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-    # SIGTERM stays Python's, which ends at once.
+    # Leaves SIGTERM to Python, which ends at once.
     "-Xrs",
 )
 
 
 def main(config_file: str, jvm_library: str, jars: list[str]) -> None:
-    """Start it and block until it ends."""
+    """Start Kroxylicious and block until it ends."""
     import jpype
 
     jpype.startJVM(jvm_library, *JVM_OPTIONS, classpath=jars, convertStrings=True, interrupt=False)

@@ -1,6 +1,6 @@
-"""Takes OTLP exports and throws them away: `python -m benchmarks.bench.otlp_sink` prints its port and goes on.
+"""Accepts OTLP exports and discards them: `python -m benchmarks.bench.otlp_sink` prints its port and serves.
 
-It is there so that tracing is measured with what its users have, a receiver that answers at once.
+With it, tracing is measured with a receiver that answers at once.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class Sink(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_POST(self) -> None:
-        """An empty message is a valid answer: everything was accepted."""
+        """Answer with an empty message, which states that everything was accepted."""
         self.rfile.read(int(self.headers["Content-Length"]))
         self.send_response(200)
         self.send_header("Content-Type", "application/x-protobuf")
@@ -20,7 +20,7 @@ class Sink(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
-        """Nothing on standard error."""
+        """Suppress the request log on standard error."""
 
 
 if __name__ == "__main__":

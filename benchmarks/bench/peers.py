@@ -1,4 +1,4 @@
-"""The peers that the benchmark starts by itself: HAProxy in TCP mode, and Kroxylicious."""
+"""The other proxies that the benchmark starts itself: HAProxy in TCP mode, and Kroxylicious."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.cores import ProcessMeter
-from benchmarks.bench.errors import BenchError, WayUnavailableError
+from benchmarks.bench.errors import BenchError, PathUnavailableError
 from benchmarks.bench.kroxylicious_launcher import READY_LINE
+from benchmarks.bench.paths import KROXYLICIOUS, Front, serving
 from benchmarks.bench.programs import Program
-from benchmarks.bench.ways import KROXYLICIOUS, Front, serving
 from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
 from testbed.kafka.artifacts import resolve
 from testbed.kafka.java import find_java
-from testbed.processes.kept import make_directory
 from testbed.processes.ports import HOST, reserve_ports
+from testbed.processes.supervised import make_directory
 
 if TYPE_CHECKING:
     import contextlib
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from benchmarks.bench.cores import Cores
 
 HAPROXY_PLACES: Final = "/usr/sbin:/usr/local/sbin"
-"""Beside the PATH, which has no sbin for many users."""
+"""Searched after the PATH, which has no sbin for many users."""
 SPARE_DESCRIPTORS: Final = 500
-"""What HAProxy needs beside two for each connection."""
+"""Descriptors that HAProxy requires beside two for each connection."""
 PIPES: Final = 100
-"""For splicing; of two descriptors each, taken from the spare ones. Its default is one for every fourth connection."""
+"""Pipes for splicing, of two spare descriptors each. HAProxy's default is one for every four connections."""
 KROXYLICIOUS_JARS: Final = ("io.kroxylicious:kroxylicious-runtime:0.12.0", "org.slf4j:slf4j-simple:2.0.17")
 KROXYLICIOUS_START_S: Final = 60.0
 
 
 class Haproxy:
-    """HAProxy with one thread, which copies bytes and reads nothing; `splice` lets it leave them in the kernel."""
+    """HAProxy with one thread as a TCP relay; with `splice`, it moves bytes inside the kernel."""
 
     is_jvm = False
 
     def __init__(self, name: str, cores: Cores, *, splice: bool = False) -> None:
-        """Raises WayUnavailableError when it is not installed."""
+        """Raise PathUnavailableError if HAProxy is not installed."""
         program = shutil.which("haproxy") or shutil.which("haproxy", path=HAPROXY_PLACES)
         if program is None:
-            raise WayUnavailableError("haproxy is not installed (on Debian: apt-get install haproxy)")
+            raise PathUnavailableError("haproxy is not installed (on Debian: apt-get install haproxy)")
         self.name = name
         self._cores = cores
         self._program = program
@@ -54,11 +54,11 @@ class Haproxy:
 
     @property
     def relay_address(self) -> tuple[str, int]:
-        """Of the first one that is started; reserved until this process ends."""
+        """The address of the first process that is started; reserved until this process ends."""
         return HOST, self._first.first
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """One process; a second one is no good for Kafka's clients, whom the broker sends to the first."""
+        """Start a process. Kafka clients cannot use a second one: the broker advertises the first one's address."""
         port = stack.enter_context(reserve_ports()).first if self._started else self._first.first
         self._started = True
         directory = make_directory("headrace-haproxy-")
@@ -70,11 +70,11 @@ class Haproxy:
         try:
             return serving(self.name, (HOST, port), ProcessMeter(program.pid), broker)
         except BenchError as error:
-            raise WayUnavailableError(f"{error}; it said: {program.output[-1000:]}") from error
+            raise PathUnavailableError(f"{error}; its output: {program.output[-1000:]}") from error
 
 
 def haproxy_config(port: int, broker_port: int, *, splice: bool) -> str:
-    """As Debian's, in TCP mode; connections are limited by the descriptors that a process may have."""
+    """Return a configuration like Debian's, in TCP mode, with connections limited by the descriptor limit."""
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return f"""\
 global
@@ -94,22 +94,22 @@ listen kafka
 
 
 class Kroxylicious:
-    """Kroxylicious without filters, in a JVM whose options are its own choice for one core."""
+    """Kroxylicious without filters, in a JVM with its default options for one core."""
 
     name, is_jvm, relay_address = KROXYLICIOUS, True, None
 
     def __init__(self, cores: Cores) -> None:
-        """Raises WayUnavailableError when its jars, a JVM or JPype cannot be had. Downloads 30 MB once."""
+        """Raise PathUnavailableError if its jars, a JVM or JPype are not available. Downloads 30 MB once."""
         self._cores = cores
         try:
-            import_module("jpype")  # for the launcher
+            import_module("jpype")  # the launcher requires it
             self._jars = [str(jar) for jar in resolve(*KROXYLICIOUS_JARS)]
             self._library = str(find_java().jvm_library)
         except (ImportError, ArtifactsUnavailableError, JavaNotFoundError) as error:
-            raise WayUnavailableError(str(error)) from error
+            raise PathUnavailableError(str(error)) from error
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """One process."""
+        """Start a process."""
         port = stack.enter_context(reserve_ports(2)).first
         directory = make_directory("headrace-kroxylicious-")
         stack.callback(directory.remove)
@@ -124,7 +124,7 @@ class Kroxylicious:
 
 
 def kroxylicious_config(port: int, bootstrap_servers: str) -> str:
-    """Bootstrap at `port`, broker 0 at the next."""
+    """Return a configuration with the bootstrap listener at `port`, and broker 0 at the next port."""
     return f"""\
 virtualClusters:
   - name: bench

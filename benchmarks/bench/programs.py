@@ -1,4 +1,4 @@
-"""A program of a way (a proxy, a sink) as a process that ends with this one."""
+"""Programs of a path (a proxy, a receiver of traces) as processes that end with this one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.bench.errors import WayUnavailableError
-from testbed.processes.kept import start_program
+from benchmarks.bench.errors import PathUnavailableError
 from testbed.processes.programs import content
+from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,12 +19,12 @@ POLL_S: Final = 0.02
 
 
 class Program:
-    """A running program. `close` kills it. What it prints goes to a file."""
+    """A running program, whose output is written to a file. `close` kills it."""
 
     __slots__ = ("_output", "_program", "_what")
 
     def __init__(self, what: str, argv: Sequence[str]) -> None:
-        """Raises KeeperError when it cannot be started."""
+        """Start `argv`; `what` names it in errors. Raises SupervisorError if it cannot be started."""
         self._what = what
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         with Path(os.devnull).open("rb") as nothing:
@@ -38,27 +38,28 @@ class Program:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._program.pid
 
     @property
     def output(self) -> str:
-        """All that it has printed so far."""
+        """The output so far."""
         return content(self._output.fileno())
 
     def wait_for_output(self, text: str, timeout_s: float) -> str:
-        """Wait until it has printed `text`; all that it has printed.
+        """Wait until `text` is in the output, and return the output so far.
 
-        Raises WayUnavailableError, with the output's end, when it ends before or takes longer than `timeout_s`.
+        Raises PathUnavailableError, with the end of the output, if the program ends first or takes longer than
+        `timeout_s`.
         """
         deadline = time.monotonic() + timeout_s
         while text not in (printed := self.output):
             if self._program.poll() is not None or time.monotonic() > deadline:
-                raise WayUnavailableError(f"{self._what} did not start within {timeout_s:g} s: {printed[-1000:]}")
+                raise PathUnavailableError(f"{self._what} did not start within {timeout_s:g} s: {printed[-1000:]}")
             time.sleep(POLL_S)
         return printed
 
     def close(self) -> None:
-        """Kill it."""
+        """Kill the program."""
         self._program.kill()
         self._output.close()

@@ -1,7 +1,7 @@
-"""Raw Kafka connections in large numbers or at exact times: sockets and epoll, since a client library would be what is
-measured.
+"""Many raw Kafka connections, or requests at exact times, with sockets and epoll: a client library's own CPU time would
+dominate the measurement.
 
-Blocking; called in this process, on the work's core. Requests are those of `tests.faults.messages`.
+Blocking; called in this process, on the clients' core. The requests come from `tests.faults.messages`.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 Address = tuple[str, int]
 
 TIMEOUT_S: Final = 60.0
-"""No reply takes that long, on however busy a machine."""
+"""Longer than any reply takes, even on a busy machine."""
 OPENING: Final = 100
-"""Connections that are opened side by side; less than any listener's backlog."""
+"""Connections that are opened at the same time; fewer than any listener's backlog."""
 VALUE: Final = bytes(100)
 API_VERSIONS: Final = messages.request(messages.API_VERSIONS, 0, 1)
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 def small_produce(topic: str) -> bytes:
-    """A Produce of one record of 100 bytes, with acks=1."""
+    """Return a Produce request of one record of 100 bytes, with acks=1."""
     body = messages.produce_body(topic, messages.batch(VALUE), acks=1)
     return messages.request(messages.PRODUCE, messages.PRODUCE_VERSION, 1, body)
 
 
 class Replies:
-    """Cuts what one connection receives into replies and counts them."""
+    """Splits the bytes of one connection into replies and counts them."""
 
     __slots__ = ("_rest", "latest")
 
     def __init__(self) -> None:
         self._rest = b""
         self.latest = b""
-        """The latest whole reply, behind its length and correlation id."""
+        """The latest complete reply, without its length and correlation id."""
 
     def feed(self, data: bytes) -> int:
-        """How many replies have become whole."""
+        """Add received bytes, and return the number of replies that they complete."""
         data = self._rest + data if self._rest else data
         at = count = 0
         while len(data) - at >= 4 and len(data) - at - 4 >= (size := int.from_bytes(data[at : at + 4], "big")):
@@ -59,14 +59,14 @@ class Replies:
 
 
 def connect(address: Address) -> socket.socket:
-    """A connection without Nagle's delay."""
+    """Return a connection with TCP_NODELAY."""
     connection = socket.create_connection(address, timeout=TIMEOUT_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
 
 
 def receive_some(connection: socket.socket) -> bytes:
-    """Raises BenchError when the other side has ended it."""
+    """Return received bytes. Raises BenchError if the other side has closed the connection."""
     data = connection.recv(1 << 16)
     if not data:
         raise BenchError(f"a connection to {connection.getpeername()} was ended")
@@ -74,7 +74,7 @@ def receive_some(connection: socket.socket) -> bytes:
 
 
 def receive_reply(connection: socket.socket) -> bytes:
-    """Wait for one reply, and return it behind its correlation id."""
+    """Wait for one reply, and return it without its length and correlation id."""
     replies = Replies()
     while not replies.feed(receive_some(connection)):
         pass
@@ -82,14 +82,14 @@ def receive_reply(connection: socket.socket) -> bytes:
 
 
 def check_produced(reply: bytes) -> None:
-    """Raises BenchError when a Produce was refused."""
+    """Raise BenchError if a Produce reply has an error code."""
     if error := messages.read_produce_reply(reply).error_code:
         raise BenchError(f"Produce was answered with error {error}")
 
 
 @contextlib.contextmanager
 def open_connections(address: Address, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that have each had one ApiVersions answered, so that a proxy has dialled for it. Reset at the end."""
+    """Open connections, and send ApiVersions on each, so that a proxy connects upstream; reset them at exit."""
     with contextlib.ExitStack() as stack:
         opened: list[socket.socket] = []
         while len(opened) < count:
@@ -104,9 +104,9 @@ def open_connections(address: Address, count: int) -> Iterator[list[socket.socke
 
 
 def ask_in_turns(connections: list[socket.socket], request: bytes, requests: int) -> None:
-    """Send `request` again on each connection as soon as its reply has come, until there were `requests` replies.
+    """Keep one `request` in flight on each connection until `requests` replies have been received.
 
-    Raises BenchError when one is refused, or no reply comes for TIMEOUT_S.
+    Raises BenchError if a request fails, or no reply is received for TIMEOUT_S.
     """
     by_descriptor = {connection.fileno(): (connection, Replies()) for connection in connections[:requests]}
     with select.epoll() as poll:
@@ -127,7 +127,7 @@ def ask_in_turns(connections: list[socket.socket], request: bytes, requests: int
 
 
 def connect_in_turns(address: Address, total: int, at_a_time: int) -> None:
-    """Open a connection, ask it for its ApiVersions, and close it, `total` times, `at_a_time` side by side."""
+    """Open a connection, send ApiVersions, and close it, `total` times, `at_a_time` concurrently."""
     open_now: dict[int, tuple[socket.socket, Replies]] = {}
     begun = done = 0
     with contextlib.ExitStack() as stack:
@@ -156,14 +156,15 @@ def _close_all(connections: dict[int, tuple[socket.socket, Replies]]) -> None:
 def latencies_s(
     address: Address, request: bytes, per_second: float, count: int, check: Callable[[bytes], None] = check_produced
 ) -> list[float]:
-    """Send `count` requests at their times, whether replies have come or not; how long each took, ascending.
+    """Send `count` requests at a fixed rate without waiting for replies, and return their latencies, ascending.
 
-    From the time at which it was due, so that a stall shows in all requests that it has delayed.
+    A latency is measured from the time at which the request was due, so that a stall affects all requests that it
+    delays.
     """
     took: list[float] = []
     replies = Replies()
     with connect(address) as connection:
-        connection.sendall(request)  # makes the proxy dial
+        connection.sendall(request)  # makes the proxy connect upstream
         check(receive_reply(connection))
         begin_s = time.perf_counter()
         sent = 0

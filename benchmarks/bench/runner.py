@@ -1,4 +1,4 @@
-"""One run: the ways are started and warmed up, then do the works in turn, round after round."""
+"""One run: starts the paths and warms them up, then runs each workload on each path in turn, in several rounds."""
 
 from __future__ import annotations
 
@@ -6,124 +6,124 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from benchmarks.bench.errors import WayUnavailableError
+from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.figures import CPU_S, P99_MS, RATE, WORKER_SHARE, Sample
-from benchmarks.bench.works import BUSY, FETCH, LATENCY, PRODUCE, SMALL, Scene, prepare
+from benchmarks.bench.workloads import BUSY, FETCH, LATENCY, PRODUCE, SMALL, Scene, prepare
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from benchmarks.bench.broker import BenchBroker
-    from benchmarks.bench.ways import Front, Way
-    from benchmarks.bench.works import Sizes, Work
+    from benchmarks.bench.paths import BrokerPath, Front
+    from benchmarks.bench.workloads import Sizes, Workload
 
-    Told = Callable[[str], None]
+    OnProgress = Callable[[str], None]
 
 STEADY: Final = 0.9
-"""Warmed up is what takes at least this much of what it took in the pass before."""
+"""A path is warmed up when a pass costs at least this fraction of the pass before."""
 MOST_PASSES: Final = 6
-"""Kroxylicious' CPU is steady after three or four."""
+"""Maximum number of warm-up passes; Kroxylicious' CPU usage is steady after three or four."""
 WARMING: Final = (PRODUCE, FETCH, SMALL, LATENCY, BUSY)
-"""The works that warm up; the others are few requests."""
+"""The workloads of the warm-up; the others send few requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is to be done, by what, how often."""
+    """The paths, workloads, rounds and sizes of a run."""
 
-    ways: Sequence[Way]
-    works: Sequence[Work]
+    paths: Sequence[BrokerPath]
+    workloads: Sequence[Workload]
     rounds: int
     sizes: Sizes
 
 
 @dataclass(slots=True)
 class Runner:
-    """Does a plan. `told` is called with a line for whatever happens, `advanced` after each run."""
+    """Carries out a plan. Calls `on_progress` with a line for each event, and `on_advance` after each run."""
 
     plan: Plan
-    told: Told
-    advanced: Callable[[], None]
+    on_progress: OnProgress
+    on_advance: Callable[[], None]
     samples: list[Sample] = field(default_factory=list)
-    """What was measured so far, also when the run is broken off."""
+    """The samples so far; they remain available if the run is interrupted."""
 
     def run(self, broker: BenchBroker) -> None:
-        """Do all of it."""
+        """Carry out the plan."""
         scene = Scene(broker=broker, sizes=self.plan.sizes)
         with contextlib.ExitStack() as stack:
             fronts = self._start(broker, stack)
-            self.told("writing what is read")
-            prepare(scene, reads=any(work.name == FETCH for work in self.plan.works))
+            self.on_progress("writing the records to fetch")
+            prepare(scene, reads=any(work.name == FETCH for work in self.plan.workloads))
             self._warm_up(scene, fronts)
             for number in range(1, self.plan.rounds + 1):
-                for work in self.plan.works:
-                    for way, front in in_turn(fronts, number - 1):
-                        self._measure(scene, number, work, way, front)
+                for work in self.plan.workloads:
+                    for path, front in in_turn(fronts, number - 1):
+                        self._measure(scene, number, work, path, front)
 
-    def _start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> list[tuple[Way, Front]]:
+    def _start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> list[tuple[BrokerPath, Front]]:
         fronts = []
-        for way in self.plan.ways:
+        for path in self.plan.paths:
             try:
-                fronts.append((way, way.start(broker, stack)))
-            except WayUnavailableError as error:
-                self.told(f"without {way.name}: {error}")
+                fronts.append((path, path.start(broker, stack)))
+            except PathUnavailableError as error:
+                self.on_progress(f"skipping {path.name}: {error}")
         return fronts
 
-    def _warm_up(self, scene: Scene, fronts: Sequence[tuple[Way, Front]]) -> None:
-        """The broker, through the first way, and what is a JVM, until their code is compiled and costs fall no more."""
-        works = [work for work in self.plan.works if work.name in WARMING]
-        for index, (way, front) in enumerate(fronts):
+    def _warm_up(self, scene: Scene, fronts: Sequence[tuple[BrokerPath, Front]]) -> None:
+        """Warm up the broker, through the first path, and the paths with a JVM, until their cost no longer falls."""
+        workloads = [work for work in self.plan.workloads if work.name in WARMING]
+        for index, (path, front) in enumerate(fronts):
             before: list[float] = []
-            for _ in range(MOST_PASSES if works and (way.is_jvm or index == 0) else 0):
+            for _ in range(MOST_PASSES if workloads and (path.is_jvm or index == 0) else 0):
                 now = []
-                for work in works:
-                    values = work.run(scene, way, front)
-                    self.told(f"warm-up  {in_words(work, way.name, values)}")
+                for work in workloads:
+                    values = work.run(scene, path, front)
+                    self.on_progress(f"warm-up  {in_words(work, path.name, values)}")
                     now.append(cost(values))
                 if before and steady(before, now):
                     break
                 before = now
 
-    def _measure(self, scene: Scene, number: int, work: Work, way: Way, front: Front) -> None:
-        suits = front.works is None or work.name in front.works
+    def _measure(self, scene: Scene, number: int, work: Workload, path: BrokerPath, front: Front) -> None:
+        suits = front.workloads is None or work.name in front.workloads
         try:
-            values = work.run(scene, way, front) if suits else {}
-        except WayUnavailableError as error:  # works that start a process of their own
-            self.told(f"round {number}  {work.name} without {way.name}: {error}")
+            values = work.run(scene, path, front) if suits else {}
+        except PathUnavailableError as error:  # from a workload that starts its own process
+            self.on_progress(f"round {number}  {work.name} without {path.name}: {error}")
             values = {}
         if values:
-            self.samples.append(Sample(work=work.name, way=way.name, round=number, values=values))
-            self.told(f"round {number}  {in_words(work, way.name, values)}")
-        self.advanced()
+            self.samples.append(Sample(work=work.name, path=path.name, round=number, values=values))
+            self.on_progress(f"round {number}  {in_words(work, path.name, values)}")
+        self.on_advance()
 
 
-def in_turn(fronts: Sequence[tuple[Way, Front]], number: int) -> list[tuple[Way, Front]]:
-    """Another way goes first in each round, so that none always follows the same one."""
+def in_turn(fronts: Sequence[tuple[BrokerPath, Front]], number: int) -> list[tuple[BrokerPath, Front]]:
+    """Return the paths rotated by `number`, so that the first path differs from round to round."""
     first = number % len(fronts) if fronts else 0
     return [*fronts[first:], *fronts[:first]]
 
 
 def cost(values: dict[str, float]) -> float:
-    """What falls while a JVM compiles: the CPU of the proxy, or without one the time that the client took; else 1."""
+    """Return a cost that falls while a JVM compiles: the proxy's CPU, or without one the client's time; else 1."""
     return values[CPU_S] if CPU_S in values else 1 / values[RATE] if values.get(RATE) else 1.0
 
 
 def steady(before: Sequence[float], now: Sequence[float]) -> bool:
-    """Whether nothing became much cheaper from one pass to the next."""
+    """Return whether no workload became much cheaper from one pass to the next."""
     return all(later >= STEADY * earlier for earlier, later in zip(before, now, strict=True))
 
 
-def in_words(work: Work, way: str, values: dict[str, float]) -> str:
-    """A line about one run."""
-    said = [f"{work.name:9}{way:18}"]
+def in_words(work: Workload, path: str, values: dict[str, float]) -> str:
+    """Return a line that describes one run."""
+    parts = [f"{work.name:9}{path:18}"]
     if RATE in values:
-        said.append(f"{values[RATE]:9.0f} {work.rate_unit}")
+        parts.append(f"{values[RATE]:9.0f} {work.rate_unit}")
     if P99_MS in values:
-        said.append(f"p50 {values['p50_ms']:.2f}, p99 {values['p99_ms']:.2f}, p99.9 {values['p999_ms']:.2f} ms")
+        parts.append(f"p50 {values['p50_ms']:.2f}, p99 {values['p99_ms']:.2f}, p99.9 {values['p999_ms']:.2f} ms")
     if CPU_S in values:
-        said.append(f"{values[CPU_S]:6.2f} CPU s")
+        parts.append(f"{values[CPU_S]:6.2f} CPU s")
     if WORKER_SHARE in values:
-        said.append(f"{values[WORKER_SHARE]:.2f} of it by the worker that did less")
+        parts.append(f"{values[WORKER_SHARE]:.2f} of it by the less busy worker")
     if "connection_bytes" in values:
-        said.append(f"{values['connection_bytes'] / 1024:.1f} KiB each of {values['connections']:.0f}")
-    return "  ".join(said)
+        parts.append(f"{values['connection_bytes'] / 1024:.1f} KiB each of {values['connections']:.0f}")
+    return "  ".join(parts)

@@ -1,4 +1,4 @@
-"""The targets of issue 5 as data, and whether a run meets them. Pure."""
+"""The performance targets as data, and whether a run meets them. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from benchmarks.bench.figures import (
     Results,
     Spread,
 )
-from benchmarks.bench.ways import (
+from benchmarks.bench.paths import (
     DIRECT,
     HAPROXY,
     HEADRACE,
@@ -27,26 +27,26 @@ from benchmarks.bench.ways import (
     HEADRACE_TRACING,
     KROXYLICIOUS,
 )
-from benchmarks.bench.works import BUSY, FETCH, IDLE, LATENCY, PRODUCE, SMALL
+from benchmarks.bench.workloads import BUSY, FETCH, IDLE, LATENCY, PRODUCE, SMALL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PURE, COMPILED = HEADRACE_QUOTAS, HEADRACE_COMPILED
 OURS: Final = frozenset({DIRECT, HEADRACE, HEADRACE_2_WORKERS, HEADRACE_COMPILED, HEADRACE_QUOTAS, HEADRACE_TRACING})
-"""The ways that are nobody else's."""
-"""Both with all four quotas on."""
+"""The paths that are not other proxies."""
 ONE_RECORD: Final = {PURE: 1.5, COMPILED: 1.0}
-"""Of Kroxylicious' CPU."""
+"""Maximum CPU time for requests of one record, as a multiple of Kroxylicious'."""
 WORKERS_MORE: Final = 1.1
 LEAST_WORKER_SHARE: Final = 0.4
-"""Of 1,000 connections that are spread by a hash, one of two workers has fewer than 450 once in a thousand runs."""
+"""Minimum CPU share of the less busy of two workers. With 1,000 connections that are distributed by a hash, one worker
+has fewer than 450 in one of a thousand runs."""
 RESIDENT_BASE_BYTES: Final = 40 * 2**20
 RESIDENT_CONNECTION_BYTES: Final = 12 * 2**10
 
 
 class Verdict(enum.Enum):
-    """What a row of the targets says."""
+    """Whether a target is met."""
 
     MET = "met"
     MISSED = "**missed**"
@@ -54,56 +54,56 @@ class Verdict(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Judgement:
-    """One target in one run, of one way."""
+class Outcome:
+    """One target of one path, and what the run measured."""
 
-    way: str
+    path: str
     what: str
     target: str
     measured: Spread | None
     against: str
-    """The way that it was compared with, where there are several."""
+    """The path of the comparison, if there are several."""
     unit: str
     verdict: Verdict
 
 
-def judge(results: Results) -> list[Judgement]:
-    """One judgement for each target and each way that it is for, in the issue's order."""
-    by_way = [_of_one_way(results, way) for way in (PURE, COMPILED)]
-    return [each for of_one_target in zip(*by_way, strict=True) for each in of_one_target] + _of_two_workers(results)
+def evaluate(results: Results) -> list[Outcome]:
+    """Return an outcome for each target and each path that it applies to."""
+    by_path = [_of_one_path(results, path) for path in (PURE, COMPILED)]
+    return [each for of_one_target in zip(*by_path, strict=True) for each in of_one_target] + _of_two_workers(results)
 
 
-def _of_one_way(results: Results, way: str) -> list[Judgement]:
+def _of_one_path(results: Results, path: str) -> list[Outcome]:
     return [
-        _most_cpu(results, way, "CPU, 64 KiB batches in", PRODUCE, KROXYLICIOUS, 0.8),
-        _most_cpu(results, way, "CPU, 64 KiB batches in", PRODUCE, HAPROXY, 1.5),
-        _most_cpu(results, way, "CPU, large batches out", FETCH, KROXYLICIOUS, 0.25),
-        _most_cpu(results, way, "CPU, large batches out", FETCH, HAPROXY, 0.5),
-        _most_cpu(results, way, "CPU, one record a request", SMALL, KROXYLICIOUS, ONE_RECORD[way]),
+        _most_cpu(results, path, "CPU, 64 KiB batches in", PRODUCE, KROXYLICIOUS, 0.8),
+        _most_cpu(results, path, "CPU, 64 KiB batches in", PRODUCE, HAPROXY, 1.5),
+        _most_cpu(results, path, "CPU, large batches out", FETCH, KROXYLICIOUS, 0.25),
+        _most_cpu(results, path, "CPU, large batches out", FETCH, HAPROXY, 0.5),
+        _most_cpu(results, path, "CPU, one record a request", SMALL, KROXYLICIOUS, ONE_RECORD[path]),
         *(
-            judgement
+            outcome
             for work, title in ((PRODUCE, "throughput, large batches in"), (FETCH, "throughput, large batches out"))
-            for judgement in (_throughput(results, way, title, work), _never_below_a_peer(results, way, title, work))
+            for outcome in (_throughput(results, path, title, work), _never_below_a_peer(results, path, title, work))
         ),
-        _added(results, way, "added latency, p50", P50_MS, 0.2),
-        _added(results, way, "added latency, p99", P99_MS, 1.0),
-        _below_every_peer(results, way, "added latency, p50", P50_MS),
-        _below_every_peer(results, way, "added latency, p99", P99_MS),
-        _resident(results, way),
+        _added(results, path, "added latency, p50", P50_MS, 0.2),
+        _added(results, path, "added latency, p99", P99_MS, 1.0),
+        _below_every_peer(results, path, "added latency, p50", P50_MS),
+        _below_every_peer(results, path, "added latency, p99", P99_MS),
+        _resident(results, path),
     ]
 
 
-def _of_two_workers(results: Results) -> list[Judgement]:
-    works = {
+def _of_two_workers(results: Results) -> list[Outcome]:
+    workloads = {
         PRODUCE: "CPU, 64 KiB batches in",
         FETCH: "CPU, large batches out",
         SMALL: "CPU, one record a request",
         BUSY: "CPU, 1,000 busy connections",
     }
     share = results.value(BUSY, HEADRACE_2_WORKERS, WORKER_SHARE)
-    spread_over_both = Judgement(
-        way=HEADRACE_2_WORKERS,
-        what="2 workers: of their CPU with 1,000 busy connections, the part of the one that did less",
+    spread_over_both = Outcome(
+        path=HEADRACE_2_WORKERS,
+        what="2 workers: CPU share of the less busy one with 1,000 busy connections",
         target=f"≥ {LEAST_WORKER_SHARE:g}",
         measured=share,
         against="",
@@ -112,14 +112,14 @@ def _of_two_workers(results: Results) -> list[Judgement]:
     )
     compared = [
         _most_cpu(results, HEADRACE_2_WORKERS, f"2 workers: {what}", work, PURE, WORKERS_MORE)
-        for work, what in works.items()
+        for work, what in workloads.items()
     ]
     return [*compared, spread_over_both]
 
 
 def peers(results: Results, work: str) -> list[str]:
-    """The ways of others."""
-    return [way for way in results.ways(work) if way not in OURS]
+    """Return the paths through other proxies."""
+    return [path for path in results.paths(work) if path not in OURS]
 
 
 def _verdict(measured: Spread | None, holds: Callable[[float], bool]) -> Verdict:
@@ -128,10 +128,10 @@ def _verdict(measured: Spread | None, holds: Callable[[float], bool]) -> Verdict
     return Verdict.MET if holds(measured.middle) else Verdict.MISSED
 
 
-def _most_cpu(results: Results, way: str, what: str, work: str, base: str, limit: float) -> Judgement:
-    measured = results.ratio(work, CPU_S, way, base)
-    return Judgement(
-        way=way,
+def _most_cpu(results: Results, path: str, what: str, work: str, base: str, limit: float) -> Outcome:
+    measured = results.ratio(work, CPU_S, path, base)
+    return Outcome(
+        path=path,
         what=what,
         target=f"≤ {limit:g} x {base}",
         measured=measured,
@@ -141,10 +141,10 @@ def _most_cpu(results: Results, way: str, what: str, work: str, base: str, limit
     )
 
 
-def _throughput(results: Results, way: str, what: str, work: str) -> Judgement:
-    measured = results.ratio(work, RATE, way, DIRECT)
-    return Judgement(
-        way=way,
+def _throughput(results: Results, path: str, what: str, work: str) -> Outcome:
+    measured = results.ratio(work, RATE, path, DIRECT)
+    return Outcome(
+        path=path,
         what=what,
         target="≥ 0.95 x direct",
         measured=measured,
@@ -154,11 +154,11 @@ def _throughput(results: Results, way: str, what: str, work: str) -> Judgement:
     )
 
 
-def _never_below_a_peer(results: Results, way: str, what: str, work: str) -> Judgement:
-    ratios = {peer: results.ratio(work, RATE, way, peer) for peer in peers(results, work)}
+def _never_below_a_peer(results: Results, path: str, what: str, work: str) -> Outcome:
+    ratios = {peer: results.ratio(work, RATE, path, peer) for peer in peers(results, work)}
     name, measured = _worst(ratios, lambda each: each.middle)
-    return Judgement(
-        way=way,
+    return Outcome(
+        path=path,
         what=what,
         target="≥ every peer",
         measured=measured,
@@ -168,10 +168,10 @@ def _never_below_a_peer(results: Results, way: str, what: str, work: str) -> Jud
     )
 
 
-def _added(results: Results, way: str, what: str, figure: str, limit_ms: float) -> Judgement:
-    measured = results.difference(LATENCY, figure, way, DIRECT)
-    return Judgement(
-        way=way,
+def _added(results: Results, path: str, what: str, figure: str, limit_ms: float) -> Outcome:
+    measured = results.difference(LATENCY, figure, path, DIRECT)
+    return Outcome(
+        path=path,
         what=what,
         target=f"≤ {limit_ms:g} ms over direct",
         measured=measured,
@@ -181,11 +181,11 @@ def _added(results: Results, way: str, what: str, figure: str, limit_ms: float) 
     )
 
 
-def _below_every_peer(results: Results, way: str, what: str, figure: str) -> Judgement:
-    more = {peer: results.difference(LATENCY, figure, way, peer) for peer in peers(results, LATENCY)}
+def _below_every_peer(results: Results, path: str, what: str, figure: str) -> Outcome:
+    more = {peer: results.difference(LATENCY, figure, path, peer) for peer in peers(results, LATENCY)}
     name, measured = _worst(more, lambda each: -each.middle)
-    return Judgement(
-        way=way,
+    return Outcome(
+        path=path,
         what=what,
         target="below every peer",
         measured=measured,
@@ -196,20 +196,20 @@ def _below_every_peer(results: Results, way: str, what: str, figure: str) -> Jud
 
 
 def _worst(each: dict[str, Spread | None], goodness: Callable[[Spread], float]) -> tuple[str, Spread | None]:
-    """The peer that comes out best against us."""
+    """Return the peer with the best result in comparison with Headrace."""
     known = [(name, measured) for name, measured in each.items() if measured is not None]
     return min(known, key=lambda one: goodness(one[1])) if known else ("", None)
 
 
-def _resident(results: Results, way: str) -> Judgement:
-    resident = results.value(IDLE, way, RESIDENT_BYTES)
+def _resident(results: Results, path: str) -> Outcome:
+    resident = results.value(IDLE, path, RESIDENT_BYTES)
     count = max((sample.values.get(CONNECTIONS, 0) for sample in results.samples if sample.work == IDLE), default=0)
     allowed = RESIDENT_BASE_BYTES + RESIDENT_CONNECTION_BYTES * count
     measured = None
     if resident is not None:
         measured = Spread(middle=resident.middle / 2**20, low=resident.low / 2**20, high=resident.high / 2**20)
-    return Judgement(
-        way=way,
+    return Outcome(
+        path=path,
         what=f"resident memory, {count:,.0f} idle connections" if count else "resident memory, idle connections",
         target=f"≤ {allowed / 2**20:.1f} MiB" if count else "≤ 40 MiB + 12 KiB each",
         measured=measured,

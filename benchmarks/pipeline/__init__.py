@@ -1,6 +1,7 @@
-"""The pipeline's speed and memory, on usage that is made up.
+"""The pipeline's speed and memory, on generated usage records.
 
-generate    usage as it could be, straight into a lake
-run         records a second and core, on one core and on two; peak memory at some records and at four times as many
-stage       one measured job, in a process of its own
+generate    writes generated usage records to a lake
+ingesting   measures ingestion in records per second
+run         measures jobs: records per second and core on one and two cores; peak memory with a small and a large lake
+stage       one measured job, in a separate process
 """

@@ -1,11 +1,12 @@
-"""Usage as it could be, straight into a lake's table: ``python -m benchmarks.pipeline.generate --output LAKE``.
+"""Writes generated usage records to a lake's table: ``python -m benchmarks.pipeline.generate --output LAKE``.
 
-Every value follows from the record's number and the seed, by hashing, so that the same call makes the same records on
-any machine, in any number of tasks. Users are chosen by a Zipf law; a day is busiest at noon and quietest at midnight;
-now and then somebody sends twenty times as much for a minute, and may be throttled for it. Records come in the order of
-their time, so that a task writes only its own few hours: nothing is shuffled or kept, and memory does not grow.
+Every value is a hash of the record's number and the seed, so that the same call generates the same records on any
+machine, with any number of tasks. Users follow a Zipf distribution; a day is busiest at noon and quietest at midnight;
+occasionally a user sends twenty times as much for a minute, and may be throttled. Records are generated in the order of
+their time, so that a task writes only a few hours: there is no shuffle, and memory does not grow.
 
-Records of one second, sender and API are as if each were of another instance: a proxy would have summed up its own.
+Several records of the same second, user, client id and API represent different instances, since a proxy sums up its
+own.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ FIRST_SECOND: Final = 1_789_948_800
 """2026-09-21 00:00 UTC, a Monday."""
 INSTANCES: Final = 8
 CLIENT_IDS: Final = 3
-"""Of a user, at most."""
+"""Maximum number of client ids of a user."""
 SWING: Final = 0.6
-"""Of a day's rate: at noon 1 / (1 - SWING) of the mean, at midnight 1 / (1 + SWING); 4 to 1."""
+"""Variation of the rate in a day: at noon 1 / (1 - SWING) of the mean, at midnight 1 / (1 + SWING); 4 to 1."""
 BURST: Final = 20
 BURST_ODDS: Final = 400
-"""One minute of a user's in so many is a burst."""
+"""One of this number of minutes of a user is a burst."""
 RECORDS_A_TASK: Final = 1_000_000
 FILES_AT_ONCE: Final = 24
 
@@ -55,12 +56,12 @@ SHARES: Final = {
     INIT_PRODUCER_ID: 0.0045,
     CREATE_TOPICS: 0.0005,
 }
-"""Of records, by API."""
+"""Fractions of the records, by API."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What is made."""
+    """The parameters of the generated records."""
 
     records: int
     users: int = 10_000
@@ -69,7 +70,7 @@ class Shape:
 
 
 def made_usage(spark: SparkSession, shape: Shape, tasks: int) -> DataFrame:
-    """The records (`schemas.USAGE`), in ``tasks`` partitions that follow each other in time."""
+    """Return the records (`schemas.USAGE`), in ``tasks`` partitions that are consecutive in time."""
     chosen = spark.range(0, shape.records, 1, tasks).select(
         "id",
         _second(shape).alias("second"),
@@ -132,29 +133,29 @@ def _as_records(used: DataFrame) -> DataFrame:
 
 
 def _chosen(prefix: str, number: Column, count: int) -> Column:
-    """One of ``count`` names. Names that are put together, record by record, take longer than all else."""
+    """Return one of ``count`` names, from a list: formatting a name for each record would take most of the time."""
     return sf.elt(number.cast("int") + 1, *(sf.lit(f"{prefix}-{each}") for each in range(count)))
 
 
 def _uniform(seed: int, what: str) -> Column:
-    """From 0 to just below 1, by the record's number."""
+    """Return a uniform value in [0, 1) for the record's number."""
     return sf.shiftrightunsigned(sf.xxhash64("id", sf.lit(f"{seed} {what}")), 11) * sf.lit(2.0**-53)
 
 
 def _of_user(seed: int, what: str, count: int) -> Column:
-    """A whole number below ``count`` that is the user's for good."""
+    """Return a whole number below ``count`` that is the same for all records of a user."""
     return sf.pmod(sf.xxhash64("rank", sf.lit(f"{seed} {what}")), sf.lit(count))
 
 
 def _second(shape: Shape) -> Column:
-    """Along the days in order, and slower where more is to happen."""
+    """Return the record's second, ascending over the days, with more records in busy hours."""
     days = sf.col("id") / sf.lit(float(shape.records)) * shape.days
     swung = days + SWING / (2 * math.pi) * sf.sin(days * (2 * math.pi))
     return FIRST_SECOND + sf.floor(sf.least(swung * DAY_S, sf.lit(shape.days * DAY_S - 1)))
 
 
 def _zipf(uniform: Column, count: int) -> Column:
-    """From 1 to ``count``; the n-th is drawn as ln((n + 1) / n), which is 1/n but for the first few."""
+    """Return a number from 1 to ``count``; n has the weight ln((n + 1) / n), nearly 1/n except for the first few."""
     return sf.least(sf.floor(sf.exp(uniform * math.log(count + 1))), sf.lit(count))
 
 
@@ -167,7 +168,7 @@ def _api(uniform: Column) -> Column:
 
 
 def _cost(api_key: Column) -> Column:
-    """Thread time, by the defaults."""
+    """Return the thread time by the default cost model."""
     kib = (sf.col("request_bytes") + sf.col("response_bytes")) / 1024
     cost = sf.lit(0.0)
     for key in SHARES:
@@ -178,7 +179,7 @@ def _cost(api_key: Column) -> Column:
 
 @click.command()
 @click.option("--records", type=click.IntRange(min=1), default=50_000_000, show_default=True)
-@click.option("--output", required=True, metavar="LAKE", help="Where its table usage goes; it must have none.")
+@click.option("--output", required=True, metavar="LAKE", help="The lake to write to; it must not have a table usage.")
 @click.option(
     "--entities",
     "users",
@@ -191,13 +192,13 @@ def _cost(api_key: Column) -> Column:
 @click.option("--seed", type=int, default=1, show_default=True)
 @spark_options
 def command(*, spark: SparkOptions, records: int, output: str, users: int, days: int, seed: int) -> None:
-    """Write usage that is made up, the same for the same options."""
-    # Hours come one after the other: a task has few files open, and need not sort its rows by hour to have one.
+    """Write generated usage records, the same for the same options."""
+    # Hours are in order, so a task has few files open at a time, and need not sort its rows by hour.
     conf = {"spark.sql.maxConcurrentOutputFileWriters": str(FILES_AT_ONCE), **spark.conf}
     session = start_session("generate", replace(spark, conf=conf))
     lake = Lake(session, output)
     if lake.has("usage"):
-        raise OutputError(f"--output {output} has a table usage already; give another place, or remove it")
+        raise OutputError(f"--output {output} already has a table usage; choose another lake, or remove the table")
     shape = Shape(records=records, users=users, days=days, seed=seed)
     tasks = max(math.ceil(records / RECORDS_A_TASK), session.sparkContext.defaultParallelism)
     began = perf_counter()

@@ -1,7 +1,7 @@
-"""What ingest gets through: ``python -m benchmarks.pipeline.ingesting --lake PATH``.
+"""Measures the throughput of ingest: ``python -m benchmarks.pipeline.ingesting --lake PATH``.
 
-Records of a lake of `generate` are written as the proxy writes them, lines of JSON in finished files, and taken into a
-lake of its own: once into an empty one, and once more, when all of them are duplicates. Pinned like `stage`.
+Records of a lake of `generate` are written like the proxy's, as lines of JSON in completed files, and ingested into a
+new lake: first while it is empty, then again, when all of them are duplicates. Pinned to cores like `stage`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FILES = 40
 
 
 def write_files(usage: DataFrame, folder: Path) -> None:
-    """As `headrace.plugins.usage_records.files` names them."""
+    """Write files with the names of `headrace.plugins.usage_records.files`."""
     names = [name for name in schemas.RECORD.names if name in usage.columns]
     record = sf.struct(sf.lit(SCHEMA_VERSION).alias("schema"), sf.lit(Kind.USAGE.value).alias("kind"), *names)
     usage.repartition(FILES).select(sf.to_json(record)).write.mode("overwrite").text(str(folder))
@@ -42,14 +42,14 @@ def write_files(usage: DataFrame, folder: Path) -> None:
 @click.option("--cores", default="0,1", show_default=True, help="CPUs to run on, such as 0,1.")
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
 def command(*, lake: str, records: int, cores: str, memory: str) -> None:
-    """Measure ingest from files, in records a second."""
+    """Measure ingest from files, in records per second."""
     session, count = session_on(cores, memory)
     with TemporaryDirectory() as name:
         lines = Path(name, "lines")
         write_files(Lake(session, lake).read("usage", schemas.USAGE).limit(records), lines)
         for what in ("new", "duplicates"):
             began = perf_counter()
-            # another spelling has a checkpoint of its own, and reads all of it again
+            # a different spelling of the path has its own checkpoint, so all files are read again
             folder = lines if what == "new" else lines.rename(Path(name, "again"))
             outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
             seconds = perf_counter() - began

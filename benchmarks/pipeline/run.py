@@ -1,9 +1,9 @@
-"""What jobs get through and what memory they take: ``python -m benchmarks.pipeline.run --lake PATH --small-lake PATH``.
+"""Measures throughput and memory of jobs: ``python -m benchmarks.pipeline.run --lake PATH --small-lake PATH``.
 
-Each job runs on one core and on two, pinned, in a process of its own (`stage`); and on two over the small lake, whose
-records are a quarter: memory that does not grow with the records is about the same over both. It is the resident memory
-of the whole tree, of Java and of all Python workers, looked at several times a second; what they share is counted for
-each, so that it is rather too much than too little.
+Each job runs pinned to one core and to two, in a separate process (`stage`), and on two cores with the small lake,
+which has a quarter of the records: if memory does not grow with the records, it is about the same for both. Memory is
+the resident memory of the whole process tree, Java and all Python workers, sampled several times per second; shared
+pages are counted for each process, so the figure is an upper bound.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Run:
     records: int
     seconds: float
     peak_bytes: int
-    """Resident, of all its processes together."""
+    """Peak resident memory of all its processes together."""
 
     @property
     def rate(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.records / self.seconds
 
 
 def measure(job: str, lake: str, cores: list[int], memory: str) -> Run:
-    """Run it, and watch its memory. Raises CalledProcessError, having shown what it wrote."""
+    """Run a job and sample its memory. On failure, prints its output and raises CalledProcessError."""
     pinned = ",".join(map(str, cores))
     command = [
         sys.executable,
@@ -64,10 +64,10 @@ def measure(job: str, lake: str, cores: list[int], memory: str) -> Run:
             peak = max(peak, _resident(process.pid))
             sleep(LOOK_EVERY_S)
         assert process.stdout is not None
-        told = process.stdout.read()
+        printed = process.stdout.read()
     if process.returncode:
         raise subprocess.CalledProcessError(process.returncode, command)
-    return Run(**json.loads(told.splitlines()[-1]), peak_bytes=peak)
+    return Run(**json.loads(printed.splitlines()[-1]), peak_bytes=peak)
 
 
 def _resident(pid: int) -> int:
@@ -80,12 +80,12 @@ def _resident(pid: int) -> int:
         try:
             total += process.memory_info().rss
         except psutil.NoSuchProcess:
-            continue  # ended meanwhile
+            continue  # the process has ended in the meantime
     return total
 
 
 def as_markdown(runs: list[Run]) -> str:
-    """A row for each job; ``-`` for what was not run."""
+    """Return a table with a row for each job; ``-`` for runs that were not made."""
     header = [
         "job", "records", "records/s on 1 core", "on 2 cores", "2 cores / 1", "a core of 2", "peak MiB", "records",
         "peak MiB", "memory ratio",
@@ -117,14 +117,14 @@ def _about(memory: str) -> dict[str, Any]:
 
 @click.command()
 @click.option("--lake", required=True, metavar="PATH", help="Made by benchmarks.pipeline.generate.")
-@click.option("--small-lake", metavar="PATH", help="The same with a quarter of the records: is memory the same?")
-@click.option("--job", "jobs", multiple=True, type=click.Choice(list(JOBS)), help="Only this; as often as needed.")
+@click.option("--small-lake", metavar="PATH", help="A lake with a quarter of the records, to compare memory.")
+@click.option("--job", "jobs", multiple=True, type=click.Choice(list(JOBS)), help="Run only this job; may be repeated.")
 @click.option("--memory", default="2g", show_default=True, metavar="SIZE", help="Of the JVM's heap.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), help="A folder for pipeline.json and pipeline.md."
 )
 def command(*, lake: str, small_lake: str | None, jobs: tuple[str, ...], memory: str, output: Path | None) -> None:
-    """Measure jobs on one core and on two, and their memory over a small lake and a large one."""
+    """Measure jobs on one core and on two, and their memory with a small lake and a large one."""
     cores = sorted(os.sched_getaffinity(0))[:2]
     plan = [(lake, cores[:1])]
     if len(cores) > 1:
@@ -146,8 +146,8 @@ def command(*, lake: str, small_lake: str | None, jobs: tuple[str, ...], memory:
     if output is not None:
         output.mkdir(parents=True, exist_ok=True)
         (output / "pipeline.md").write_text(table, encoding="utf-8")
-        told = {"about": _about(memory), "runs": [asdict(run) | {"records_a_second": run.rate} for run in runs]}
-        (output / "pipeline.json").write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        document = {"about": _about(memory), "runs": [asdict(run) | {"records_a_second": run.rate} for run in runs]}
+        (output / "pipeline.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One job over one lake, in a process of its own: ``python -m benchmarks.pipeline.stage JOB --lake PATH --cores 0,1``.
+"""Runs one job on one lake in a separate process: ``python -m benchmarks.pipeline.stage JOB --lake PATH --cores 0,1``.
 
-Called by `run`, which watches its memory from outside. What is timed is the job from its first table to its last row,
-after it was done for the lake's first hour: starting Java, and its first seconds, are not. Rows are made and thrown
-away: they are few, and how long writing them takes is nobody's measure.
+Called by `run`, which samples its memory. The measured time is that of the job from its first table to its last row,
+after a warm-up with the lake's first hour, so that the start of Java is not included. The resulting rows are computed
+and discarded: they are few, and writing them is not part of the measurement.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ QUOTAS: Final[Mapping[QuotaKey, float]] = {
     QuotaKey.REQUEST_PERCENTAGE: 1,
     QuotaKey.CONTROLLER_MUTATION_RATE: 1,
 }
-"""Of every user and client id: so little that the busiest are throttled, and waiting is measured, too."""
+"""The quotas of every user and client id, so low that the busiest are throttled, which is measured, too."""
 WINDOW: Final = Window(samples=11, seconds=1)
-"""A broker's."""
+"""A broker's default window."""
 
 
 def _what_if(usage: DataFrame) -> DataFrame:
@@ -54,7 +54,7 @@ JOBS: Final[Mapping[str, Callable[[DataFrame], DataFrame]]] = {"rollup": _rollup
 
 
 def _first_hour(usage: DataFrame) -> DataFrame:
-    """Enough to have Java compile what it will, and to start Python's workers."""
+    """Return the first hour's records, enough for Java's compilers to warm up and for Python's workers to start."""
     first = usage.select("date", "hour").distinct().orderBy("date", "hour").collect()[0]
     return usage.where((sf.col("date") == first.date) & (sf.col("hour") == first.hour))
 
@@ -64,9 +64,9 @@ def _run(frame: DataFrame) -> None:
 
 
 def session_on(cores: str, memory: str) -> tuple[SparkSession, int]:
-    """A session of this process, pinned to ``cores`` (such as 0,1), and how many these are; with so much heap."""
+    """Return a session pinned to ``cores`` (such as 0,1), with ``memory`` as heap size, and the number of cores."""
     numbers = {int(each) for each in cores.split(",")}
-    os.sched_setaffinity(0, numbers)  # before there are threads or children, which inherit it
+    os.sched_setaffinity(0, numbers)  # before threads and children are started, which inherit it
     options = SparkOptions(master=f"local[{len(numbers)}]", conf={"spark.driver.memory": memory})
     return start_session("bench", options), len(numbers)
 
@@ -77,7 +77,7 @@ def session_on(cores: str, memory: str) -> tuple[SparkSession, int]:
 @click.option("--cores", required=True, help="CPUs to run on, such as 0,1.")
 @click.option("--memory", default="2g", show_default=True, help="Of the JVM's heap.")
 def command(*, job: str, lake: str, cores: str, memory: str) -> None:
-    """Print one line of JSON: what was done, and in how many seconds."""
+    """Run the job, and print its result as one line of JSON, with the seconds."""
     session, count = session_on(cores, memory)
     usage = Lake(session, lake).read("usage", schemas.USAGE)
     records = usage.count()

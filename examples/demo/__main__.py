@@ -1,4 +1,4 @@
-"""Starts `command`, which takes a quarter of a second to import; Ctrl-C is answered from the first."""
+"""Starts `command`, whose import takes a quarter of a second; handles Ctrl-C from the beginning."""
 
 from __future__ import annotations
 

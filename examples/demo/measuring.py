@@ -1,7 +1,7 @@
-"""Bytes over time: what arrived at the brokers, by their end offsets, and what the consumer got.
+"""Bytes over time: written to the brokers, by their end offsets, and received by the consumer.
 
-Producers are measured where their records arrive, so that no client is believed. Times are seconds of the monotonic
-clock.
+Producers are measured at the brokers, so that the result does not depend on their own reports. Times are seconds of the
+monotonic clock.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from examples.demo.scenario import Topic
 
 ASK_TIMEOUT_S: Final = 20.0
-"""A broker answers within 0.1 s here; one that is starved of processor time takes longer."""
+"""A broker answers within 0.1 s here; it takes longer on a machine under load."""
 STEP_S: Final = 0.1
-"""Of averages over time."""
+"""Time step of averages."""
 
 
 class Series:
@@ -38,7 +38,7 @@ class Series:
         self._totals: list[int] = []
 
     def add(self, at_s: float, total: int) -> None:
-        """Add a sample, later than those before."""
+        """Add a sample; its time must be later than those before."""
         self._times.append(at_s)
         self._totals.append(total)
 
@@ -48,7 +48,7 @@ class Series:
         return self._totals[-1] if self._totals else 0
 
     def total_at(self, at_s: float) -> float:
-        """The total at a time, by a straight line between samples; 0 before the first, the latest after the last."""
+        """Return the total at a time, linearly interpolated; 0 before the first sample, the latest after the last."""
         after = bisect.bisect_right(self._times, at_s)
         if after == 0:
             return 0.0
@@ -59,25 +59,25 @@ class Series:
         return self._totals[after - 1] + share * (self._totals[after] - self._totals[after - 1])
 
     def rate(self, now_s: float, span_s: float) -> float:
-        """Bytes a second over the last `span_s` seconds; time before the first sample counts as silence."""
+        """Return the bytes per second over the last `span_s` seconds; the rate before the first sample counts as 0."""
         return (self.total_at(now_s) - self.total_at(now_s - span_s)) / span_s
 
     def smoothed(self, now_s: float, window_s: float, smoothing_s: float) -> float:
-        """The rate over `window_s` seconds, averaged over the last `smoothing_s` seconds."""
+        """Return the rate over `window_s` seconds, averaged over the last `smoothing_s` seconds."""
         steps = round(smoothing_s / STEP_S)
         return statistics.fmean(self.rate(now_s - step * STEP_S, window_s) for step in range(steps))
 
     def per_second(self, now_s: float, seconds: int) -> list[float]:
-        """The bytes of each of the last `seconds` seconds, the latest last."""
+        """Return the bytes of each of the last `seconds` seconds, the latest last."""
         edges = [self.total_at(now_s - back) for back in range(seconds, -1, -1)]
         return [after - before for before, after in itertools.pairwise(edges)]
 
 
 class Brokers:
-    """The cluster as the demo itself sees it, without the proxy: topics are made and end offsets read here."""
+    """The demo's own connection to the cluster, without the proxy: creates topics and reads end offsets."""
 
     def __init__(self, bootstrap_servers: str, partitions: int) -> None:
-        # Silent: when the demo ends, its brokers go before this connection does.
+        # No logs, since at the end of the demo the brokers end before this connection is closed.
         self._admin = AdminClient({"bootstrap.servers": bootstrap_servers, "client.id": "demo", "log_level": 0})
         self._partitions = partitions
 
@@ -100,7 +100,7 @@ class Brokers:
                 raise TestbedError(f"topic {name} cannot be created: {error}") from error
 
     def bytes_written(self, topics: Sequence[Topic]) -> tuple[float, Mapping[str, int]]:
-        """Return when it was asked, and the bytes of record values ever written to each topic. Raises TestbedError."""
+        """Return the time, and the bytes of record values written to each topic so far. Raises TestbedError."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         specs = {TopicPartition(topic.name, number): latest for topic in topics for number in range(self._partitions)}
         record_bytes = {topic.name: topic.record_bytes for topic in topics}
@@ -110,5 +110,5 @@ class Brokers:
             for partition, future in self._admin.list_offsets(specs, request_timeout=ASK_TIMEOUT_S).items():
                 totals[partition.topic] += future.result(ASK_TIMEOUT_S).offset * record_bytes[partition.topic]
         except Exception as error:
-            raise TestbedError(f"the brokers do not tell their end offsets: {error}") from error
+            raise TestbedError(f"the brokers' end offsets cannot be read: {error}") from error
         return (asked_s + time.monotonic()) / 2, totals

@@ -1,6 +1,6 @@
-"""Fetches what the testbed needs, in a process of its own, so that Ctrl-C can end a download at once.
+"""Downloads the testbed's requirements in a separate process, so that Ctrl-C can end a download at once.
 
-Prints the stage it is at, and on an error the error's text. Run and understood by `preparing`.
+Prints the current stage, and the text of an error. `preparing` runs it and reads its output.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from testbed.kafka.storage import bootstrap_checkpoint
 
 
 class Stage(Enum):
-    """What is being prepared; the value is the line that says so."""
+    """A stage of the preparation; the value is the line that announces it."""
 
     JAVA = "stage: java"
     JARS = "stage: jars"

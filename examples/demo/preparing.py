@@ -1,6 +1,6 @@
-"""Java and Kafka's jars, before anything is started: waits for `prepare` and tells how far it is.
+"""Prepares Java and Kafka's jars before anything is started: waits for `prepare` and shows its progress.
 
-Milliseconds when all is in the cache; the first time on a machine a download of some 110 MB.
+Takes milliseconds if everything is cached; the first run on a machine downloads about 110 MB.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.1
 LOOK_S: Final = 0.5
-"""How often the size of the download is looked at."""
+"""Interval at which the size of the download is read."""
 DOWNLOAD: Final = "about 110 MB"
 
 
 def prepare(screen: Screen) -> None:
-    """See to it that a cluster can be started. Raises TestbedError, whose text says what is missing."""
+    """Make sure that a cluster can be started. Raises TestbedError, whose text names what is missing."""
     with (
-        screen.step("looking for Java and Kafka", done="Java and Kafka are there") as step,
+        screen.step("looking for Java and Kafka", done="Java and Kafka are available") as step,
         LineProcess([sys.executable, "-m", "examples.demo.prepare"]) as program,
     ):
         watch = _Watch(step)
@@ -40,35 +40,35 @@ def prepare(screen: Screen) -> None:
                 break
             time.sleep(POLL_S)
         if status != 0:
-            raise TestbedError("\n".join(watch.said) or f"preparing Kafka ended with status {status}")
+            raise TestbedError("\n".join(watch.lines) or f"preparing Kafka ended with status {status}")
 
 
 class _Watch:
-    """Turns the stages into words, and the size of the cache into progress."""
+    """Updates a step's description with the stage and the size of the download."""
 
     def __init__(self, step: Step) -> None:
-        self.said: list[str] = []
+        self.lines: list[str] = []
         self._step = step
         self._stage = Stage.JAVA
         self._next_look_s = 0.0
         self._before = _in_cache()
 
     def saw(self, line: str) -> None:
-        """Take in a line of the process."""
+        """Handle a line of the process."""
         for stage in Stage:
             if line == stage.value:
                 self._stage = stage
                 return
-        self.said.append(line)
+        self.lines.append(line)
 
     def look(self) -> None:
-        """Say what is going on."""
+        """Update the description."""
         if self._stage is Stage.CLASSES:
-            self._step.doing = "preparing Kafka's classes for quick starts, once (some 10 s)"
+            self._step.doing = "preparing Kafka's classes for quick starts, once (about 10 s)"
         elif self._stage is Stage.JARS and time.monotonic() >= self._next_look_s:
             self._next_look_s = time.monotonic() + LOOK_S
             files, size = _in_cache()
-            # Fewer than before, when the remains of an interrupted download were removed.
+            # There may be fewer than before, since the remains of an interrupted download are removed.
             files, megabytes = max(0, files - self._before[0]), max(0, size - self._before[1]) // 1_000_000
             self._step.doing = (
                 f"downloading Kafka {DEFAULT_BROKER_VERSION}, once ({DOWNLOAD}): {files} files, {megabytes} MB so far"
@@ -76,12 +76,12 @@ class _Watch:
 
 
 def _in_cache() -> tuple[int, int]:
-    """Return how many files the download has brought so far, and their bytes."""
+    """Return the number of files downloaded so far, and their bytes."""
     files, size = 0, 0
     for file in (cache_directory() / "maven").rglob("*"):
         try:
             status = file.stat()
-        except OSError:  # it was a draft, and is gone
+        except OSError:  # a temporary file that was renamed
             continue
         if stat.S_ISREG(status.st_mode):
             files, size = files + 1, size + status.st_size

@@ -1,4 +1,4 @@
-"""What the proxy says: its metrics page, the demo's plugin included, at one moment."""
+"""Reads the proxy's metrics page, including the metrics of the demo's plugin."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from testbed.proxy_process import ProxyProcess
 
 LOG_TAIL: Final = 2000
-"""Characters of the proxy's log that an error ends with."""
+"""Characters of the proxy's log at the end of an error."""
 ENDING_S: Final = 0.5
-"""A process that is ending closes its sockets first."""
+"""Time to wait for the end of the process, since it closes its sockets first."""
 ATTEMPTS: Final = 3
-"""Connections to it were reset twice in a hundred runs, on a machine with ten times the work that it can do."""
+"""On a machine with ten times the load that it can handle, connections were reset twice in a hundred runs."""
 
 
 class Fate(Enum):
-    """What became of a proxy that did not answer."""
+    """The state of a proxy that did not answer."""
 
     RUNS = "the proxy runs, but its admin server does not answer"
     ENDED = "the proxy ended by itself"
@@ -35,7 +35,7 @@ class Fate(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientThrottling:
-    """Of one client id, since the proxy started; see `throttle_watch`."""
+    """The throttling of one client id since the proxy started; see `throttle_watch`."""
 
     throttled_requests: int = 0
     longest_throttle_s: float = 0.0
@@ -47,23 +47,23 @@ class ClientThrottling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyPage:
-    """The metrics page."""
+    """The values of the metrics page."""
 
     at_s: float
-    """Of the monotonic clock."""
+    """Time of the monotonic clock in seconds."""
     throttled_requests: int = 0
     errors: int = 0
-    """Connections that ended with an error, whosever fault it was."""
+    """Connections that ended with an error of any side."""
     enforcing: bool = True
     clients: Mapping[str, ClientThrottling] = field(default_factory=dict)
 
     def client(self, client_id: str) -> ClientThrottling:
-        """Of that client; zeros before its first Produce or Fetch."""
+        """Return the throttling of a client; zeros before its first Produce or Fetch."""
         return self.clients.get(client_id, ClientThrottling())
 
 
 def read_page(proxy: ProxyProcess) -> ProxyPage:
-    """Ask the proxy. Raises TestbedError, with the end of its log, when it does not answer."""
+    """Read the proxy's metrics page. Raises TestbedError, with the end of its log, if it does not answer."""
     status, text = _get(proxy, "/metrics")
     if status != http.HTTPStatus.OK:
         raise TestbedError(f"the proxy's metrics page failed with status {status}: {text}\n{proxy.log[-LOG_TAIL:]}")
@@ -91,7 +91,7 @@ def _fate(proxy: ProxyProcess) -> Fate:
 
 
 def parse_page(text: str, at_s: float) -> ProxyPage:
-    """Return what stands in a metrics page."""
+    """Return the values of a metrics page."""
     sums: dict[str, float] = {}
     by_client: dict[str, dict[str, float]] = {}
     for family in text_string_to_metric_families(text):

@@ -1,4 +1,4 @@
-"""What a client program says of itself on standard output: JSON objects, one a line, or words for who runs it by hand.
+"""The reports of a client program on standard output: one JSON object per line, or sentences on a terminal.
 
 Shared by the client programs and `client_process`. Counts are totals since the program started.
 """
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 INTERVAL_S: Final = 0.25
 WORDS_INTERVAL_S: Final = 1.0
-"""On a terminal."""
+"""Interval of reports on a terminal."""
 MIB: Final = 1024 * 1024
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """Totals at one moment."""
+    """A client's totals at one time."""
 
     at_s: float
-    """Of the monotonic clock, which all processes of a machine share."""
+    """Time of the monotonic clock, which all processes of a machine share, in seconds."""
     moved_bytes: int
-    """Record values that were acknowledged to it, or that it consumed."""
+    """Bytes of record values that were acknowledged or consumed."""
     throttles: int
-    """Replies that told it to wait."""
+    """Replies with a throttle time."""
     longest_throttle_ms: int
     most_in_flight: int
-    """Requests that waited for a reply at one time; 0 where the library does not tell."""
+    """Maximum number of requests in flight; 0 if the library does not report it."""
     errors: int
     last_error: str
 
 
 class Reporter:
-    """A client program's counters, and when they are printed."""
+    """Keeps a client program's totals, and prints them regularly."""
 
     __slots__ = (
         "_interval_s",
@@ -65,18 +65,18 @@ class Reporter:
         self.last_error = ""
 
     def throttled(self, throttle_ms: int) -> None:
-        """A reply said to wait so long."""
+        """Count a reply with a throttle time."""
         if throttle_ms > 0:
             self.throttles += 1
             self.longest_throttle_ms = max(self.longest_throttle_ms, throttle_ms)
 
     def failed(self, error: object) -> None:
-        """The library reported an error."""
+        """Count an error that the library reported."""
         self.errors += 1
         self.last_error = str(error)
 
     def report(self) -> None:
-        """Print the totals if it is time. Ends the program when nobody reads any more."""
+        """Print the totals if a report is due. Ends the program when its output is closed."""
         now_s = time.monotonic()
         if now_s < self._next_s:
             return
@@ -103,14 +103,14 @@ def _in_words(report: Report, last: Report | None) -> str:
         moved, span_s = moved - last.moved_bytes, report.at_s - last.at_s
     words = f"{moved / MIB / span_s:7.2f} MiB/s, {report.moved_bytes / MIB:.0f} MiB in all"
     if report.throttles:
-        words += f"; told to wait {report.throttles} times, for up to {report.longest_throttle_ms / 1000:.1f} s"
+        words += f"; throttled {report.throttles} times, for up to {report.longest_throttle_ms / 1000:.1f} s"
     if report.errors:
         words += f"; {report.errors} errors, the last: {report.last_error}"
     return words
 
 
 def read_report(line: str) -> Report | None:
-    """Return the report in a line of output, or `None` when the line is something else."""
+    """Return the report in a line of output, or `None` if the line is not a report."""
     try:
         return msgspec.json.decode(line, type=Report)
     except msgspec.DecodeError:

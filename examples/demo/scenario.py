@@ -1,4 +1,4 @@
-"""Who takes part: the four clients, their topics and their quotas. Data and little else; change the demo here."""
+"""The four clients, their topics and their quotas. Mostly data; change the demo here."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ KIB: Final = 1024
 MIB: Final = 1024 * 1024
 
 KAFKA_VERSION: Final = DEFAULT_BROKER_VERSION
-# How rates are told. Kafka's default quotas, and Headrace's, are measured over 11 samples of 1 s. A client that presses
-# gets a whole window's bytes in a second or two, waits, and gets the next ones 11 to 12.5 s after the first. So no mean
-# over 11 s is above a limit that holds, by more than a tenth, but where it stands depends on the moment. Averaged over
-# 12 s, or a multiple, it is within 3 % of the mean over hours, wherever in the saw it begins.
+# How rates are measured. Kafka's default quotas, and Headrace's, are measured over 11 samples of 1 s. A client that
+# sends as fast as it can gets a whole window's bytes in a second or two, waits, and gets the next ones 11 to 12.5 s
+# after the first. So no mean over 11 s exceeds a limit that holds by more than a tenth, but it varies over time.
+# Averaged over 12 s, or a multiple, it is within 3 % of the mean over hours, regardless of when the average begins.
 WINDOW_S: Final = 11
-"""Kafka's window; the mean that the table shows."""
+"""Kafka's window, over which the table shows the mean rate."""
 SMOOTHING_S: Final = 12
-"""What that mean is averaged over, or a multiple, for the verdict."""
+"""Time, or a multiple of it, over which that mean is averaged for the verdict."""
 
 PLUGIN: Final = "examples.demo.throttle_watch:ThrottleWatch"
 
 ARCHIVE_BYTES: Final = 48 * MIB
-"""What the consumer reads, round and round: more than its first window allows, and written in a second."""
+"""Bytes that the consumer reads repeatedly: more than its first window allows, and written in a second."""
 
 ARCHIVE_BATCH_BYTES: Final = 32 * KIB
-"""Of its batches, at most: seven records of 4 KiB, which are 28.1 KiB with their headers."""
+"""Maximum size of its batches: seven records of 4 KiB, which are 28.1 KiB with their headers."""
 
 JAVA_HEAP_MB: Final = 96
 UNLIMITED_RECORDS: Final = 2**31 - 1
@@ -45,11 +45,11 @@ UNLIMITED_RECORDS: Final = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
-    """A topic of the demo, with one partition on every broker, and one copy of each: the machine may be small."""
+    """A topic of the demo, with one partition on every broker, unreplicated, since the machine may be small."""
 
     name: str
     record_bytes: int
-    """Of every record's value; keys are null. End offsets times this are the bytes that arrived."""
+    """Size of every record's value; keys are null. The end offsets times this are the bytes written."""
     config: Mapping[str, str]
 
 
@@ -63,22 +63,22 @@ class Client:
     topic: Topic
     verb: str = "sent"
     limit: float | None = None
-    """Bytes a second; `None` has no quota."""
+    """Bytes per second; `None` for no quota."""
     quota_key: str = "producer_byte_rate"
     offered: float | None = None
-    """Bytes a second that it tries to send; `None` is all it can."""
+    """Bytes per second that it tries to send; `None` for as many as it can."""
     program: str = ""
-    """A module of `examples.demo.clients`; without one it is Java's ProducerPerformance."""
+    """A module of `examples.demo.clients`; "" for Java's ProducerPerformance."""
     settings: Mapping[str, str]
-    """In the library's own names."""
+    """Settings by the library's own names."""
 
     @property
     def consumes(self) -> bool:
-        """Whether it reads; the others write."""
+        """Whether it is a consumer; the others are producers."""
         return self.quota_key == "consumer_byte_rate"
 
 
-# The demo may run for hours: old segments go within seconds, so that the disk does not fill.
+# The demo may run for hours: old segments are deleted within seconds, so that the disk does not fill up.
 SHORT_LIVED: Final = {
     "segment.bytes": str(16 * MIB),
     "retention.bytes": str(32 * MIB),
@@ -94,13 +94,13 @@ LIBRDKAFKA: Final = f"librdkafka {confluent_kafka.libversion()[0]}"
 KAFKA_PYTHON: Final = f"kafka-python {version('kafka-python')}"
 JAVA: Final = f"Java client {KAFKA_VERSION}"
 
-# Sizes of requests: Kafka lets the request pass that overdraws a quota, on every connection and after every mute. With
-# three connections and mutes of a second, three requests a second come on top: here they are some 5 % of each limit.
+# Sizes of requests: Kafka accepts the request that exceeds a quota, on every connection and after every mute. With
+# three connections and mutes of a second, these are three requests per second: here about 5 % of each limit.
 
 FREE: Final = Client(
     client_id="free-producer",
     library=LIBRDKAFKA,
-    # Not all that it can: that would take both cores of a small machine, and the others need some.
+    # Limited, since it would otherwise use both cores of a small machine, which the others need, too.
     does="produces 32 MiB/s",
     offered=32 * MIB,
     topic=Topic(name="free", record_bytes=8 * KIB, config=SHORT_LIVED),
@@ -114,7 +114,7 @@ LIMITED_PRODUCER: Final = Client(
     does="produces as fast as it may",
     topic=Topic(name="limited", record_bytes=KIB, config=SHORT_LIVED),
     limit=2 * MIB,
-    # A small buffer, so that what waits in the client is sent within delivery.timeout.ms.
+    # A small buffer, so that records in the client are sent within delivery.timeout.ms.
     settings={"batch.size": str(32 * KIB), "buffer.memory": str(8 * MIB)},
 )
 
@@ -127,8 +127,8 @@ LIMITED_CONSUMER: Final = Client(
     limit=3 * MIB,
     quota_key="consumer_byte_rate",
     program="kafka_python_consumer",
-    # The size of two batches: a broker cuts the last one in the middle, and the part would be read in vain. Check sums
-    # are off since the library has them in Python, where they take all of a core for 2 MiB/s.
+    # The size of two batches, since a broker truncates the last batch, and the client would discard the part. Checksums
+    # are off, since the library computes them in Python, which takes a whole core for 2 MiB/s.
     settings={"max_partition_fetch_bytes": str(57 * KIB), "check_crcs": "0"},
 )
 
@@ -139,7 +139,7 @@ MISBEHAVING: Final = Client(
     topic=Topic(name="misbehaving", record_bytes=KIB, config=SHORT_LIVED),
     limit=1 * MIB,
     program="librdkafka_producer",
-    # Sends without waiting for replies or throttle times, and so long as it lives gives no request up.
+    # Sends without waiting for replies or throttle times, and never times out a request.
     settings={
         "linger.ms": "0",
         "batch.size": str(16 * KIB),
@@ -169,7 +169,7 @@ def proxy_config(usage_folder: Path) -> str:
 
 
 def command(client: Client, bootstrap_servers: str) -> list[str]:
-    """Return the command that runs `client`. Raises what finding Java and Kafka's jars raises."""
+    """Return the command that runs `client`. Raises TestbedError if Java or Kafka's jars are not available."""
     if not client.program:
         return _java_producer(client, bootstrap_servers)
     return [

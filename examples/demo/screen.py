@@ -1,6 +1,6 @@
-"""What is printed, and how: alive on a terminal, line after line elsewhere.
+"""The output: live on a terminal, line by line elsewhere.
 
-Knows rich, and nothing of the demo.
+Uses rich; knows nothing of the demo.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 PLAIN_WIDTH: Final = 120
 PLAIN_EVERY_S: Final = 5.0
-"""Between plain tables, and between signs of life of a step that takes long."""
+"""Interval between plain tables, and between progress lines of a long step."""
 REFRESHES_PER_S: Final = 4
 
 
 class Step:
-    """Something that takes a while; `doing` says what, and may be changed on the way."""
+    """A long step; `doing` describes it, and may be changed while it runs."""
 
     __slots__ = ("began_s", "doing")
 
@@ -50,7 +50,7 @@ class Screen:
 
     def __init__(self) -> None:
         self.alive = sys.stdout.isatty() and not Console().is_dumb_terminal
-        """Whether it can be drawn anew."""
+        """Whether standard output is a terminal that can be redrawn."""
         self.console = Console(force_terminal=self.alive, width=None if self.alive else PLAIN_WIDTH, highlight=False)
         self.ascii_only = not self.console.encoding.lower().startswith("utf")
 
@@ -59,12 +59,12 @@ class Screen:
         self.console.print(Text(text, style=style))
 
     def lines(self, text: str) -> None:
-        """Print lines as they are, so that they can be copied whole."""
+        """Print lines without wrapping, so that they can be copied."""
         self.console.print(Text(text), soft_wrap=True)
 
     @contextlib.contextmanager
     def step(self, doing: str, done: str) -> Iterator[Step]:
-        """Show that something is going on while the block runs; afterwards say `done` and how long it took."""
+        """Show progress while the block runs; afterwards print `done` and the duration."""
         step = Step(doing)
         with self._spinning(step) if self.alive else self._ticking(step):
             yield step
@@ -73,7 +73,7 @@ class Screen:
 
     @contextlib.contextmanager
     def table(self) -> Iterator[Live | None]:
-        """On a terminal, a place that can be drawn anew with `show`; elsewhere `None`."""
+        """Yield an area that `show` redraws on a terminal; elsewhere `None`."""
         if not self.alive:
             yield None
             return
@@ -81,7 +81,7 @@ class Screen:
             yield live
 
     def show(self, live: Live | None, renderable: RenderableType) -> None:
-        """Draw at that place, or print."""
+        """Redraw the area, or print."""
         if live is not None:
             live.update(renderable, refresh=True)
         else:

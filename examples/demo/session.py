@@ -1,7 +1,7 @@
-"""The run: cluster, proxy and topics; the clients, watched for a while; the outcome.
+"""The run: starts the cluster, the proxy and the clients, watches them, and returns the outcome.
 
-Blocks, in the main thread, so that KeyboardInterrupt ends it anywhere. Whatever it starts goes onto the caller's
-ExitStack the moment it exists.
+Blocks, in the main thread, so that KeyboardInterrupt ends it anywhere. Everything that it starts is immediately
+registered with the caller's ExitStack.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from examples.demo.table import MOST_BARS, NOW_S, Row, State, draw
 from examples.demo.verdict import ClientOutcome, Outcome
 from testbed.errors import TestbedError
 from testbed.kafka.cluster import KafkaCluster
-from testbed.processes.kept import make_directory
+from testbed.processes.supervised import make_directory
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ TICK_S: Final = 0.5
 START_TIMEOUT_S: Final = 60.0
 """The clients move their first bytes within 3 s here; a busy machine takes many times that."""
 FIRST_BURSTS_S: Final = 10.0
-"""How long first bursts may take once all clients move bytes; then the clock starts. Here it takes 3 s."""
+"""Time limit for first bursts after all clients move bytes, before the measurement starts. They take 3 s here."""
 ARCHIVE_TIMEOUT_S: Final = 60.0
 
 
@@ -65,7 +65,7 @@ class Participant:
 
 
 class Session:
-    """One run. Raises TestbedError, whose text says what stood in the way."""
+    """One run. Raises TestbedError, whose text names the cause."""
 
     def __init__(self, screen: Screen, stack: ExitStack, check_interrupt: Callable[[], None], brokers: int) -> None:
         self._screen = screen
@@ -75,12 +75,12 @@ class Session:
         self._participants: list[Participant] = []
         self._pages: list[ProxyPage] = []
         self._moving_s: float | None = None
-        """Since when all clients move bytes."""
+        """Time since which all clients move bytes."""
         self._began_s: float | None = None
-        """Since when their first bursts are over, too."""
+        """Time since which their first bursts are over, too."""
 
     def start(self) -> None:
-        """Start the brokers and the proxy, and make the topics."""
+        """Start the brokers and the proxy, and create the topics."""
         screen, count = self._screen, self._broker_count
         noun = "one broker" if count == 1 else f"{count} brokers"
         with screen.step(f"starting {noun} of Kafka {KAFKA_VERSION}", done=f"{noun} of Kafka {KAFKA_VERSION}: ready"):
@@ -96,13 +96,13 @@ class Session:
             proxy = ProxyProcess(cluster.bootstrap_servers, config=proxy_config(usage.path), node_ids=ids)
             self._stack.callback(proxy.close)
             self.proxy = proxy
-        with screen.step("making topics, and records to consume", done="topics and records to consume are there"):
+        with screen.step("creating topics, and records to consume", done="topics and records to consume are ready"):
             self._brokers = Brokers(cluster.bootstrap_servers, count)
             self._brokers.create([client.topic for client in CLIENTS])
             fill(LIMITED_CONSUMER.topic, cluster.bootstrap_servers, count)
 
     def run(self, seconds: float) -> Outcome:
-        """Run the clients, show the table, end the clients, and return what was seen."""
+        """Run the clients, show the table, end the clients, and return the outcome."""
         with self._screen.table() as live:
             for client in CLIENTS:
                 process = ClientProcess(client, command(client, self.proxy.bootstrap_servers))
@@ -126,12 +126,12 @@ class Session:
                 time.sleep(max(0.0, next_tick_s - time.monotonic()))
 
     def end_clients(self) -> None:
-        """Kill the clients; brokers and proxy go on."""
+        """Kill the clients; brokers and proxy keep running."""
         for each in self._participants:
             each.process.close()
 
     def watch_until_interrupted(self) -> None:
-        """Sit there until a signal comes. Raises TestbedError when a broker or the proxy ends by itself."""
+        """Wait for a signal. Raises TestbedError if a broker or the proxy ends by itself."""
         while True:
             self._check_interrupt()
             time.sleep(TICK_S)
@@ -140,10 +140,10 @@ class Session:
                 if (status := broker.exit_status()) is not None:
                     raise TestbedError(f"{broker} ended by itself with status {status}\n{broker.log_tail()}")
 
-    # --- looking ---
+    # --- sampling ---
 
     def _look(self) -> None:
-        """Take a sample of everything."""
+        """Sample the clients, the brokers and the proxy."""
         self._pages.append(read_page(self.proxy))
         written = [each.client.topic for each in self._participants if not each.client.consumes]
         at_s, totals = self._brokers.bytes_written(written)
@@ -155,7 +155,7 @@ class Session:
                 each.series.add(each.process.report.at_s, each.process.report.moved_bytes)
 
     def _elapsed_s(self, launched_s: float) -> float | None:
-        """Seconds since all clients move bytes and their first bursts are over; `None` before."""
+        """Return the seconds since all clients move bytes and their first bursts are over; `None` before."""
         now_s = time.monotonic()
         if self._moving_s is None:
             self._check_starting(launched_s)
@@ -166,7 +166,7 @@ class Session:
         return None if self._began_s is None else now_s - self._began_s
 
     def _settled(self, each: Participant, now_s: float) -> bool:
-        """Whether the client has reached its limit, and what it had sent by then has arrived."""
+        """Return whether the client has reached its limit, and its first burst has arrived."""
         if each.client.limit is None:
             return True
         throttled = self._pages[-1].client(each.client.client_id).throttled_requests > 0
@@ -218,18 +218,19 @@ class Session:
         return State.MUTED if muted else State.FREE
 
     def _muted_share(self, client: Client, since_s: float) -> float:
-        """Of the time between the first page after `since_s` and the latest, over all connections of the client."""
+        """Return the muted share of the time between the first page after `since_s` and the latest, over all
+        connections of the client."""
         last = self._pages[-1]
         first = next((page for page in self._pages if page.at_s >= since_s), last)
         before, after = first.client(client.client_id), last.client(client.client_id)
         time_s = (last.at_s - first.at_s) * max(after.connections, 1)
-        # A mute is counted when its request is completed, which may be a little after the page that it began before.
+        # A mute is counted when its request is completed, which may be after a page that was read during the mute.
         return min(1.0, (after.muted_s - before.muted_s) / time_s) if time_s > 0 else 0.0
 
     # --- the end ---
 
     def _outcome(self, seconds: float) -> Outcome:
-        """What was seen; rates are smoothed over as much of the run as there is after its first window."""
+        """Return the outcome; rates are smoothed over the run without its first window."""
         page = self._pages[-1]
         smoothing_s = SMOOTHING_S * int((seconds - WINDOW_S) // SMOOTHING_S)
         return Outcome(
@@ -253,7 +254,7 @@ class Session:
             muted_share=self._muted_share(client, page.at_s - WINDOW_S - smoothing_s),
             throttled_requests=throttling.throttled_requests,
             longest_throttle_s=throttling.longest_throttle_s,
-            told=None if report is None else report.throttles,
+            throttle_times=None if report is None else report.throttles,
             most_in_flight=0 if report is None else report.most_in_flight,
             ignores_throttling=client is MISBEHAVING,
             lost_connections=throttling.lost_connections,
@@ -262,7 +263,7 @@ class Session:
 
 
 def fill(topic: Topic, bootstrap_servers: str, partitions: int) -> None:
-    """Write `ARCHIVE_BYTES` to a topic, straight to the brokers. Raises TestbedError."""
+    """Write `ARCHIVE_BYTES` to a topic, directly to the brokers. Raises TestbedError."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,

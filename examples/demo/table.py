@@ -1,4 +1,4 @@
-"""The live table: one row a client. Pure: views in, something rich can draw out."""
+"""The live table, with one row per client. Pure: converts rows to a renderable of rich."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ BARS: Final = " ▁▂▃▄▅▆▇█"
 MOST_BARS: Final = 30
 FEWEST_BARS: Final = 7
 NOW_S: Final = 2
-"""What the column "now" is taken over."""
+"""Time over which the column "now" is measured."""
 DOES_WIDTH: Final = 18
-# Of the table, with some room for longer numbers; a test holds them to what is drawn.
+# Widths of the table, with room for longer numbers; a test compares them with the rendered table.
 NARROW: Final = 73
-"""Without the bars and without what a client does."""
+"""Width without the bars and the clients' descriptions."""
 WIDE: Final = 93
-"""Without the bars."""
+"""Width without the bars."""
 
 
 class State(Enum):
-    """What a client is at; the value is the word in the table."""
+    """The state of a client; the value is the word in the table."""
 
     STARTING = "starting"
     FREE = "running"
@@ -49,16 +49,16 @@ STYLES: Final = {State.STARTING: "dim", State.FREE: "green", State.MUTED: "yello
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One client, now."""
+    """The current values of one client."""
 
     client: Client
     state: State
     now_rate: float
-    """Bytes a second over `NOW_S`."""
+    """Bytes per second over `NOW_S`."""
     mean_rate: float
-    """Bytes a second over Kafka's window."""
+    """Bytes per second over Kafka's window."""
     muted_share: float
-    """Of the time since all clients run, and of all its connections."""
+    """Muted share of the time since all clients run, over all its connections."""
     throttled_requests: int
     longest_throttle_s: float
     bars: Sequence[float]
@@ -66,7 +66,7 @@ class Row:
 
 
 def draw(rows: Sequence[Row], *, title: str, width: int, ascii_only: bool, footnote: bool = True) -> RenderableType:
-    """Return the table and, unless told not to, its footnote; what there is no room for is left out."""
+    """Return the table and, with `footnote`, its footnote; columns that do not fit into `width` are omitted."""
     wide = width >= WIDE + FEWEST_BARS
     bars = min(MOST_BARS, width - (WIDE if wide else NARROW))
     if ascii_only or bars < FEWEST_BARS:
@@ -108,7 +108,7 @@ def _cells(row: Row, *, wide: bool, bars: int) -> list[RenderableType]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return a character for each value, as high as its share of the highest; any value above 0 shows."""
+    """Return a character for each value, scaled to the highest value; any value above 0 is visible."""
     highest = max(values, default=0.0)
     if highest <= 0:
         return " " * len(values)
@@ -120,6 +120,6 @@ def _footnote(*, bars: bool) -> str:
     each = ', as "each second" shows, every row to its own scale' if bars else ""
     return (
         f'MiB/s of record values; "now" is over {NOW_S} s. Kafka measures a quota over {WINDOW_S} samples of 1 s:'
-        f" a client that presses gets a whole window's bytes at once, then waits{each}. So it is the {WINDOW_S} s mean"
-        ' that a limit holds. "muted" is the share of time that the client\'s connections were not read.'
+        f" a client at its limit gets a whole window's bytes at once, then waits{each}. So the limit applies to the"
+        f' {WINDOW_S} s mean. "muted" is the share of time that the client\'s connections were not read.'
     )

@@ -1,7 +1,7 @@
-"""A plugin of the proxy that adds up, per client id, what quotas did: an example of the observing hooks.
+"""A plugin of the proxy that adds up throttling per client id: an example of the observing hooks.
 
-Loaded by `[plugins] load` (see `scenario.proxy_config`). It watches Produce and Fetch, so its connections are those
-that carry data; what it counts stands on the proxy's metrics page as `headrace_demo_...`.
+Loaded by `[plugins] load` (see `scenario.proxy_config`). It observes Produce and Fetch, so it counts connections that
+carry data; its metrics are on the proxy's metrics page as `headrace_demo_...`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PRODUCE: Final = 0
 FETCH: Final = 1
 
 MAX_CLIENTS: Final = 64
-"""Client ids that are told apart; clients choose their ids, and the number of series must stay bounded."""
+"""Client ids that are counted separately; clients choose their ids, and the number of series must be bounded."""
 
 
 @dataclass(slots=True)
@@ -32,10 +32,10 @@ class _Client:
     throttled: int = 0
     longest_throttle_ms: int = 0
     muted_s: float = 0.0
-    """Of all its connections, up to `muted_until`, which lies ahead while one is muted."""
+    """Muted seconds of all connections, up to `muted_until`, which is in the future while one is muted."""
     lost: int = 0
     muted_until: dict[int, float] = field(default_factory=dict)
-    """Open connections, by their id, and until when they are or were muted."""
+    """The end of the latest mute of each open connection, by connection id."""
 
 
 class ThrottleWatch:
@@ -46,16 +46,16 @@ class ThrottleWatch:
     def __init__(self) -> None:
         self._clients: dict[str, _Client] = {}
         self._owner: dict[int, _Client] = {}
-        """By connection id."""
+        """Clients by connection id."""
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Produce and Fetch, by their heads."""
+        """Return an interest in the headers of Produce and Fetch."""
         return Interest(api_key=PRODUCE), Interest(api_key=FETCH)
 
     @hookimpl
     def request_completed(self, request: Request) -> None:
-        """Add its mute to the time its connection is muted for; mutes overlap, so what was counted is left out."""
+        """Add the request's mute to the muted time of its connection, without the overlap with earlier mutes."""
         client = self._client(request)
         if client is None or request.throttled_s is None:
             return
@@ -70,7 +70,7 @@ class ThrottleWatch:
 
     @hookimpl
     def connection_closed(self, connection: Connection) -> None:
-        """Forget it; a mute that it did not sit out was none."""
+        """Remove the connection, and subtract the rest of its mute."""
         client = self._owner.pop(connection.connection_id, None)
         if client is not None:
             client.lost += 1
@@ -79,7 +79,7 @@ class ThrottleWatch:
 
     @hookimpl
     def collect_metrics(self) -> Iterator[Metric]:
-        """Six series for each client id."""
+        """Return six series for each client id."""
         now_s = trio.current_time()
         for client_id, client in self._clients.items():
             ahead = [until_s - now_s for until_s in client.muted_until.values() if until_s > now_s]
@@ -114,8 +114,8 @@ class ThrottleWatch:
 _HELP: Final = {
     "throttled_requests": "Produce and Fetch requests that a quota throttled.",
     "muted_seconds": "Time that connections were not read because of a quota, added up over connections.",
-    "lost_connections": "Connections with Produce or Fetch that are closed, whoever closed them.",
+    "lost_connections": "Closed connections that had sent Produce or Fetch.",
     "longest_throttle_seconds": "The longest throttle time so far.",
     "data_connections": "Open connections with Produce or Fetch.",
-    "muted_data_connections": "Those of them that are not read now.",
+    "muted_data_connections": "Open connections with Produce or Fetch that are muted.",
 }

@@ -1,9 +1,9 @@
-"""The last act: the usage records of the run through the pipeline, as anybody would do it by hand, to an HTML report.
+"""Runs the pipeline on the usage records of the run, with the usual commands, and writes an HTML report.
 
     python -m examples.demo.usage_act FOLDER OUTPUT
 
-plays it alone, for a folder that a proxy has written to. The jobs run one after the other in one process, so that Spark
-starts once.
+runs it alone, for a folder that a proxy has written to. The jobs run one after the other in one process, so that Spark
+starts only once.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from examples.demo.screen import Screen
 
 OUTPUT: Final = Path(".cache") / "demo"
-"""Below where the demo is run; the lake and the report stay there, and are made anew by the next run."""
+"""Folder below the working directory for the lake and the report, which the next run replaces."""
 REPORT: Final = "report.html"
 TIMEOUT_S: Final = 300.0
 WRITTEN_TIMEOUT_S: Final = 15.0
 LAST_SECOND_S: Final = 2.5
-"""After the last request: its second has to end, and its records to be written."""
+"""Time after the last request until its second has ended and its records are written."""
 POLL_S: Final = 0.1
 
 
 def jobs(folder: Path, output: Path) -> Iterator[list[str]]:
-    """What is run, as `headrace pipeline` takes it."""
+    """Yield the arguments of `headrace pipeline` for each job."""
     lake, proposed = str(output / "lake"), str(output / "recommended.toml")
     yield ["ingest", "--lake", lake, "--from-files", str(folder)]
     yield ["recommend", "--lake", lake, "--by", "client-id", "--least-seconds", "10", "--toml", proposed]
@@ -42,18 +42,18 @@ def jobs(folder: Path, output: Path) -> Iterator[list[str]]:
 
 
 def play(screen: Screen, folder: Path) -> bool:
-    """Run it in a process of its own, and say where the report is. `False` when it failed."""
+    """Run the jobs in a separate process, and print the path of the report. Return `False` if they fail."""
     from headrace.pipeline.errors import NoJavaError
     from headrace.pipeline.lake.session import check_java
 
-    screen.say("The proxy has recorded who used what, second by second. What the pipeline makes of it, on Spark:")
+    screen.say("The proxy has recorded the usage of each client for each second. The pipeline analyses it on Spark:")
     try:
         check_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH", os.defpath))
     except NoJavaError as error:
-        screen.say(f"This act is left out: {error}.")
+        screen.say(f"The pipeline is skipped: {error}.")
         return True
     _wait_written(folder)
-    with screen.step("the usage goes through the pipeline", done="the usage went through the pipeline"):
+    with screen.step("running the pipeline on the usage records", done="the pipeline has processed the usage records"):
         done = run_program([sys.executable, "-m", __name__, str(folder), str(OUTPUT)], timeout_s=TIMEOUT_S)
     screen.lines(done.stdout.strip())
     if done.returncode != 0:
@@ -66,7 +66,7 @@ def play(screen: Screen, folder: Path) -> bool:
 
 
 def _wait_written(folder: Path) -> None:
-    """Until no file is being written, at the earliest when the last second is over."""
+    """Wait until no file is being written, and at least until the last second has ended."""
     began_s = time.monotonic()
     while True:
         waited_s = time.monotonic() - began_s
@@ -76,7 +76,7 @@ def _wait_written(folder: Path) -> None:
 
 
 def main(folder: Path, output: Path) -> None:
-    """Run all jobs; the first that fails ends it, with its own words and status."""
+    """Run all jobs; the first that fails ends the process, with its own error and status."""
     import shutil
 
     from headrace.pipeline.cli import pipeline

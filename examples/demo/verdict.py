@@ -1,4 +1,4 @@
-"""The last paragraph: what was seen, in plain words, and what did not hold. Pure; every number comes from the run."""
+"""The summary of a run: the measured rates, and the limits that did not hold. Pure; every number is from the run."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TOLERATED: Final = 1.10
-"""Of a limit: room for the requests that overdraw (see `scenario`) and for what Kafka's arithmetic lets through."""
+"""Tolerated multiple of a limit, for the requests that exceed it (see `scenario`) and for Kafka's arithmetic."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcome:
-    """What was seen of one client."""
+    """The measurements of one client."""
 
     client_id: str
     library: str
     verb: str
     limit: float | None
-    """Bytes a second; `None` has no quota."""
+    """Bytes per second; `None` for no quota."""
     rate: float
-    """Bytes a second over the span that is judged."""
+    """Bytes per second over the evaluated span."""
     muted_share: float
-    """Of the same span and of all its connections."""
+    """Muted share of the evaluated span, over all its connections."""
     throttled_requests: int
     longest_throttle_s: float
-    told: int | None
-    """Throttle times that the client itself saw; `None` where its library does not tell."""
+    throttle_times: int | None
+    """Throttle times that the client received; `None` if its library does not report them."""
     most_in_flight: int
     ignores_throttling: bool
     lost_connections: int
@@ -39,10 +39,10 @@ class ClientOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was seen of all."""
+    """The measurements of a run."""
 
     smoothing_s: float
-    """What means over Kafka's window were averaged over; the two together are the span that is judged."""
+    """Time over which means over Kafka's window were averaged; the evaluated span is this and the window."""
     clients: Sequence[ClientOutcome]
     throttled_requests: int
     proxy_errors: int
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def faults(outcome: Outcome) -> list[str]:
-    """Return what did not hold, a clause each; empty when all is well."""
+    """Return a clause for each failure; empty if there is none."""
     found = []
     for client in outcome.clients:
         if client.problem is not None:
@@ -63,7 +63,7 @@ def faults(outcome: Outcome) -> list[str]:
         if client.lost_connections:
             found.append(f"{_count(client.lost_connections, 'connection')} of {client.client_id} were closed")
     if not outcome.enforcing:
-        found.append("somebody switched the enforcement of quotas off")
+        found.append("the enforcement of quotas was switched off")
     if outcome.proxy_errors:
         found.append(f"the proxy counted {_count(outcome.proxy_errors, 'connection error')}")
     return found
@@ -80,14 +80,14 @@ def paragraph(outcome: Outcome) -> str:
     sentences.append(f"{_count(outcome.throttled_requests, 'request')} were throttled in all; {lost}.")
     found = faults(outcome)
     if found:
-        sentences.append(f"NOT AS IT SHOULD BE: {'; '.join(found)}.")
+        sentences.append(f"FAILED: {'; '.join(found)}.")
     else:
         sentences.append("Every limit held, and no client reported an error.")
     return " ".join(sentences)
 
 
 def mib(rate: float) -> str:
-    """Bytes as MiB, with as many digits as say something: 78, 2.03, 2."""
+    """Return bytes as MiB, with a suitable number of digits: 78, 2.03, 2."""
     value = rate / MIB
     if value >= 100:
         return f"{value:.0f}"
@@ -107,14 +107,14 @@ def _sentence(client: ClientOutcome) -> str:
         f"; its connections were muted {client.muted_share:.0%} of the time,"
         f" for up to {client.longest_throttle_s:.1f} s at once."
     )
-    if client.told is None or not client.told:
+    if client.throttle_times is None or not client.throttle_times:
         return text
-    told = f" It saw {_count(client.told, 'throttle time')}"
+    received = f" It received {_count(client.throttle_times, 'throttle time')}"
     if not client.ignores_throttling:
-        return f"{text}{told} and kept to them."
+        return f"{text}{received} and complied with them."
     flight = f", with up to {client.most_in_flight:,} requests in flight" if client.most_in_flight else ""
-    held = ", and was held all the same" if not _overshot(client) else ""
-    return f"{text}{told} and sent on regardless{flight}{held}."
+    held = ", but stayed within its limit" if not _overshot(client) else ""
+    return f"{text}{received} and ignored them{flight}{held}."
 
 
 def _overshot(client: ClientOutcome) -> bool:

@@ -1,14 +1,14 @@
-"""Metrics of every entity by Kafka's names, through OpenTelemetry: on the Prometheus page, and pushed by OTLP.
+"""Quota metrics of every entity under Kafka's names, through OpenTelemetry: on the Prometheus page and pushed by OTLP.
 
-    options      the plugin's options and the SDK's environment variables, checked
-    names        Kafka's names, and what they are called here; the labels of a bucket
-    snapshot     reads the buckets, on the loop and in slices: which get series of their own, which are summed
-    instruments  from a snapshot to the SDK's data, by observable gauges
-    page         from the SDK's data to the series of the Prometheus page
-    push_thread  asks the loop for a snapshot now and then, and exports it
-    plugin       the hooks
+    options      the plugin's options and the SDK's environment variables, validated
+    names        Kafka's metric names, their names here, and the labels of a bucket
+    snapshot     reads the buckets on the event loop, in slices: decides which get their own series, sums the rest
+    instruments  converts a snapshot to the SDK's data, through observable gauges
+    page         converts the SDK's data to the series of the Prometheus page
+    push_thread  takes a snapshot from the event loop at each interval and exports it
+    plugin       the hook implementations
 
-Data flows down that list. Buckets are read on the loop alone; what the SDK does is done in threads.
+Data flows down this list. Buckets are read on the event loop only; the SDK runs in threads.
 """
 
 from headrace.plugins.metrics.plugin import Metrics

@@ -1,9 +1,9 @@
-"""From a snapshot to the SDK's data: an observable gauge for each measure, and a reader that is asked.
+"""Converts a snapshot to the SDK's data, with one observable gauge for each measure and a reader that is polled.
 
-The SDK keeps every set of attributes that an observable instrument has ever told, and beyond the reader's cardinality
-limit (2,000 by default) tells new ones as ``otel.metric.overflow``: so the limit is ours, and the instruments are made
-anew after as many newcomers as there may be series. Not for every collection: each ``MeterProvider`` leaves a callback
-of ``os.register_at_fork`` behind for good.
+The SDK keeps every attribute set that an observable instrument has ever reported, and reports new ones beyond the
+reader's cardinality limit (2,000 by default) as ``otel.metric.overflow``. So the limit is set here, and the instruments
+are recreated once as many entities have been admitted as there may be series. They are not recreated for every
+collection, since each ``MeterProvider`` leaves a callback of ``os.register_at_fork`` behind for good.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 SCOPE: Final = "headrace.metrics"
 
 PIECE: Final = 16
-"""Observations between two pauses; the SDK takes some 20 µs for each."""
+"""Observations between two pauses; the SDK takes about 20 µs for each."""
 
 COLLECT_TIMEOUT_MS: Final = 60_000
-"""Of the SDK; its default of 10 s is for callbacks that wait for others."""
+"""Time-out of a collection; the SDK's default of 10 s is too short for callbacks that pause."""
 
-_BESIDES: Final = MOST_QUEUES + 4 * len(QuotaKey)
-"""Sets of attributes of one instrument that are no entity's."""
+_OTHER_ATTRIBUTE_SETS: Final = MOST_QUEUES + 4 * len(QuotaKey)
+"""Attribute sets of one instrument that do not belong to an entity."""
 
 
 class Instruments:
@@ -47,7 +47,7 @@ class Instruments:
 
     def __init__(self, max_series: int, worker: int | None = None) -> None:
         self.pause = True
-        """Whether to leave the interpreter to the loop now and then."""
+        """Whether to pause regularly, so that the event loop gets the interpreter lock."""
         self._max_series = max_series
         self._resource = own_resource(worker)
         self._snapshot: Snapshot | None = None
@@ -55,7 +55,7 @@ class Instruments:
         self._reader = self._make()
 
     def collect(self, snapshot: Snapshot) -> MetricsData | None:
-        """What the gauges tell of ``snapshot``, in lists that pause; ``None`` when there is nothing."""
+        """Return the observations of ``snapshot`` in lists that pause during iteration; ``None`` if there are none."""
         if snapshot.admitted - self._made_at > self._max_series:
             self._made_at = snapshot.admitted
             self._reader = self._make()
@@ -66,7 +66,7 @@ class Instruments:
         return _paced(data) if data is not None and self.pause else data
 
     def _make(self) -> _Reader:
-        reader = _Reader(cardinality_limits={ObservableGauge: 2 * self._max_series + _BESIDES})
+        reader = _Reader(cardinality_limits={ObservableGauge: 2 * self._max_series + _OTHER_ATTRIBUTE_SETS})
         provider = MeterProvider(
             metric_readers=(reader,),
             resource=self._resource,
@@ -76,12 +76,15 @@ class Instruments:
         meter = provider.get_meter(SCOPE, own_version())
         for measure in MEASURES:
             meter.create_observable_gauge(
-                measure.instrument, callbacks=[self._teller(measure.kafka)], unit=measure.unit, description=measure.text
+                measure.instrument,
+                callbacks=[self._callback(measure.kafka)],
+                unit=measure.unit,
+                description=measure.text,
             )
         return reader
 
-    def _teller(self, name: str) -> Callable[[CallbackOptions], Iterator[Observation]]:
-        def tell(_options: CallbackOptions) -> Iterator[Observation]:
+    def _callback(self, name: str) -> Callable[[CallbackOptions], Iterator[Observation]]:
+        def observe(_options: CallbackOptions) -> Iterator[Observation]:
             snapshot = self._snapshot
             if snapshot is None:
                 return
@@ -90,11 +93,11 @@ class Instruments:
                 if at % PIECE == 0 and self.pause:
                     time.sleep(PAUSE_S)
 
-        return tell
+        return observe
 
 
 class _Reader(MetricReader):
-    """Keeps what was collected last. As the SDK's ``InMemoryMetricReader``, whose time-out cannot be set."""
+    """A reader that keeps the last collection, like the SDK's ``InMemoryMetricReader``, whose time-out is fixed."""
 
     _taken: MetricsData | None = None
 
@@ -102,16 +105,17 @@ class _Reader(MetricReader):
         self._taken = metrics_data
 
     def shutdown(self, *_: object, **__: object) -> None:
-        """Nothing is held."""
+        """Do nothing: there are no resources to release."""
 
     def take(self) -> MetricsData | None:
-        """What was collected last, once."""
+        """Return the last collection and drop it."""
         taken, self._taken = self._taken, None
         return taken
 
 
 def _paced(data: MetricsData) -> MetricsData:
-    """``data`` whose points pause whoever iterates them: the page's writer and the exporter's encoder."""
+    """Return ``data`` with lists of points that pause during iteration, by the page's writer or the exporter's
+    encoder."""
 
     def metric(each: Metric) -> Metric:
         data = each.data

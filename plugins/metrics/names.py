@@ -1,4 +1,4 @@
-"""Kafka's metrics by name, what they are called here, and the labels of a bucket.
+"""Kafka's metric names, the names of the metrics here, and the labels of a bucket.
 
 Source: ``ClientQuotaManager``, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager`` of Kafka 4.3.1, and
 KIP-936 for producer ids.
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 Labels = dict[str, str]
 
 LONGEST_TEXT: Final = 256
-"""Client ids are their clients' to choose, up to 32 KiB; a label is cut to as many characters as tracing keeps."""
+"""Characters of a label's value, as many as tracing keeps; a client may choose a client id of up to 32 KiB."""
 
 OTHER: Final = "other"
-"""User and client id of what has no series of its own."""
+"""User and client id of the series that sum the entities without their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,18 +33,20 @@ class Measure:
     """One metric."""
 
     kafka: str
-    """Its name in Kafka, or a name of ours where Kafka has none."""
+    """The name in Kafka, or a new name if Kafka has no such metric."""
     unit: str
-    """By UCUM, as OpenTelemetry asks; empty where it depends on the quota."""
+    """The UCUM unit, as OpenTelemetry requires; empty where it depends on the quota."""
     text: str
+    """The help text."""
     together: Callable[[float, float], float] | None = None
-    """How two entities without series of their own become one value; ``None``: they have none together."""
+    """Combines the values of two entities without their own series; ``None``: there is no combined series."""
     across_workers: AcrossWorkers = AcrossWorkers.MAX
-    """Workers share what an entity has used, so all that have looked of late tell the same."""
+    """How the workers' values are combined. Workers share the bucket state of an entity, so those that have read it
+    recently report the same value."""
 
     @property
     def instrument(self) -> str:
-        """Its name in OpenTelemetry."""
+        """The name of the OpenTelemetry instrument."""
         return f"headrace.quota.{self.kafka.replace('-', '_')}"
 
 
@@ -58,51 +60,54 @@ EXEMPT_REQUEST_TIME, QUEUE_SIZE, ENTITIES = "exempt-request-time", "queue-size",
 
 MEASURES: Final = (
     Measure(
-        kafka=BYTE_RATE, unit="By/s", text="Bytes a second that an entity produced or fetched (window).", together=_sum
+        kafka=BYTE_RATE,
+        unit="By/s",
+        text="Bytes per second that an entity produced or fetched (window).",
+        together=_sum,
     ),
     Measure(
         kafka=REQUEST_TIME,
         unit="%",
-        text="Thread time that an entity's requests took, in percent of one thread.",
+        text="Thread time of an entity's requests, in percent of one thread.",
         together=_sum,
     ),
     Measure(
         kafka=MUTATION_RATE,
         unit="{partition}/s",
-        text="Partitions a second that an entity created, added or deleted.",
+        text="Partitions per second that an entity created, added or deleted.",
         together=_sum,
     ),
-    Measure(kafka=RATE, unit="{producer}/s", text="New producer ids of an entity a second.", together=_sum),
+    Measure(kafka=RATE, unit="{producer}/s", text="New producer ids of an entity per second.", together=_sum),
     Measure(
         kafka=TOKENS,
         unit="{token}",
-        text="Tokens that are left to an entity; below 0 it is throttled. Of other entities: the fewest.",
+        text="Tokens that an entity has left; below 0 it is throttled. For other: the lowest value of its entities.",
         together=min,
         across_workers=AcrossWorkers.MIN,
     ),
     Measure(
         kafka=THROTTLE_TIME,
         unit="ms",
-        text="Average of an entity's throttle times that were not 0, in milliseconds. Of other entities: the longest.",
+        text="Average of an entity's nonzero throttle times, in milliseconds. For other: the highest of its entities.",
         together=max,
     ),
-    Measure(kafka=LIMIT, unit="", text="The quota that an entity is held to, in the quota's own unit."),
+    Measure(kafka=LIMIT, unit="", text="Quota of an entity, in the quota's own unit."),
     Measure(
         kafka=EXEMPT_REQUEST_TIME,
         unit="%",
-        text="Thread time of requests that no quota counts, in percent of one thread.",
+        text="Thread time of requests that are exempt from quotas, in percent of one thread.",
         across_workers=AcrossWorkers.SUM,
     ),
     Measure(
         kafka=QUEUE_SIZE,
         unit="{connection}",
-        text="Connections that are muted or held now because of a quota.",
+        text="Connections that are currently muted or held because of a quota.",
         across_workers=AcrossWorkers.SUM,
     ),
     Measure(
         kafka=ENTITIES,
         unit="{entity}",
-        text="Entities that are measured: with series of their own, summed as other, or idle and left out.",
+        text="Measured entities by state: own (has its own series), other (summed with others) or idle (not reported).",
     ),
 )
 
@@ -117,9 +122,9 @@ SERIES_OF: Final[Mapping[QuotaKey, tuple[str, ...]]] = {
 
 
 def labels_of(bucket: QuotaBucket) -> Labels:
-    """``quota``, and the bucket's tags: ``user`` and ``client_id``, or those that a custom callback named.
+    """Return the label ``quota`` and the bucket's tags: ``user`` and ``client_id``, or those of a custom callback.
 
-    Tags that become one label are joined by ``;``, as OpenTelemetry's mapping to Prometheus has it.
+    The values of tags that map to the same label are joined with ``;``, as in OpenTelemetry's mapping to Prometheus.
     """
     labels = {"quota": bucket.key.value}
     for tag, text in bucket.tags.items():
@@ -129,18 +134,19 @@ def labels_of(bucket: QuotaBucket) -> Labels:
 
 
 def others(key: QuotaKey) -> Labels:
-    """The labels of what has no series of its own."""
+    """Return the labels of the series that sum the entities without their own."""
     return {"quota": key.value, "user": OTHER, "client_id": OTHER}
 
 
 def _label(tag: str) -> str:
-    """A name that Prometheus takes, and that is none of ours."""
+    """Return ``tag`` as a valid label name for Prometheus that differs from the labels of this plugin."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", tag)
     return f"tag_{name.lstrip('_')}" if name == "quota" or not re.match(r"[a-zA-Z]|_(?!_)", name) else name
 
 
 def _value(text: str) -> str:
-    """``text`` that UTF-8 can hold; one that is too long keeps its beginning and a hash, so that no two become one."""
+    """Return ``text`` in a form that UTF-8 can encode; a long one is cut and gets a hash, so that values stay
+    distinct."""
     if len(text) > LONGEST_TEXT:
         digest = hashlib.blake2b(text.encode("utf-8", "backslashreplace"), digest_size=8).hexdigest()
         text = f"{text[: LONGEST_TEXT - len(digest) - 1]}~{digest}"

@@ -1,7 +1,7 @@
-"""What the operator asked for: the table ``[plugins.options.metrics]``, and under it the SDK's environment variables.
+"""The options of the plugin: the table ``[plugins.options.metrics]``, with the SDK's environment variables as defaults.
 
-Called by `headrace.plugins.metrics.plugin` at start; pure, the environment is an argument. An option that is wrong
-stops the start.
+Called by `headrace.plugins.metrics.plugin` at start. Pure: the environment is an argument. An invalid option prevents
+the start.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_MAX_SERIES: Final = 10_000
-"""Of entities, over all measures. About 1 MB of page, and 0.2 s of a core for each collection."""
+"""Series of entities, over all measures: about 1 MB on the page, and 0.2 s of CPU time for each collection."""
 LARGEST_MAX_SERIES: Final = 1_000_000
 DEFAULT_IDLE_S: Final = 300
-"""How far back Prometheus looks for the last value of a series (``query.lookback-delta``)."""
+"""Prometheus's default for how far back it looks for the last value of a series (``query.lookback-delta``)."""
 LONGEST_IDLE_S: Final = 3600
-"""Buckets themselves are dropped after an hour without use (``ClientSensors``)."""
+"""An hour: buckets are removed after an hour without use (``ClientSensors``)."""
 DEFAULT_PUSH_INTERVAL_S: Final = 60.0
-"""Of OTEL_METRIC_EXPORT_INTERVAL."""
+"""The default of OTEL_METRIC_EXPORT_INTERVAL."""
 LONGEST_PUSH_INTERVAL_S: Final = 3600.0
 
 METRICS_PATH: Final = "/v1/metrics"
@@ -58,24 +58,24 @@ class MetricsOptions:
 
     enabled: bool = True
     max_series: int = DEFAULT_MAX_SERIES
-    """Series of entities, over all measures; `other` and what is no entity's come on top."""
+    """Maximum number of series of entities, over all measures; those of `other` and of no entity are not counted."""
     idle_s: int = DEFAULT_IDLE_S
-    """An entity without use for longer has no series."""
+    """Seconds without use after which an entity has no series."""
     push: bool = False
-    """Whether to push by OTLP, too."""
+    """Whether to push by OTLP in addition to the Prometheus page."""
     endpoint: str | None = None
-    """Where to; ``None``: the exporter reads the SDK's variables."""
+    """The URL to push to; ``None``: the exporter reads the SDK's variables."""
     push_interval_s: float = DEFAULT_PUSH_INTERVAL_S
     off_because: str | None = None
-    """Which variable keeps metrics off though ``enabled`` asks for them."""
+    """The variable that keeps metrics off although ``enabled`` is true."""
     warnings: tuple[str, ...] = ()
-    """Variables that were passed over, a sentence each."""
+    """One sentence for each variable that was ignored."""
 
 
 def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> MetricsOptions:
-    """Return the options of ``table``, or raise ``ValueError`` that names each one that is wrong.
+    """Return the options of ``table``; raise ``ValueError`` that names each invalid one.
 
-    What ``table`` leaves out comes from the environment's ``variables``, then from the defaults.
+    Options missing in ``table`` come from the environment ``variables``, then from the defaults.
     """
     asked = read_options(MetricsTable, table, "metrics")
     environment = OtelEnvironment(variables, "METRICS")
@@ -97,9 +97,10 @@ def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> Met
 
 
 def _push(endpoint: str | None, environment: OtelEnvironment) -> bool:
-    """Return whether to push: where an endpoint is set, or ``otlp`` is asked for, unless ``otlp`` is left out.
+    """Return whether to push.
 
-    OTEL_METRICS_EXPORTER knows ``prometheus``, too; the page is there in any case.
+    If OTEL_METRICS_EXPORTER is set, push if it names ``otlp``; otherwise, push if an endpoint is set. The variable's
+    other value ``prometheus`` is accepted and changes nothing, since the Prometheus page is always served.
     """
     named = [name.strip() for name in environment.get("OTEL_METRICS_EXPORTER").split(",") if name.strip()]
     for name in named:

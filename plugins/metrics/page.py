@@ -1,8 +1,8 @@
-"""From the SDK's data to the series of the Prometheus page.
+"""Converts the SDK's data to the series of the Prometheus page.
 
-Not by ``opentelemetry-exporter-prometheus``: it is a beta (0.66b2), collects on the thread that writes the page
-without a pause, puts three labels of the instrumentation scope on every series unless told not to, and appends units
-to names (``headrace_quota_throttle_time_milliseconds``), so that they would no longer be Kafka's.
+``opentelemetry-exporter-prometheus`` is not used: it is a beta (0.66b2), collects without a pause on the thread that
+writes the page, adds three labels of the instrumentation scope to every series by default, and appends units to names
+(``headrace_quota_throttle_time_milliseconds``), which would then differ from Kafka's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ACROSS_WORKERS: Final = {measure.instrument: measure.across_workers for measure
 
 
 def series_of(data: MetricsData | None) -> list[Metric]:
-    """Every point as a series; names as `headrace.plugins.metrics.names` has them, with ``_`` for ``.``."""
+    """Return one series for each point, named as in `headrace.plugins.metrics.names` with ``_`` in place of ``.``."""
     return [
         Metric(
             name=metric.name.removeprefix("headrace.").replace(".", "_"),

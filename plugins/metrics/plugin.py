@@ -1,8 +1,8 @@
-"""The hooks: they make the page's series when it is read, and start and stop the thread that pushes.
+"""The hook implementations: they collect the page's series when it is requested, and start and stop the push thread.
 
-Nothing runs on the path of a request, and nothing between two collections. The buckets are read on the loop, in slices
-of a millisecond; the SDK's part is done in a thread (measured in docs/metrics.md). The SDK is imported for the first
-page or push: a proxy that nobody asks does without its memory.
+Nothing runs on the request path, and nothing between two collections. The buckets are read on the event loop, in slices
+of a millisecond; the SDK runs in a thread (measured in docs/metrics.md). The SDK is imported for the first page or
+push, to save its memory in a proxy whose metrics are not collected.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Metrics:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Read the options; unless they say no, make the instruments and start to push."""
+        """Read the options; unless they disable metrics, prepare to read the buckets and start the push thread."""
         options = options_of(context.options, os.environ)
         for warning in options.warnings:
             log.warning(warning)
@@ -63,7 +63,7 @@ class Metrics:
 
     @hookimpl
     async def prepare_metrics(self) -> None:
-        """Read the buckets, and let the instruments tell of them in a thread."""
+        """Read the buckets, and convert them to series in a thread."""
         if self._source is not None:
             snapshot = await self._source.take()
             self._series = await trio.to_thread.run_sync(self._collect, snapshot)
@@ -78,12 +78,12 @@ class Metrics:
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:
-        """What `prepare_metrics` has made, and how the pushes went."""
+        """Return the series that `prepare_metrics` has collected, and the number of pushes by outcome."""
         series, self._series = self._series, []
         yield from series
         if self._push is not None:
             for outcome, count in {"pushed": self._push.pushed, "failed": self._push.failed}.items():
-                text = "Pushes of metrics by OTLP, and those that the receiver did not take."
+                text = "Pushes of metrics over OTLP, by outcome; failed: the receiver did not accept them."
                 yield Metric(name="metrics_pushes", help=text, value=count, total=True, labels={"outcome": outcome})
 
     @hookimpl
@@ -94,7 +94,7 @@ class Metrics:
 
 
 class SnapshotSource:
-    """Snapshots for whoever asks, one at a time."""
+    """Takes snapshots of the buckets, one at a time."""
 
     def __init__(self, context: PluginContext, options: MetricsOptions) -> None:
         self._run_on_loop = context.run_on_loop
@@ -108,12 +108,12 @@ class SnapshotSource:
         )
 
     async def take(self) -> Snapshot:
-        """On the loop; gives way to others every millisecond."""
+        """Take a snapshot on the event loop, with a checkpoint every millisecond."""
         async with self._lock:
             return await in_slices(self._reader.steps())
 
     def take_from_thread(self) -> Snapshot:
-        """From another thread; raises `RuntimeError` when the loop does not run."""
+        """Take a snapshot from another thread. Raises `RuntimeError` when the event loop does not run."""
         taken: list[Snapshot] = []
 
         async def take() -> None:

@@ -1,8 +1,8 @@
-"""Reads the buckets: those used of late, as many as there may be series of, and the rest as one.
+"""Reads the buckets: the recently used ones up to the limit on series individually, and the other ones summed.
 
-Runs on the loop, since a bucket tidies its samples when it is read, and in small steps
-(`headrace.proxy.long_work.in_slices`). An entity that has series of its own keeps them until it is idle, so that no
-graph flickers between an entity and ``other``; room that is left goes to those used last.
+Runs on the event loop, since reading a bucket purges its old samples, and in small steps
+(`headrace.proxy.long_work.in_slices`). An entity keeps its own series until it is idle, so that graphs do not alternate
+between an entity and ``other``; free series go to the most recently used entities.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 OWN, IDLE = "own", "idle"
 STATES: Final = (OWN, OTHER, IDLE)
-"""Of an entity."""
+"""The states of an entity."""
 
 STEP: Final = 32
-"""Buckets between two chances for others to run: some 0.1 ms."""
+"""Buckets between two points where other tasks may run: about 0.1 ms."""
 
 MOST_QUEUES: Final = 100
-"""Names in a verdict's reason are a plugin's to choose; those with the most muted connections are told."""
+"""Quota names reported for `QUEUE_SIZE`, those with the most muted connections: a plugin may choose any names."""
 
 _TOGETHER: Final = {measure.kafka: measure.together for measure in MEASURES}
 
@@ -51,16 +51,19 @@ Point = tuple[Labels, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What was read. Points share their labels: leave them as they are."""
+    """The values of all buckets at one time. Points share their label dictionaries, which must not be changed."""
 
     points: Mapping[str, Collection[Point]]
-    """By `Measure.kafka`; finite values only."""
+    """Points by `Measure.kafka`; finite values only."""
     admitted: int
-    """How many entities have been given series since the start; one that comes back counts again."""
+    """How many entities have been given their own series since the start; one that returns is counted again."""
 
 
 class BucketReader:
-    """Remembers who has series of its own. One `steps` at a time; others may use the buckets meanwhile."""
+    """Reads the buckets and remembers which have their own series.
+
+    Only one `steps` may run at a time; other code may use the buckets between its steps.
+    """
 
     def __init__(
         self,
@@ -80,7 +83,7 @@ class BucketReader:
         self._admitted = 0
 
     def steps(self) -> Generator[None, None, Snapshot]:
-        """Read all; yields where others may run."""
+        """Read all buckets and return the snapshot; yield where other tasks may run."""
         counts: Counter[tuple[QuotaKey, str]] = Counter()
         rest = yield from self._choose(counts)
         points: dict[str, list[Point]] = {measure.kafka: [] for measure in MEASURES}
@@ -94,7 +97,7 @@ class BucketReader:
         return Snapshot(points=points, admitted=self._admitted)
 
     def _choose(self, counts: Counter[tuple[QuotaKey, str]]) -> Generator[None, None, list[QuotaBucket]]:
-        """Settle whose series are its own, and count; return who else was in use."""
+        """Decide which buckets have their own series, count all by state, and return the others in use."""
         kept: dict[QuotaBucket, Labels] = {}
         by_age: dict[int, list[QuotaBucket]] = {}
         now_ms = self._now_ms()
@@ -119,7 +122,7 @@ class BucketReader:
         return rest
 
     def _admit(self, newcomers: Iterable[QuotaBucket]) -> Generator[None, None, list[QuotaBucket]]:
-        """Give series to ``newcomers``, in order, while there is room; return those without."""
+        """Give ``newcomers`` their own series, in order, up to the limit; return those that get none."""
         room = self._max_series - sum(len(SERIES_OF[bucket.key]) for bucket in self._own)
         rest = []
         for at, bucket in enumerate(newcomers):
@@ -129,7 +132,7 @@ class BucketReader:
                 rest.append(bucket)
                 continue
             labels = labels_of(bucket)
-            if labels == others(bucket.key):  # somebody is really called so
+            if labels == others(bucket.key):  # the entity's real names are the reserved ones
                 rest.append(bucket)
                 continue
             room -= series
@@ -170,12 +173,13 @@ class BucketReader:
 
 
 def _measures(bucket: QuotaBucket, now_ms: int) -> Iterator[tuple[str, float]]:
-    """What there is to tell: neither NaN, nor the tokens of a bucket that has no end."""
+    """Yield the finite measures of ``bucket``, without the tokens of a bucket that has no limit."""
     for name, value in bucket.measures(now_ms):
         if math.isfinite(value) and (name != TOKENS or bucket.limit is not None):
             yield name, value
 
 
 def _throttled(bucket: QuotaBucket, now_ms: int) -> bool:
-    """Whether somebody was told to wait of late: what is refused is no use of a bucket, and yet not idle."""
+    """Return whether the bucket has recently throttled: a refused request does not use the bucket, but its entity is
+    not idle."""
     return any(name == THROTTLE_TIME and math.isfinite(value) for name, value in bucket.measures(now_ms))

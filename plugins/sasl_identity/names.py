@@ -1,7 +1,7 @@
-"""From a client's SASL message to the name in it, as Kafka's brokers read it. Pure.
+"""Reads the user name from a client's SASL message, as Kafka's brokers do. Pure.
 
-``None`` is always: no name can be seen. What a broker would refuse may get any answer, since nobody is adopted whom the
-broker has not accepted. Passwords and tokens are never part of an answer.
+``None`` means that the message shows no name. The result for a message that a broker would refuse is arbitrary, since a
+name is used only after the broker has accepted it. Passwords and tokens are never part of a result.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Final
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 
 MAX_JWT_CHARACTERS: Final = 64 * 1024
-"""Of a token that is looked into. Decoding takes the loop half a millisecond then; HTTP servers refuse headers of more
-than 8 to 16 KiB, so tokens are shorter."""
+"""The longest token that is decoded, which blocks the event loop for half a millisecond. Real tokens are shorter, since
+HTTP servers refuse headers of more than 8 to 16 KiB."""
 
 _TOKEN_AUTHENTICATION: Final = "tokenauth"  # noqa: S105 -- ``ScramLoginModule.TOKEN_AUTH_CONFIG``
 _BEARER: Final = re.compile(r"bearer +(\S+)", re.IGNORECASE)
@@ -24,18 +24,18 @@ _SEPARATOR: Final = "\x01"
 
 
 def plain_name(message: bytes) -> str | None:
-    """The authentication id of RFC 4616: ``[authzid] NUL authcid NUL passwd``.
+    """Return the authentication id of RFC 4616's message, ``[authzid] NUL authcid NUL passwd``.
 
-    Source: ``PlainSaslServer``, which takes no authorization id that differs from it.
+    Source: ``PlainSaslServer``, which refuses an authorization id that differs from it.
     """
     parts = message.split(b"\0")
     return _name(parts[1].decode("utf-8", "replace")) if len(parts) == 3 else None
 
 
 def scram_name(message: bytes) -> str | None:
-    """The user of RFC 5802's client-first-message: ``gs2-header [m=...,] n=name,r=nonce[,extensions]``.
+    """Return the user of RFC 5802's client-first-message, ``gs2-header [m=...,] n=name,r=nonce[,extensions]``.
 
-    None for a delegation token (KIP-48): the name is the token's id then, and only the broker knows its owner.
+    None for a delegation token (KIP-48): its message holds the token's id, whose owner only the broker knows.
     Source: ``ScramMessages.ClientFirstMessage``, ``ScramFormatter.username``, ``ScramExtensions``.
     """
     try:
@@ -53,10 +53,10 @@ def scram_name(message: bytes) -> str | None:
 
 
 def oauth_name(message: bytes, claim: str) -> str | None:
-    """The claim ``claim`` of the JWT in RFC 7628's client message: ``gs2-header %x01 key=value%x01 ... %x01``.
+    """Return the claim ``claim`` of the JWT in RFC 7628's client message, ``gs2-header %x01 key=value%x01 ... %x01``.
 
-    The token is not verified. None for one that is no signed or unsecured JWT, for instance an opaque one, and for a
-    claim that is no text. Source: ``OAuthBearerClientInitialResponse``, where the last of equal keys counts, too.
+    The token is not verified. None if it is not a signed or unsecured JWT, for instance an opaque token, or if the
+    claim is not a string. The last of equal keys is used. Source: ``OAuthBearerClientInitialResponse``.
     """
     if len(message) > MAX_JWT_CHARACTERS:
         return None

@@ -1,7 +1,8 @@
-"""When has the broker accepted, and whom: one observer per family of mechanisms (`AuthenticationObserver`).
+"""One authentication observer (`AuthenticationObserver`) per family of SASL mechanisms.
 
-Each is told of a token together with the broker's answer, after that answer; a token that the broker refused is not
-told. None keeps a token.
+An observer receives each client token together with the broker's answer, after that answer; it does not receive a token
+that the broker refused. It detects that the broker has accepted the client, and gives the client's principal. No
+observer keeps a token.
 """
 
 from __future__ import annotations
@@ -10,10 +11,10 @@ from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_n
 
 
 class UnseenIdentity:
-    """A mechanism that hides the name (GSSAPI), or that is not known: who is accepted is the fallback user.
+    """A mechanism that is unknown or hides the name (GSSAPI): an accepted client becomes the fallback user.
 
-    The last answer of GSSAPI is empty, and no other is (``GssKrb5Server``). What other mechanisms end with is not
-    known, so the first ordinary request that is served tells.
+    Only the last answer of GSSAPI is empty (``GssKrb5Server``). The last answer of an unknown mechanism cannot be
+    recognised, so the first ordinary request that the broker serves shows that the client has been accepted.
     """
 
     __slots__ = ("_ends_empty", "_fallback", "_principal")
@@ -29,17 +30,17 @@ class UnseenIdentity:
         return self._principal
 
     def exchanged(self, _client_token: bytes, broker_token: bytes) -> None:
-        """Look for the end."""
+        """Set the principal if this is the last answer."""
         if self._ends_empty and not broker_token:
             self._principal = self._fallback
 
     def served(self) -> None:
-        """It must have been accepted."""
+        """Set the principal: the broker only serves clients that it has accepted."""
         self._principal = self._fallback
 
 
 class PlainIdentity:
-    """PLAIN: one token, and any answer without an error accepts it."""
+    """PLAIN: the client sends one token, which any answer without an error accepts."""
 
     __slots__ = ("_fallback", "_principal")
 
@@ -53,11 +54,11 @@ class PlainIdentity:
         return self._principal
 
     def exchanged(self, client_token: bytes, _broker_token: bytes) -> None:
-        """The token was accepted."""
+        """Set the principal: the broker has accepted the token."""
         self._principal = plain_name(client_token) or self._fallback
 
     def served(self) -> None:
-        """Nothing new: the one answer has told."""
+        """Do nothing: the broker's only answer has set the principal."""
 
 
 class ScramIdentity:
@@ -73,11 +74,11 @@ class ScramIdentity:
 
     @property
     def principal(self) -> str | None:
-        """The user, once the server has signed."""
+        """The user, once the broker has sent its signature."""
         return self._principal
 
     def exchanged(self, client_token: bytes, broker_token: bytes) -> None:
-        """Take the name from the first pair, and look for the signature in the second."""
+        """Read the name from the first token, and look for the signature in the second answer."""
         self._answers += 1
         if self._answers == 1:
             self._named = scram_name(client_token) or self._fallback
@@ -85,12 +86,15 @@ class ScramIdentity:
             self._principal = self._named
 
     def served(self) -> None:
-        """Nothing new: whoever is served behind a SCRAM exchange has been signed for."""
+        """Do nothing: the broker's signature has set the principal."""
 
 
 class OAuthIdentity:
-    """OAUTHBEARER: an empty answer accepts the token. Another tells an error, without an error code; the client then
-    gives up, or tries another token (``OAuthBearerSaslServer``)."""
+    """OAUTHBEARER: an empty answer accepts the token.
+
+    Any other answer describes an error, although its error code is 0; the client then gives up or sends another token
+    (``OAuthBearerSaslServer``).
+    """
 
     __slots__ = ("_claim", "_fallback", "_principal")
 
@@ -105,9 +109,9 @@ class OAuthIdentity:
         return self._principal
 
     def exchanged(self, client_token: bytes, broker_token: bytes) -> None:
-        """Look into the token if it was accepted."""
+        """Set the principal if the broker has accepted the token."""
         if not broker_token:
             self._principal = oauth_name(client_token, self._claim) or self._fallback
 
     def served(self) -> None:
-        """Nothing new: the empty answer has told."""
+        """Do nothing: the empty answer has set the principal."""

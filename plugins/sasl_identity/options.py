@@ -1,4 +1,4 @@
-"""What the operator asked for: the table ``[plugins.options.sasl_identity]``."""
+"""The options of the plugin: the table ``[plugins.options.sasl_identity]``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.options import Table, text
 
 DEFAULT_CLAIM: Final = "sub"
-"""Of the broker (``sasl.oauthbearer.sub.claim.name``)."""
+"""The broker's default (``sasl.oauthbearer.sub.claim.name``)."""
 
 _LENGTH: Final = f"1 to {MAX_PRINCIPAL_CHARACTERS} characters"
 
@@ -19,7 +19,7 @@ class IdentityOptions(Table):
     fallback_user: Annotated[str | None, text(f"the name of a user, {_LENGTH}", longest=MAX_PRINCIPAL_CHARACTERS)] = (
         None
     )
-    """Who a client is that the broker has accepted and whose name cannot be seen; ``None`` leaves it ``ANONYMOUS``."""
+    """The user of a client that the broker has accepted without a visible name; ``None``: it stays ``ANONYMOUS``."""
     oauth_principal_claim: Annotated[
         str, text(f"the name of a claim of a JWT, {_LENGTH}", longest=MAX_PRINCIPAL_CHARACTERS)
     ] = DEFAULT_CLAIM

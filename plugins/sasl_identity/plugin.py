@@ -1,4 +1,4 @@
-"""The hooks: which observer reads along with which mechanism."""
+"""The hook implementations: choose the observer for a SASL mechanism."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class SaslIdentity:
-    """Names users by the SASL exchanges that pass. Asked last, so that any other plugin may name them its own way."""
+    """Names users by the SASL exchanges that it observes. Called last, so that other plugins take precedence."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -28,7 +28,7 @@ class SaslIdentity:
 
     @hookimpl(trylast=True)
     def authentication_started(self, mechanism: str) -> AuthenticationObserver:
-        """The observer of ``mechanism``; one that is not known gets the one that sees nothing."""
+        """Return the observer for ``mechanism``, `UnseenIdentity` for an unknown one."""
         fallback = self._options.fallback_user
         match mechanism:
             case "PLAIN":

@@ -1,15 +1,15 @@
-"""OpenTelemetry tracing: a trace for every request that is kept, exported off the loop.
+"""OpenTelemetry tracing: a trace for every sampled request, exported in a thread.
 
-    attributes      the names that spans carry, and the version of the conventions that they follow
-    options         the plugin's options and the SDK's environment variables, checked
-    records         from a completed request to a small immutable record, on the loop
-    record_queue    the bounded queue between the loop and the export thread
-    spans           from a record to the SDK's spans
-    export_thread   drains the queue and exports; slow or absent receivers are its problem alone
-    plugin          the hooks
+    attributes      the names of span attributes, and the version of the conventions that they follow
+    options         the plugin's options and the SDK's environment variables, validated
+    records         converts a completed request to a small immutable record, on the event loop
+    record_queue    the bounded queue between the event loop and the export thread
+    spans           converts a record to the SDK's spans
+    export_thread   drains the queue and exports; a slow or absent receiver blocks this thread only
+    plugin          the hook implementations
 
-Data flows down that list. Only `spans` and `export_thread` know the OpenTelemetry SDK, and neither is imported before
-tracing is switched on.
+Data flows down this list. Only `spans` and `export_thread` use the OpenTelemetry SDK, and they are imported only when
+tracing is enabled.
 """
 
 from headrace.plugins.tracing.plugin import Tracing

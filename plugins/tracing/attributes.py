@@ -1,8 +1,8 @@
-"""The names of what spans carry.
+"""The names of span attributes.
 
 Source: OpenTelemetry semantic conventions 1.44.0, messaging and Kafka (status: Development), server and client
-(Stable). They are spelled out here, since the package that holds them is a beta whose minor versions move names. What
-no convention names stands under ``headrace.``, as its *naming* page asks of applications.
+(Stable). The names are repeated here, since the package that defines them is a beta whose minor versions rename
+attributes. Attributes that no convention defines begin with ``headrace.``, as the conventions' *naming* page requires.
 """
 
 from __future__ import annotations

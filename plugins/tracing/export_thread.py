@@ -1,9 +1,10 @@
-"""The thread that drains the queue and exports. A receiver that is slow, hangs or is gone costs records, not the loop.
+"""The thread that drains the queue and exports. If the receiver is slow, hangs or is unreachable, records are lost, but
+the event loop is not affected.
 
-What it must not take from the loop is the interpreter: a thread that computes without a pause makes every system call
-of the loop wait up to 5 ms (``sys.getswitchinterval``) to get going again. So this thread pauses after every span,
-which bounds both how long the loop waits (one span, about 0.1 ms) and what share of the interpreter the thread takes;
-what it cannot export in that share is dropped at the queue and counted.
+A thread that computes without a pause delays the event loop: after every system call the loop waits up to 5 ms
+(``sys.getswitchinterval``) for the interpreter lock. So this thread pauses after every span, which bounds both the
+loop's wait (one span, about 0.1 ms) and the thread's share of the interpreter. Records that it cannot export within
+that share are dropped at the queue and counted.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExport
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
 
-from headrace.plugins.otel_sdk import LastWords
+from headrace.plugins.otel_sdk import LastErrors
 from headrace.plugins.tracing.records import MOST_SPANS, TraceRecord
 from headrace.plugins.tracing.spans import SpanBuilder
 
@@ -30,10 +31,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.tracing")
 
 PAUSE_S: Final = 200e-6
-"""After every span, which takes about half as long to build and encode. Measured on two cores beside a loop of small
-reads that never rests, with a queue that is always full:
+"""The pause after every span, which takes about half as long to build and encode. Measured on two cores with an event
+loop that does small reads without a break and a queue that is always full:
 
-| pause | the loop's speed | its wait in 1 of 1,000 reads | spans a second |
+| pause | speed of the loop | 99.9th percentile of its waits | spans per second |
 |---|---|---|---|
 | none | 24 % | 9.1 ms | 9,700 |
 | 0 | 49 % | 0.11 ms | 3,600 |
@@ -43,30 +44,30 @@ reads that never rests, with a queue that is always full:
 """
 
 FLUSH_DEADLINE_S: Final = 3.0
-"""How long `ExportThread.close` waits for what is queued. An export may take OTEL_EXPORTER_OTLP_TIMEOUT, 10 s if
-unset."""
+"""How long `ExportThread.close` waits until the queue is exported. A single export may take up to
+OTEL_EXPORTER_OTLP_TIMEOUT, 10 s by default."""
 
 ABORT_DEADLINE_S: Final = 0.5
-"""How much longer for a thread that was told to give up; one inside a system call is left to the end of the process."""
+"""How long `ExportThread.close` then waits for the aborted export; a thread in a system call ends with the process."""
 
 REPORT_EVERY_S: Final = 60.0
-"""Losses are logged when they begin, and at most this often while they last."""
+"""Losses are logged when they begin, and then at most once in this interval."""
 
 SDK_LOGGER: Final = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 
 
 class Exporter(Protocol):
-    """What is needed of the SDK's exporters."""
+    """The methods of the SDK's exporters that are used here."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Send them; blocks for as long as its time-out says."""
+        """Send ``spans``; block for at most the exporter's time-out."""
 
     def shutdown(self) -> None:
-        """Make an `export` that is waiting to try again give up."""
+        """Abort an `export` that is waiting to retry."""
 
 
 class ExportThread:
-    """Owns the exporter and the thread. The counters are read from other threads."""
+    """Owns the exporter and the thread. The counters may be read from other threads."""
 
     def __init__(
         self,
@@ -77,42 +78,44 @@ class ExportThread:
         make_exporter: Callable[[], Exporter] = OTLPSpanExporter,
     ) -> None:
         self.exported_spans = 0
+        """Spans that the receiver accepted."""
         self.failed_spans = 0
+        """Spans whose export failed."""
         self.lost_in_export = 0
         """Records whose export failed."""
         self.lost_at_close = 0
-        """Records that were still waiting when `close` gave up."""
+        """Records that had not been exported when `close` returned."""
         self.builder = SpanBuilder(worker)
         self._queue = queue
         self._batch_spans = options.batch_spans
         self._delay_s = options.delay_ms / 1000
         self._exporter = make_exporter()
-        self._words = LastWords(SDK_LOGGER)
+        self._last_errors = LastErrors(SDK_LOGGER)
         self._losses = _LossReport()
-        self._in_hand = 0
+        self._exporting = 0
         self._closing = False
-        self._given_up = False
+        self._aborted = False
         self._thread = threading.Thread(target=self._run, name="headrace-tracing", daemon=True)
 
     def start(self) -> None:
-        """Begin to export."""
-        self._words.listen()
+        """Start the thread."""
+        self._last_errors.listen()
         self._thread.start()
 
     def close(self) -> None:
-        """Export what is queued, for at most `FLUSH_DEADLINE_S`; then give up, and count and log what is lost."""
+        """Export the queued records for at most `FLUSH_DEADLINE_S`, end the thread, and count and log what is lost."""
         if self._closing:
             return
         self._closing = True
-        self._queue.ring()
+        self._queue.wake()
         self._thread.join(FLUSH_DEADLINE_S)
-        self._given_up = self._thread.is_alive()
+        self._aborted = self._thread.is_alive()
         self._exporter.shutdown()
         self._thread.join(ABORT_DEADLINE_S)
-        self._words.stop()
-        self.lost_at_close = len(self._queue) + self._in_hand
+        self._last_errors.stop()
+        self.lost_at_close = len(self._queue) + self._exporting
         if self.lost_at_close:
-            log.warning("traces were lost at the end", requests=self.lost_at_close, last_error=self._words.text)
+            log.warning("traces were lost at the end", requests=self.lost_at_close, last_error=self._last_errors.text)
 
     # --- the thread ---
 
@@ -120,17 +123,19 @@ class ExportThread:
         closing = False
         while not closing:
             self._queue.wait(self._delay_s)
-            closing = self._closing  # set before the bell is rung: what was queued until then is drained once more
+            closing = self._closing  # set before the thread is woken: records queued until then are drained once more
             self._drain()
-            if not self._given_up:
-                self._losses.tell(self._queue.dropped + self.lost_in_export, self._queue.dropped, self._words.text)
+            if not self._aborted:
+                self._losses.update(
+                    self._queue.dropped + self.lost_in_export, self._queue.dropped, self._last_errors.text
+                )
 
     def _drain(self) -> None:
-        """Export all that is queued; when it is the last time, until the first failure."""
-        while not self._given_up and (records := self._next_batch()):
-            self._in_hand = len(records)
+        """Export all queued records; while closing, stop at the first failure."""
+        while not self._aborted and (records := self._next_batch()):
+            self._exporting = len(records)
             exported = self._export(records)
-            self._in_hand = 0
+            self._exporting = 0
             if self._closing and not exported:
                 break
 
@@ -150,8 +155,8 @@ class ExportThread:
         try:
             spans = PacedSpans(self._build(records), self._pause)
             exported = self._exporter.export(spans) is SpanExportResult.SUCCESS
-        except Exception as error:  # noqa: BLE001 -- the thread has to outlive whatever an exporter raises
-            self._words.note(f"{type(error).__name__}: {error}")
+        except Exception as error:  # noqa: BLE001 -- the thread must survive any exception of an exporter
+            self._last_errors.note(f"{type(error).__name__}: {error}")
             exported = False
         if exported:
             self.exported_spans += count
@@ -171,7 +176,7 @@ class ExportThread:
 
 
 class PacedSpans(list[ReadableSpan]):
-    """Spans in a list whose iteration pauses after each, since the exporter encodes them one by one as it iterates."""
+    """A list of spans whose iteration pauses after each, since the exporter encodes them one by one as it iterates."""
 
     def __init__(self, spans: Iterable[ReadableSpan], pause: Callable[[], None]) -> None:
         super().__init__(spans)
@@ -184,21 +189,22 @@ class PacedSpans(list[ReadableSpan]):
 
 
 class _LossReport:
-    """Says in one line that records are being lost: when that begins, and then every `REPORT_EVERY_S`."""
+    """Logs one line when records begin to be lost, and then at most one in `REPORT_EVERY_S`."""
 
     def __init__(self) -> None:
-        self._told = 0
+        self._reported = 0
         self._next_s = 0.0
 
-    def tell(self, lost: int, queue_full: int, last_error: str | None) -> None:
+    def update(self, lost: int, queue_full: int, last_error: str | None) -> None:
+        """Log the losses since the last line, if a line is due. ``lost`` and ``queue_full`` are totals."""
         now_s = time.monotonic()
-        if lost == self._told or now_s < self._next_s:
+        if lost == self._reported or now_s < self._next_s:
             return
         log.warning(
             "traces are being lost",
-            requests=lost - self._told,
+            requests=lost - self._reported,
             queue_full=queue_full,
             export_failed=lost - queue_full,
             last_error=last_error,
         )
-        self._told, self._next_s = lost, now_s + REPORT_EVERY_S
+        self._reported, self._next_s = lost, now_s + REPORT_EVERY_S

@@ -1,7 +1,7 @@
-"""What the operator asked for: the table ``[plugins.options.tracing]``, and under it the SDK's environment variables.
+"""The options of the plugin: the table ``[plugins.options.tracing]``, with the SDK's environment variables as defaults.
 
-Called by `headrace.plugins.tracing.plugin` at start; pure, the environment is an argument. An option that is wrong
-stops the start.
+Called by `headrace.plugins.tracing.plugin` at start. Pure: the environment is an argument. An invalid option prevents
+the start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEFAULT_SAMPLE_RATIO: Final = 0.01
-"""One request in a hundred. At 20,000 requests a second that is 200 traces, about a twentieth of a core to export."""
+"""One request in a hundred. At 20,000 requests a second these are 200 traces, whose export takes about 5% of a core."""
 DEFAULT_QUEUE_SIZE: Final = 2048
-"""Of the SDK's batch processor (OTEL_BSP_MAX_QUEUE_SIZE)."""
+"""The default of the SDK's batch processor (OTEL_BSP_MAX_QUEUE_SIZE)."""
 DEFAULT_BATCH_SPANS: Final = 512
-"""Of the SDK's batch processor (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)."""
+"""The default of the SDK's batch processor (OTEL_BSP_MAX_EXPORT_BATCH_SIZE)."""
 DEFAULT_DELAY_MS: Final = 5000
-"""Of the SDK's batch processor (OTEL_BSP_SCHEDULE_DELAY)."""
+"""The default of the SDK's batch processor (OTEL_BSP_SCHEDULE_DELAY)."""
 LARGEST_QUEUE: Final = 1_000_000
-"""A record takes 0.3 KiB, and 4 KiB with the longest texts in it: this is at least 300 MB, and surely a mistake."""
+"""A record takes 0.3 KiB, 4 KiB with the longest texts: a longer queue, of 300 MB and more, is taken for a mistake."""
 
 _FIXED_RATIOS: Final = {
     "always_on": 1.0,
@@ -51,23 +51,23 @@ class TracingOptions:
 
     enabled: bool = False
     sample_ratio: float = DEFAULT_SAMPLE_RATIO
-    """Of the requests that were neither throttled nor refused and did not fail; those are always kept."""
+    """Fraction of ordinary requests that are traced; throttled, refused and failed requests are always traced."""
     queue_size: int = DEFAULT_QUEUE_SIZE
-    """Requests that wait for the export thread, at most."""
+    """Maximum number of requests in the queue to the export thread."""
     batch_spans: int = DEFAULT_BATCH_SPANS
-    """Spans of one export, at most; but a trace is never split."""
+    """Maximum number of spans in one export, unless a single trace has more: a trace is never split."""
     delay_ms: int = DEFAULT_DELAY_MS
-    """How long a request waits for others before it is exported, at most."""
+    """Maximum time that a request waits for others before it is exported."""
     off_because: str | None = None
-    """Which variable keeps tracing off though ``enabled`` asks for it."""
+    """The variable that keeps tracing off although ``enabled`` is true."""
     warnings: tuple[str, ...] = ()
-    """Variables that were passed over, a sentence each."""
+    """One sentence for each variable that was ignored."""
 
 
 def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> TracingOptions:
-    """Return the options of ``table``, or raise ``ValueError`` that names each one that is wrong.
+    """Return the options of ``table``; raise ``ValueError`` that names each invalid one.
 
-    What ``table`` leaves out comes from the environment's ``variables``, then from the defaults.
+    Options missing in ``table`` come from the environment ``variables``, then from the defaults.
     """
     asked = read_options(TracingTable, table, "tracing")
     environment = OtelEnvironment(variables, "TRACES")
@@ -100,10 +100,10 @@ def _off_because(environment: OtelEnvironment) -> str | None:
 
 
 def _ratio(environment: OtelEnvironment) -> float:
-    """Return the ratio of OTEL_TRACES_SAMPLER and its argument.
+    """Return the ratio that OTEL_TRACES_SAMPLER and its argument set.
 
-    A request of Kafka carries no trace context, so there is never a parent and the ``parentbased_`` samplers are what
-    they fall back to. Where no sampler is named ours is a ratio sampler, and the argument is its ratio.
+    A Kafka request carries no trace context, so a span never has a parent, and a ``parentbased_`` sampler acts like its
+    root sampler. If the variable is unset, the sampler is a ratio sampler whose ratio is the argument.
     """
     sampler = environment.get("OTEL_TRACES_SAMPLER").lower()
     if sampler in _FIXED_RATIOS:
@@ -111,7 +111,7 @@ def _ratio(environment: OtelEnvironment) -> float:
     default = 1.0 if sampler in _RATIO_SAMPLERS else DEFAULT_SAMPLE_RATIO
     if sampler and sampler not in _RATIO_SAMPLERS:
         known = ", ".join((*_FIXED_RATIOS, *_RATIO_SAMPLERS))
-        environment.warnings.append(f"OTEL_TRACES_SAMPLER is {sampler!r}; expected one of {known}; passed over")
+        environment.warnings.append(f"OTEL_TRACES_SAMPLER is {sampler!r}; expected one of {known}; ignored")
         return default
     return environment.number("OTEL_TRACES_SAMPLER_ARG", float, 0, 1, "a number from 0 to 1", default)
 

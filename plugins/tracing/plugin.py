@@ -1,7 +1,7 @@
-"""The hooks: what runs on the loop, and what starts and stops the thread.
+"""The hook implementations: sample completed requests on the event loop, and start and stop the export thread.
 
-On the loop a completed request costs one random number and a few comparisons; one that is kept also a record and an
-append (measured in docs/tracing.md). Switched off, no request reaches this plugin, no thread runs, and the SDK is not
+A completed request costs one random number and a few comparisons; a sampled one also a record and an append (measured
+in docs/tracing.md). While tracing is disabled, this plugin receives no requests, no thread runs, and the SDK is not
 imported.
 """
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.tracing")
 
 _RANDOM_BITS: Final = 64
-"""Of a trace id's 128, the low half decides about sampling, as in the SDK's ``TraceIdRatioBased``."""
+"""The lower 64 of a trace id's 128 bits decide about sampling, as in the SDK's ``TraceIdRatioBased``."""
 
 
 _EVERY_API: Final = range(256)
-"""Kafka 4.4 ends at 94; a request of an API to come is to be seen, too."""
+"""API keys, including those of future APIs; the highest in Kafka 4.4 is 94."""
 
 
 class Tracing:
@@ -48,7 +48,7 @@ class Tracing:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Read the options; where they ask for tracing, start the export thread."""
+        """Read the options; if they enable tracing, start the export thread."""
         options = options_of(context.options, os.environ)
         for warning in options.warnings:
             log.warning(warning)
@@ -58,7 +58,7 @@ class Tracing:
             self._start(options, context.worker)
 
     def _start(self, options: TracingOptions, worker: int | None) -> None:
-        from headrace.plugins.tracing.export_thread import ExportThread  # the SDK: only now
+        from headrace.plugins.tracing.export_thread import ExportThread  # imports the SDK
 
         self._bound = round(options.sample_ratio * 2**_RANDOM_BITS)
         self._queue = RecordQueue(options.queue_size, wake_at=options.batch_spans // 2)
@@ -68,12 +68,13 @@ class Tracing:
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Every API by its head, or none at all."""
+        """Return an interest in every API, or none while tracing is disabled."""
         return () if self._thread is None else tuple(Interest(api_key=key) for key in _EVERY_API)
 
     @hookimpl
     def request_completed(self, request: Request) -> None:
-        """Keep a record of ``request``, or not. Neither blocks nor calls the SDK."""
+        """Queue a record of ``request`` if it is sampled, throttled, refused or failed. Does not block or call the
+        SDK."""
         low_bits = self._getrandbits(_RANDOM_BITS)
         if low_bits >= self._bound and not (
             request.throttle_ms
@@ -89,29 +90,29 @@ class Tracing:
 
     @hookimpl
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Learn the cluster's id."""
+        """Keep the cluster id for the spans."""
         if self._thread is not None:
             self._thread.builder.cluster_id = cluster.cluster_id
         return False
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:
-        """What was exported, what was lost, and what waits."""
+        """Return the numbers of exported spans, lost requests and queued requests."""
         thread, queue = self._thread, self._queue
         if thread is None:
             return
         spans = {"exported": thread.exported_spans, "failed": thread.failed_spans}
         for outcome, count in spans.items():
-            text = "Spans handed to the receiver, and those that it did not take."
+            text = "Spans by outcome: exported, or failed because the receiver did not accept them."
             yield Metric(name="tracing_spans", help=text, value=count, total=True, labels={"outcome": outcome})
         lost = {"queue_full": queue.dropped, "export_failed": thread.lost_in_export, "closing": thread.lost_at_close}
         for reason, count in lost.items():
-            text = "Requests that should have been traced and were not."
+            text = "Requests whose trace was lost, by reason."
             yield Metric(name="tracing_dropped", help=text, value=count, total=True, labels={"reason": reason})
-        yield Metric(name="tracing_queue_length", help="Requests that wait to be exported.", value=len(queue))
+        yield Metric(name="tracing_queue_length", help="Requests that are waiting for export.", value=len(queue))
 
     @hookimpl
     def close(self) -> None:
-        """Export what waits, within a few seconds."""
+        """Export the queued records, within a few seconds."""
         if self._thread is not None:
             self._thread.close()

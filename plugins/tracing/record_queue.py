@@ -1,7 +1,7 @@
-"""The bounded queue between the loop and the export thread, and the bell that wakes the thread.
+"""The bounded queue between the event loop and the export thread, and the lock that wakes the thread.
 
-The loop's side never waits: a deque's append is atomic, and the bell is a lock that the loop only ever releases. A
-``threading.Event`` would make the loop wait for the thread that is about to sleep on it.
+The event loop never waits here: a deque's append is atomic, and the loop only releases the wake lock and never acquires
+it. With a ``threading.Event``, the loop could wait for the thread that is about to sleep on it.
 """
 
 from __future__ import annotations
@@ -16,56 +16,57 @@ if TYPE_CHECKING:
 
 
 class RecordQueue:
-    """At most ``capacity`` records (``queue_size``); what comes when it is full is dropped and counted.
+    """At most ``capacity`` records (the option ``queue_size``); a record for which there is no room is dropped.
 
-    The newest is dropped and not the oldest: the record need not be made then, and the thread may be taking the oldest.
+    The newest record is dropped rather than the oldest: then it need not be created, and the thread may be taking the
+    oldest.
     """
 
-    __slots__ = ("_bell", "_records", "_rung", "_wake_at", "capacity", "dropped")
+    __slots__ = ("_records", "_wake_at", "_wake_lock", "_woken", "capacity", "dropped")
 
     def __init__(self, capacity: int, wake_at: int) -> None:
         self.capacity = capacity
         self.dropped = 0
-        """Records for which there was no room."""
+        """Number of records for which there was no room."""
         self._records: deque[TraceRecord] = deque()
         self._wake_at = max(1, min(wake_at, capacity // 2))
-        self._rung = False
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        self._woken = False
+        self._wake_lock = threading.Lock()
+        self._wake_lock.acquire()
 
     def __len__(self) -> int:
         return len(self._records)
 
-    # --- the loop's side ---
+    # --- called on the event loop ---
 
     def has_room(self) -> bool:
-        """Whether a record may be `put`; ``False`` counts it as dropped."""
+        """Return whether a record may be `put`; if not, count it as dropped."""
         if len(self._records) < self.capacity:
             return True
         self.dropped += 1
         return False
 
     def put(self, record: TraceRecord) -> None:
-        """Add a record, after `has_room`. Wakes the thread when many are waiting."""
+        """Add a record; the caller has checked `has_room`. Wakes the thread when many records are waiting."""
         self._records.append(record)
-        if not self._rung and len(self._records) >= self._wake_at:
-            self.ring()
+        if not self._woken and len(self._records) >= self._wake_at:
+            self.wake()
 
-    def ring(self) -> None:
-        """Wake the thread now. From any thread."""
-        self._rung = True
-        with suppress(RuntimeError):  # it has been rung, and the thread has not heard it yet
-            self._bell.release()
+    def wake(self) -> None:
+        """Wake the export thread now. May be called from any thread."""
+        self._woken = True
+        with suppress(RuntimeError):  # already released, and the thread has not woken yet
+            self._wake_lock.release()
 
-    # --- the thread's side ---
+    # --- called by the export thread ---
 
     def wait(self, timeout_s: float) -> None:
-        """Return when the bell is rung, or after ``timeout_s``."""
-        self._bell.acquire(timeout=timeout_s)
-        self._rung = False
+        """Wait until `wake` is called, for at most ``timeout_s``."""
+        self._wake_lock.acquire(timeout=timeout_s)
+        self._woken = False
 
     def take(self) -> TraceRecord | None:
-        """The oldest record; ``None`` when there is none."""
+        """Remove and return the oldest record; ``None`` when the queue is empty."""
         try:
             return self._records.popleft()
         except IndexError:

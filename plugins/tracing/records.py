@@ -1,6 +1,6 @@
-"""What is kept of a request until it is exported: a small immutable record, made on the loop.
+"""The small immutable record of a request that is kept until it is exported; created on the event loop.
 
-It holds no live object of the proxy: a request that waits in the queue must keep neither its connection nor its bodies.
+It references no live object of the proxy, so that a queued record keeps neither a connection nor a body in memory.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Reason
 
 LONGEST_TEXT: Final = 256
-"""Characters kept of what a client or an error says; a client id may have 32,767, and the queue is to stay small."""
+"""Characters kept of each text, to bound the queue's memory; a client id may have 32,767."""
 
 MOST_SPANS: Final = 3
-"""Of one record: the request, the broker's part, the mute."""
+"""Spans of one record: the request, the broker's part, the mute."""
 
 
 class TraceRecord(NamedTuple):
-    """A completed request. A tuple and not a frozen dataclass: it is made on the loop, in half the time.
+    """A completed request. A named tuple, since creating a frozen dataclass takes the event loop twice as long.
 
-    Seconds are of the proxy's monotonic clock; `completed_ns` is the wall time of `completed_s`. The pair is taken anew
-    for every record, so that spans do not drift from the wall clock however long the process lives.
+    Times in seconds are of the proxy's monotonic clock; `completed_ns` is the wall time of `completed_s`. Both are read
+    for every record, so that spans do not drift from the wall clock.
     """
 
     trace_id: int
@@ -51,7 +51,7 @@ class TraceRecord(NamedTuple):
     refused_code: int
     error: str | None
     topic: str | None
-    """The one topic that the request is about, where that is known."""
+    """The request's topic if it is known and the only one."""
     connection_id: int
     node_id: int | None
     user: str
@@ -60,12 +60,12 @@ class TraceRecord(NamedTuple):
 
     @property
     def span_count(self) -> int:
-        """How many spans it will become."""
+        """The number of spans of its trace."""
         return 1 + (self.forwarded_s is not None) + (self.throttle_ms > 0)
 
 
 def record_of(request: Request, trace_id: int) -> TraceRecord:
-    """Take what a trace needs from a request that has just been completed."""
+    """Return the record of ``request``, which has just been completed."""
     connection, reason, error, body = request.connection, request.reason, request.error, request.body
     completed_s = request.completed_s
     return TraceRecord(
@@ -100,12 +100,12 @@ def record_of(request: Request, trace_id: int) -> TraceRecord:
 
 
 def _bounded(reason: Reason) -> Reason:
-    """An entity is spelled with its client id, and that may be long."""
+    """Return ``reason`` with its entity cut to `LONGEST_TEXT`, since an entity contains a client id."""
     return reason if len(reason.entity) <= LONGEST_TEXT else replace(reason, entity=reason.entity[:LONGEST_TEXT])
 
 
 def only_topic(body: Mapping[str, Any]) -> str | None:
-    """The topic of a decoded request that names exactly one; ``None`` for none, several, or one by its id alone."""
+    """Return the name of a decoded request's only topic; ``None`` for no topic, several, or one given by id only."""
     topics = body.get("topics") or body.get("topic_data") or body.get("topic_names")
     if not topics or len(topics) != 1:
         return None

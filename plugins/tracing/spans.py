@@ -1,18 +1,18 @@
-"""From a record to the SDK's spans, by the messaging conventions. Called by the export thread alone.
+"""Converts a record to the SDK's spans, by the messaging conventions. Called only by the export thread.
 
-A trace is:
+A trace consists of:
 
-- the request, kind SERVER, from its first byte to its reply's last. The messaging conventions know producers and
-  consumers and give an intermediary no span of its own; what the proxy does is to *handle a remote request while the
-  client waits*, which is the tracing API's definition of SERVER.
-- the broker's part, kind CLIENT, from the hand-over of the request to the reply's first byte. Here the proxy stands
-  where a Kafka client stands, and CLIENT is what the conventions ask of ``send``, ``receive`` and ``settle`` where the
-  span's context is not put into the messages; the proxy never writes into messages.
-- the mute, kind INTERNAL, from the verdict for as long as the quota demands. It is the client's channel that is muted,
-  after the reply went out (KIP-219): so this span usually ends after its parent.
+- the request, kind SERVER, from its first byte to the last byte of its reply. The messaging conventions describe
+  producers and consumers and define no span for an intermediary; the proxy *handles a remote request while the client
+  waits*, which is the tracing API's definition of SERVER.
+- the broker's part, kind CLIENT, from forwarding the request to the first byte of the reply. Here the proxy acts as a
+  Kafka client, and the conventions require CLIENT for ``send``, ``receive`` and ``settle`` if the span's context is not
+  written into the messages; the proxy never changes messages.
+- the mute, kind INTERNAL, from the verdict for the throttle time. The client's channel is muted after the reply has
+  been sent (KIP-219), so this span usually ends after its parent.
 
-Names are ``{operation} {destination}``; the operation is Kafka's name of the API, and the destination is left out where
-the request is about several topics or its topics were not read.
+Span names are ``{operation} {destination}``. The operation is Kafka's name of the API. The destination is the topic; it
+is missing if the request is about several topics or its topics were not read.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ OPERATION_TYPES: Final = {
     ApiKey.TXN_OFFSET_COMMIT.value: "settle",
     ApiKey.SHARE_ACKNOWLEDGE.value: "settle",
 }
-"""``messaging.operation.type``; the other APIs are none of the operations that the conventions define."""
+"""``messaging.operation.type`` by API key; the other APIs match no operation that the conventions define."""
 
 ERROR_NAMES: Final = {
     -1: "UNKNOWN_SERVER_ERROR",
@@ -56,13 +56,13 @@ ERROR_NAMES: Final = {
     44: "POLICY_VIOLATION",
     89: "THROTTLING_QUOTA_EXCEEDED",
 }
-"""``org.apache.kafka.common.protocol.Errors``, of what a proxy answers with."""
+"""The error codes that the proxy itself replies with (``org.apache.kafka.common.protocol.Errors``)."""
 
 Attributes = dict[str, "str | int | float"]
 
 
 class _ChosenTraceId(RandomIdGenerator):
-    """The loop has chosen the trace id, and sampled by it."""
+    """Generates the trace id of the record, by which the event loop has sampled the request."""
 
     def __init__(self) -> None:
         self.trace_id = 0
@@ -72,7 +72,7 @@ class _ChosenTraceId(RandomIdGenerator):
 
 
 class _Ended(SpanProcessor):
-    """Keeps the spans that have ended."""
+    """Collects the spans that have ended."""
 
     def __init__(self) -> None:
         self.spans: list[ReadableSpan] = []
@@ -82,11 +82,11 @@ class _Ended(SpanProcessor):
 
 
 class SpanBuilder:
-    """Builds the spans of one record after the other, with the resource and the limits of the SDK's variables."""
+    """Builds the spans of one record at a time, with the resource and the limits that the SDK's variables set."""
 
     def __init__(self, worker: int | None = None) -> None:
         self.cluster_id: str | None = None
-        """The cluster's own id, once the proxy has learned it."""
+        """The Kafka cluster's id; ``None`` until it is known."""
         self._ids = _ChosenTraceId()
         self._ended = _Ended()
         provider = TracerProvider(
@@ -96,7 +96,7 @@ class SpanBuilder:
         self._tracer = provider.get_tracer(SCOPE, own_version(), schema_url=names.SCHEMA_URL)
 
     def spans(self, record: TraceRecord) -> list[ReadableSpan]:
-        """The spans of one trace, children first."""
+        """Return the spans of one trace, children first."""
         self._ids.trace_id = record.trace_id
         self._ended.spans = []
         shared = self._shared(record)
@@ -117,7 +117,7 @@ class SpanBuilder:
         return self._ended.spans
 
     def _shared(self, record: TraceRecord) -> Attributes:
-        """What both the request and the broker's part carry."""
+        """Return the attributes of both the request's and the broker's span."""
         shared: Attributes = {names.MESSAGING_SYSTEM: "kafka", names.MESSAGING_OPERATION_NAME: _operation(record)}
         operation_type = OPERATION_TYPES.get(record.api_key)
         if operation_type is not None:
@@ -215,7 +215,10 @@ def _quota_attributes(record: TraceRecord) -> Attributes:
 
 
 def _set_failure(span: Span, record: TraceRecord) -> None:
-    """Status and ``error.type``, as the page *recording errors* asks: a reply with an error code is a failure, too."""
+    """Set the status and ``error.type`` as the conventions' page *recording errors* requires.
+
+    A request that the proxy refused with an error code is a failure, too.
+    """
     if record.error is not None:
         span.set_attribute(names.ERROR_TYPE, _fault(record.error))
         span.set_status(StatusCode.ERROR, _text(record.error))
@@ -226,7 +229,10 @@ def _set_failure(span: Span, record: TraceRecord) -> None:
 
 
 def _fault(error: str) -> str:
-    """Whose fault an error is: few values, as ``error.type`` asks. The proxy's reasons begin with it."""
+    """Return the ``error.type`` of a reason for closing, which begins with the side at fault.
+
+    The conventions require a small set of values for ``error.type``.
+    """
     for side in ("client", "upstream", "proxy"):
         if error.startswith((f"{side}:", f"the {side} ")):
             return f"{side}_fault"
@@ -234,13 +240,13 @@ def _fault(error: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Protobuf takes UTF-8 alone, and one string that is not would cost a whole export."""
+    """Return ``text`` without characters that UTF-8 cannot encode: one such string would make the whole export fail."""
     return text if text.isascii() else text.encode(errors="replace").decode()
 
 
 @lru_cache(maxsize=1024)
 def _is_ip(host: str) -> bool:
-    """``network.peer.address`` is an IP address; a broker may be known by its name."""
+    """Return whether ``host`` is an IP address, as ``network.peer.address`` must be, and not a host name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -1,16 +1,16 @@
-"""Usage records: who used what, second by second, for the pipeline.
+"""Usage records: usage per user, client id and API for each second, read by the pipeline.
 
-    options         the plugin's options, checked
-    rows            the sums of each second, on the loop: bounded, and never blocking
-    encoding        from rows to numbered lines
-    files           rotated files, complete as soon as they have their name
-    kafka_topic     a Kafka topic
-    pending_losses  losses that are not in the stream yet, summed up
-    writer_thread   takes finished seconds off the loop, hands them to a sink, and counts what could not be written
-    plugin          the hooks
+    options         the plugin's options, validated
+    rows            the sums of each second, on the event loop: bounded and non-blocking
+    encoding        converts rows to numbered lines
+    files           the sink that writes rotated files, which get their final name when they are complete
+    kafka_topic     the sink that writes to a Kafka topic
+    pending_losses  losses that are not in the output yet, summed by reason
+    writer_thread   takes finished seconds from the event loop, writes them to a sink, and counts losses
+    plugin          the hook implementations
 
-Data flows down that list. What a record holds is `headrace.quota_callbacks.records.usage_records`;
-docs/usage-records.md is for who runs it.
+Data flows down this list. `headrace.quota_callbacks.records.usage_records` defines the fields of a record;
+docs/usage-records.md is for operators.
 """
 
 from headrace.plugins.usage_records.plugin import UsageRecords

@@ -1,5 +1,5 @@
-"""From rows to lines: one JSON object each, in the order of `headrace.quota_callbacks.records.usage_records`. In the
-writer's thread."""
+"""Converts rows to lines, each a JSON object with the fields in the order of
+`headrace.quota_callbacks.records.usage_records`. Called by the writer thread."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ if TYPE_CHECKING:
 
 
 class Encoder:
-    """Numbers the records of one instance."""
+    """Encodes the records of one instance and numbers them."""
 
     def __init__(self, instance: str) -> None:
         self.instance = instance
         self.cluster: str | None = None
-        """The cluster's id, once it is known."""
+        """The cluster's id; ``None`` until it is known."""
         self.sequence = 0
-        """Of the next record. Who could not write the last lines sets it back: a number is of what was written."""
+        """Sequence number of the next record. The writer resets it when lines were not written, since only written
+        records have numbers."""
 
     def lines(self, second: int, rows: Rows) -> Iterator[bytes]:
-        """A line for each of ``rows``, without an end."""
+        """Yield a line for each of ``rows``, without the line feed."""
         for name, row in rows.items():
             yield _line(self._usage(second, name, row))
 
     def lost(self, *, first_second: int, second: int, reason: str, losses: Losses) -> bytes:
-        """A line that tells of records that there will not be."""
+        """Return a line that reports lost records; the losses were found from ``first_second`` to ``second``."""
         record: LostRecord = {
             **self._head(Kind.LOST),
             "first_second": first_second,
@@ -44,7 +45,7 @@ class Encoder:
         return _line(record)
 
     def end(self) -> bytes:
-        """The last line."""
+        """Return the line that ends the records of this instance."""
         return _line(self._head(Kind.END))
 
     def _usage(self, second: int, name: RowName, row: Row) -> UsageRecord:

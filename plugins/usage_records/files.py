@@ -1,9 +1,10 @@
-"""Rotated files in a folder: one JSON object a line, each file complete as soon as it has its name.
+"""The sink that writes rotated files to a folder: one JSON object per line, complete once they have their final name.
 
-While a file is written its name begins with a dot and ends in ``.part``, which Spark and shells pass over; then it is
-synced to disk and renamed, and not touched again. Whoever ends without a word leaves a ``.part`` behind: it is locked
-while its writer lives, so any other proxy that starts there, or finishes a file of its own, knows whose writer is dead,
-cuts the line that was not finished, and gives it its name. All in the writer's thread.
+While a file is being written, its name begins with a dot and ends in ``.part``, which Spark and shells ignore. When it
+is complete, it is synced to disk, renamed, and never changed again. A process that is killed leaves its ``.part`` file
+behind. A writer locks its file, so another proxy that starts with the same folder, or completes a file there, finds the
+files of dead writers by their free locks: it cuts off an incomplete last line and gives them their final name. Called
+by the writer thread only.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ PART: Final = ".part"
 
 _PART_NAME: Final = re.compile(r"\.usage-.*-\d+\.part")
 _TAIL: Final = 64 * 1024
-"""Read at a time, from a file's end, to find where its last whole line ends."""
+"""Bytes read at a time, backwards from a file's end, to find the end of the last complete line."""
 
 
 class FileSink:
-    """The file that is being written, and the finished ones before it."""
+    """Writes the current file, and manages the completed files in the folder."""
 
-    takes_marks = True
+    accepts_loss_records = True
 
     def __init__(self, folder: str, instance: str, *, rotate_s: int, rotate_bytes: int, keep_bytes: int) -> None:
-        """Make the folder and take up what dead writers have left there. Raises OSError where no file can be made."""
+        """Create the folder and complete the files of dead writers. Raises OSError if no file can be created there."""
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=self._folder, prefix=".usage-"):
-            pass  # a folder of somebody else's is found now, and not when the first records come
+            pass  # fails now, and not at the first record, if the folder is not writable
         self._instance = re.sub(r"[^\w.-]", "_", instance)
         self._rotate_s, self._rotate_bytes, self._keep_bytes = rotate_s, rotate_bytes, keep_bytes
         self._descriptor: int | None = None
@@ -51,17 +52,17 @@ class FileSink:
         self._size = 0
         self._half_written = False
         self._last = -1
-        self._look = True
+        self._scan_folder = True
         self.recovered = 0
-        """Files of dead writers that were given their names."""
+        """Number of dead writers' files that were completed."""
         self.removed = 0
-        """Finished files that this process has removed for ``keep_bytes``."""
-        self._take_up()
+        """Number of completed files that this process has removed because of ``keep_bytes``."""
+        self._complete_abandoned_files()
 
-    def write(self, lines: list[bytes], held: Sequence[object], first: int, now_s: float) -> None:  # noqa: ARG002 -- a topic hands it back
-        """Append them; ``first`` is the sequence number of the first. What was written outlives this process.
+    def write(self, lines: list[bytes], contents: Sequence[object], first: int, now_s: float) -> None:  # noqa: ARG002 -- for topics
+        """Append ``lines``; ``first`` is the sequence number of the first. The lines survive the end of this process.
 
-        All or none: raises OSError when the disk is full or gone, with the file as it was before.
+        Writes all lines or none: raises OSError, with the file unchanged, when the disk is full or unavailable.
         """
         if self._size >= self._rotate_bytes:
             self.rotate()
@@ -74,32 +75,32 @@ class FileSink:
                 written += os.write(descriptor, data[written:])
         except OSError:
             self._half_written = True
-            with suppress(OSError):  # then before anything else is written
+            with suppress(OSError):  # retried before the next write
                 self._cut(descriptor)
             raise
         self._size += written
         self._last = first + len(lines) - 1
 
     def tick(self, now_s: float) -> tuple[()]:
-        """Finish a file that is large or old enough; then see to the others in the folder. Raises OSError.
+        """Complete the file if it is large or old enough; then maintain the other files in the folder. Raises OSError.
 
-        What was written is never lost to this process; a file that is removed may have been taken in by then, which
-        nobody here knows, so it is counted and logged and not told as a loss: if it was not, its numbers are missing.
+        Always returns (), since written lines are never lost. The removal of a completed file is counted and logged but
+        not reported as a loss, since the pipeline may have read it; if not, its sequence numbers are missing there.
         """
         if self._size >= self._rotate_bytes or now_s - self._opened_s >= self._rotate_s:
             self.rotate()
-        if self._look:
-            self._look = False
-            self._take_up()
+        if self._scan_folder:
+            self._scan_folder = False
+            self._complete_abandoned_files()
             self._remove_oldest()
         return ()
 
     def rotate(self) -> None:
-        """Finish the file, if there is one: on disk, under its name."""
+        """Complete the current file, if any: sync it to disk and give it its final name."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is None:
             return
-        self._look = True
+        self._scan_folder = True
         try:
             self._cut(descriptor)
             os.fsync(descriptor)
@@ -113,11 +114,11 @@ class FileSink:
         _sync_folder(self._folder)
 
     def close(self) -> None:
-        """Finish the last file."""
+        """Complete the last file."""
         self.rotate()
 
     def _cut(self, descriptor: int) -> None:
-        """Take away what a write has left that failed."""
+        """Remove the partial data of a failed write."""
         if self._half_written:
             os.ftruncate(descriptor, self._size)
             self._half_written = False
@@ -134,25 +135,25 @@ class FileSink:
                 raise
             if _is_called(descriptor, self._path):
                 break
-            os.close(descriptor)  # between the two, somebody took it for a dead writer's
+            os.close(descriptor)  # between open and lock, another process completed it as a dead writer's file
         self._descriptor, self._opened_s, self._size = descriptor, now_s, 0
         return descriptor
 
-    def _take_up(self) -> None:
+    def _complete_abandoned_files(self) -> None:
         files = sum(1 for _ in self._recover())
         if files:
             self.recovered += files
-            log.info("usage files of writers that are gone were finished", files=files)
+            log.info("usage files of dead writers were completed", files=files)
 
     def _recover(self) -> Iterator[Path]:
         for path in _parts(self._folder):
             try:
                 descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            except FileNotFoundError:  # its writer has just finished it
+            except FileNotFoundError:  # its writer has just completed it
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not _is_called(descriptor, path):  # finished between the two
+                if not _is_called(descriptor, path):  # completed between open and lock
                     continue
                 size = _whole_lines(descriptor)
                 os.ftruncate(descriptor, size)
@@ -161,13 +162,16 @@ class FileSink:
                     path.unlink()
                 else:
                     yield _finish(path, _last_sequence(path, _count_lines(path)))
-            except BlockingIOError:  # its writer lives
+            except BlockingIOError:  # its writer is alive
                 continue
             finally:
                 os.close(descriptor)
 
     def _remove_oldest(self) -> None:
-        """Others may remove files here, too: what is gone by then is nobody's error, and is not counted."""
+        """Remove the oldest completed files beyond ``keep_bytes``.
+
+        Other processes may remove files here, too: one that no longer exists is not an error and is not counted.
+        """
         before = self.removed
         files = _finished_files(self._folder)
         total = sum(size for _, _, size in files)
@@ -188,7 +192,7 @@ def _parts(folder: Path) -> list[Path]:
 
 
 def _finished_files(folder: Path) -> list[tuple[int, str, int]]:
-    """When it was written, path and size of each, the oldest first."""
+    """Return the modification time in ns, path and size in bytes of each completed file, oldest first."""
     files = []
     with os.scandir(folder) as entries:
         for entry in entries:
@@ -200,7 +204,7 @@ def _finished_files(folder: Path) -> list[tuple[int, str, int]]:
 
 
 def _is_called(descriptor: int, path: Path) -> bool:
-    """Whether ``path`` is still the name of the open file."""
+    """Return whether ``path`` still names the open file."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -212,7 +216,7 @@ def _finish(part: Path, last: int) -> Path:
 
 
 def _name_of(part: Path) -> str:
-    """Without the dot and the suffix; ends in the sequence number of its first record."""
+    """Return the name without the dot and the suffix; it ends in the sequence number of the first record."""
     return part.name[1 : -len(PART)]
 
 
@@ -226,7 +230,7 @@ def _count_lines(path: Path) -> int:
 
 
 def _whole_lines(descriptor: int) -> int:
-    """How many bytes there are up to the end of the last whole line."""
+    """Return the number of bytes up to the end of the last complete line."""
     end = os.fstat(descriptor).st_size
     while end:
         start = max(0, end - _TAIL)
@@ -238,7 +242,7 @@ def _whole_lines(descriptor: int) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """So that the new name, too, outlives the machine."""
+    """Sync the directory, so that new names survive a crash of the machine."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

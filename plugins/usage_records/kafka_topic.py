@@ -1,9 +1,9 @@
-"""A Kafka topic: one message a record, with the instance as its key, so that its records keep their order.
+"""The sink that writes to a Kafka topic: one message per record, with the instance as key, so that order is kept.
 
-Written by librdkafka's idempotent producer (the extra ``headrace[usage]``), past the proxy or through another one. It
-answers later: a record has its number when librdkafka takes it, and if the cluster then does not take it in time, the
-number stays missing, and `tick` hands back what the record held. A producer that has failed for good (librdkafka's
-fatal errors) is followed by a new one. All in the writer's thread.
+Uses librdkafka's idempotent producer (the extra ``headrace[usage]``), which connects to the brokers or to another
+proxy. Delivery is asynchronous: a record has its number as soon as librdkafka accepts it. If the cluster then does not
+acknowledge it in time, the number stays missing, and `tick` returns the record's content as lost. A producer with a
+fatal error (in librdkafka's sense) is replaced by a new one. Called by the writer thread only.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from headrace.plugins.usage_records.pending_losses import LossMark
+from headrace.plugins.usage_records.pending_losses import LossSummary
 from headrace.quota_callbacks.options import HIDDEN, is_secret
 
 if TYPE_CHECKING:
@@ -21,22 +21,22 @@ if TYPE_CHECKING:
 
     from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-    from headrace.plugins.usage_records.writer_thread import Held
+    from headrace.plugins.usage_records.writer_thread import LineContent
 
 log = structlog.get_logger("headrace.usage_records")
 
 FLUSH_S: Final = 2.0
-"""How long `KafkaSink.close` waits for what the cluster has not acknowledged yet."""
+"""How long `KafkaSink.close` waits for acknowledgements."""
 
 
 class KafkaSink:
-    """The producer. What it keeps for a record until the cluster has answered is bounded by librdkafka's
+    """Owns the producer. The number of unacknowledged records in memory is bounded by librdkafka's
     ``queue.buffering.max.messages``."""
 
     removed = 0
 
     def __init__(self, topic: str, bootstrap_servers: str, instance: str, client: Mapping[str, str]) -> None:
-        """Connects in the background. Raises ValueError for settings that librdkafka does not take."""
+        """Create the producer, which connects in the background. Raises ValueError for invalid librdkafka settings."""
         from confluent_kafka import KafkaException
 
         self._settings = {
@@ -51,8 +51,8 @@ class KafkaSink:
         }
         self._topic = topic
         self._key = instance.encode()
-        self._failed: list[tuple[str, Held]] = []
-        self._marks = 0
+        self._failed: list[tuple[str, LineContent]] = []
+        self._loss_records = 0
         self._fatal: str | None = None
         try:
             self._producer = self._new_producer()
@@ -60,15 +60,15 @@ class KafkaSink:
             raise ValueError(f"plugins.options.usage_records.client: {_reason(error, client)}") from None
 
     @property
-    def takes_marks(self) -> bool:
-        """Whether the cluster has answered the last mark: what is lost until then is told in one."""
-        return self._marks == 0
+    def accepts_loss_records(self) -> bool:
+        """Whether the last loss record is acknowledged; until then, further losses are summed up."""
+        return self._loss_records == 0
 
-    def write(self, lines: list[bytes], held: Sequence[Held], first: int, now_s: float) -> None:  # noqa: ARG002 -- files name their first
-        """Hand them over. Raises OSError where there is room for none, as when the cluster is out of reach."""
+    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> None:  # noqa: ARG002 -- for files
+        """Produce ``lines``. Raises OSError if librdkafka accepts none, for instance with the cluster unreachable."""
         refused = [
             (why, each)
-            for line, each in zip(lines, held, strict=True)
+            for line, each in zip(lines, contents, strict=True)
             if (why := self._refusal(line, each)) is not None
         ]
         self._producer.poll(0)
@@ -76,8 +76,8 @@ class KafkaSink:
             raise OSError(refused[-1][0])
         self._failed += refused
 
-    def tick(self, now_s: float) -> list[tuple[str, Held]]:  # noqa: ARG002 -- files grow old
-        """What the cluster did not take since the last time; after a fatal error, go on with a new producer."""
+    def tick(self, now_s: float) -> list[tuple[str, LineContent]]:  # noqa: ARG002 -- for files
+        """Return the records that have failed since the last call; after a fatal error, create a new producer."""
         self._producer.poll(0)
         if self._fatal is not None:
             self._replace()
@@ -85,7 +85,7 @@ class KafkaSink:
         return failed
 
     def close(self) -> None:
-        """Wait for what is on its way. Raises OSError for what did not arrive."""
+        """Wait until the produced records are acknowledged. Raises OSError if some are not within `FLUSH_S`."""
         left = self._producer.flush(FLUSH_S) + len(self._failed)
         if left:
             raise OSError(f"{left} records were not acknowledged within {FLUSH_S:g} s")
@@ -96,40 +96,40 @@ class KafkaSink:
         return Producer(self._settings)
 
     def _replace(self) -> None:
-        """Whatever waits in the old one is lost, and comes to `_delivered` as such."""
-        log.warning("the producer of usage records failed for good and is made anew", reason=self._fatal)
+        """Create a new producer; the records queued in the old one are lost and reported to `_delivered`."""
+        log.warning("the producer of usage records had a fatal error and is replaced", reason=self._fatal)
         self._producer.purge()
         self._producer.flush(FLUSH_S)
-        self._producer, self._marks, self._fatal = self._new_producer(), 0, None
+        self._producer, self._loss_records, self._fatal = self._new_producer(), 0, None
 
-    def _refusal(self, line: bytes, held: Held) -> str | None:
-        """Why librdkafka does not take this line, if it does not."""
+    def _refusal(self, line: bytes, content: LineContent) -> str | None:
+        """Produce ``line``; return the reason if librdkafka does not accept it, else ``None``."""
         from confluent_kafka import KafkaException
 
         try:
-            self._producer.produce(self._topic, line, self._key, on_delivery=partial(self._delivered, held))
+            self._producer.produce(self._topic, line, self._key, on_delivery=partial(self._delivered, content))
         except BufferError:
             return "the cluster does not keep up"
         except KafkaException as error:
             self._erred(error.args[0])
             return str(error.args[0].str())
-        self._marks += isinstance(held, LossMark)
+        self._loss_records += isinstance(content, LossSummary)
         return None
 
     def _erred(self, error: KafkaError) -> None:
         from confluent_kafka import KafkaError
 
-        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 -- librdkafka's own codes are spelled so
+        if error.fatal() or error.code() == KafkaError._FATAL:  # noqa: SLF001 -- librdkafka's own codes begin with an underscore
             self._fatal = error.str()
 
-    def _delivered(self, held: Held, error: KafkaError | None, _message: Message) -> None:
-        self._marks -= isinstance(held, LossMark)
+    def _delivered(self, content: LineContent, error: KafkaError | None, _message: Message) -> None:
+        self._loss_records -= isinstance(content, LossSummary)
         if error is not None:
-            self._failed.append((error.str(), held))
+            self._failed.append((error.str(), content))
 
 
 def _reason(error: KafkaException, client: Mapping[str, str]) -> str:
-    """Return what librdkafka says of the settings, without the secrets among them."""
+    """Return librdkafka's error message about the settings, with secrets replaced."""
     reason = str(error.args[0].str())
     for name, value in client.items():
         if is_secret(name) and value:

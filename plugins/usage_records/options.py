@@ -1,4 +1,4 @@
-"""What the operator asked for: the table ``[plugins.options.usage_records]``. Called at start."""
+"""The options of the plugin: the table ``[plugins.options.usage_records]``. Read at start."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfit
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
 DEFAULT_MAX_ROWS: Final = 10_000
-"""Of one second: about 6 MiB, and 0.1 s of a core to write."""
+"""Rows of one second: about 6 MiB, and 0.1 s of CPU time to write."""
 LARGEST_MAX_ROWS: Final = 1_000_000
 DEFAULT_ROTATE_S: Final = 60
 LONGEST_ROTATE_S: Final = 86_400
@@ -30,7 +30,7 @@ class UsageOptions(Table):
     """The options of ``usage_records``."""
 
     folder: Annotated[str | None, _TEXT] = None
-    """Where the files are; ``None``: to a topic, or nowhere."""
+    """The folder of the files; ``None``: records go to a topic, or nowhere."""
     topic: Annotated[str | None, _TEXT] = None
     bootstrap_servers: Annotated[str | None, _TEXT] = None
     client: Annotated[
@@ -42,16 +42,16 @@ class UsageOptions(Table):
     ] = {}
     """Further settings of librdkafka, such as for TLS and SASL."""
     name: Annotated[str, _TEXT] = Field(default_factory=socket.gethostname)
-    """Of this proxy, the first part of ``instance``."""
+    """The name of this proxy, the first part of ``instance``."""
     topics: Annotated[bool, TRUE_OR_FALSE] = False
-    """Whether the bytes of a Produce are told by topic."""
+    """Whether to record the bytes of Produce requests by topic."""
     max_rows: Annotated[int, whole(1, LARGEST_MAX_ROWS, "rows")] = DEFAULT_MAX_ROWS
     rotate_s: Annotated[int, whole(1, LONGEST_ROTATE_S, "seconds")] = DEFAULT_ROTATE_S
     rotate_bytes: Annotated[int, whole(LEAST_BYTES, MOST_BYTES, "bytes")] = DEFAULT_ROTATE_BYTES
     keep_bytes: Annotated[int, whole(LEAST_BYTES, MOST_BYTES, "bytes")] = Field(
         default_factory=lambda given: max(DEFAULT_KEEP_BYTES, given.get("rotate_bytes", 0))
     )
-    """All files of the folder together: the oldest finished ones are removed beyond it, counted and logged."""
+    """Maximum size of all files in the folder; beyond it the oldest completed files are removed, counted and logged."""
 
     @model_validator(mode="before")
     @classmethod
@@ -60,18 +60,18 @@ class UsageOptions(Table):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        """Refuse two places, half a place, and what is not for the one that is named."""
+        """Reject two destinations, an incomplete one, and options of the other destination."""
         faults: list[Fault] = []
         if self.folder is not None and self.topic is not None:
-            faults.append(Fault(path=("folder",), rule="expected one place, a folder or a topic, not both"))
+            faults.append(Fault(path=("folder",), rule="expected either a folder or a topic, not both"))
         elif self.topic is not None and self.bootstrap_servers is None:
-            rule = 'expected bootstrap_servers beside it, such as "broker-0:9092"'
+            rule = 'expected bootstrap_servers, too, such as "broker-0:9092"'
             faults.append(Fault(path=("topic",), found=self.topic, rule=rule))
         elif self.enabled:
             files = self.folder is not None
-            place = "a topic" if files else "files (folder)"
+            destination = "a topic" if files else "files (folder)"
             faults += (
-                Fault(path=(name,), rule=f"is for {place} alone")
+                Fault(path=(name,), rule=f"only applies to {destination}")
                 for name in (_KAFKA_ALONE if files else _FILES_ALONE)
                 if name in self.model_fields_set
             )
@@ -84,5 +84,5 @@ class UsageOptions(Table):
 
     @property
     def enabled(self) -> bool:
-        """Whether there is somewhere to write to."""
+        """Whether a destination is set."""
         return self.folder is not None or self.topic is not None

@@ -1,6 +1,6 @@
-"""Losses that the stream has not told yet, summed up by reason: bounded, and nothing is forgotten.
+"""Losses that are not in the output yet, summed by reason: bounded, without losing any count.
 
-A disk that is full for a day costs a mark for its reason, and not one for each second. In the writer's thread.
+A disk that is full for a day takes one summary for its reason, not one for each second. Used by the writer thread only.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from headrace.plugins.usage_records.rows import Row
 
 MOST_REASONS: Final = 16
-"""Kept apart; an error's text may hold what changes, such as a broker's address."""
+"""Reasons summed separately; the limit is for error texts with variable parts, such as a broker's address."""
 OTHER_REASONS: Final = "other reasons"
 
 
-class LossMark:
-    """What was lost for one reason, and when that was found, in seconds since 1970."""
+class LossSummary:
+    """The losses for one reason, and when they were found, in seconds since 1970."""
 
     __slots__ = ("first_second", "losses", "reason", "second")
 
@@ -30,43 +30,43 @@ class LossMark:
 
 
 class PendingLosses:
-    """The marks that are to be written."""
+    """The loss summaries that are to be written."""
 
     def __init__(self) -> None:
-        self._marks: dict[str, LossMark] = {}
+        self._summaries: dict[str, LossSummary] = {}
 
     def __bool__(self) -> bool:
-        """Whether there is something to tell."""
-        return bool(self._marks)
+        """Return whether there are losses to write."""
+        return bool(self._summaries)
 
     def add(self, reason: str, lost: Row | Losses, second: int) -> None:
-        """It was found in ``second`` that this is lost."""
-        mark = self._mark(reason, second)
-        mark.second = max(mark.second, second)
+        """Count ``lost``, whose loss was found in ``second``."""
+        summary = self._summary(reason, second)
+        summary.second = max(summary.second, second)
         if isinstance(lost, Losses):
-            mark.losses.merge(lost)
+            summary.losses.merge(lost)
         else:
-            mark.losses.add(lost)
+            summary.losses.add(lost)
 
-    def put_back(self, mark: LossMark) -> None:
-        """``mark`` was told, and is lost itself."""
-        kept = self._mark(mark.reason, mark.second)
-        kept.first_second = min(kept.first_second, mark.first_second)
-        kept.second = max(kept.second, mark.second)
-        kept.losses.merge(mark.losses)
+    def put_back(self, lost: LossSummary) -> None:
+        """Add a summary again that was written and then lost itself."""
+        summary = self._summary(lost.reason, lost.second)
+        summary.first_second = min(summary.first_second, lost.first_second)
+        summary.second = max(summary.second, lost.second)
+        summary.losses.merge(lost.losses)
 
-    def first(self) -> LossMark:
-        """The oldest."""
-        return next(iter(self._marks.values()))
+    def first(self) -> LossSummary:
+        """Return the oldest summary."""
+        return next(iter(self._summaries.values()))
 
-    def told(self, mark: LossMark) -> None:
-        """It was written; what is lost from now on is another mark's."""
-        del self._marks[mark.reason]
+    def remove(self, summary: LossSummary) -> None:
+        """Remove a summary that was written; later losses for its reason begin a new one."""
+        del self._summaries[summary.reason]
 
-    def _mark(self, reason: str, second: int) -> LossMark:
-        if reason not in self._marks and len(self._marks) >= MOST_REASONS:
+    def _summary(self, reason: str, second: int) -> LossSummary:
+        if reason not in self._summaries and len(self._summaries) >= MOST_REASONS:
             reason = OTHER_REASONS
-        mark = self._marks.get(reason)
-        if mark is None:
-            mark = self._marks[reason] = LossMark(reason, second)
-        return mark
+        summary = self._summaries.get(reason)
+        if summary is None:
+            summary = self._summaries[reason] = LossSummary(reason, second)
+        return summary

@@ -1,7 +1,7 @@
-"""The hooks: what runs on the loop, and what starts and stops the thread.
+"""The hook implementations: add up completed requests on the event loop, and start and stop the writer thread.
 
-On the loop a completed request costs a look-up and some additions (docs/usage-records.md has the measurement).
-Switched off, no request reaches this plugin and no thread runs.
+A completed request costs a look-up and some additions (measured in docs/usage-records.md). While usage records are
+disabled, this plugin receives no requests and no thread runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ log = structlog.get_logger("headrace.usage_records")
 
 PRODUCE: Final = ApiKey.PRODUCE.value
 _EVERY_API: Final = range(256)
-"""Kafka 4.4 ends at 94; a request of an API to come is to be counted, too."""
+"""API keys, including those of future APIs; the highest in Kafka 4.4 is 94."""
 
 
 class UsageRecords:
-    """Who used what, second by second, to files or a topic."""
+    """Records the usage per user, client id and API for each second, in files or a topic."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -49,7 +49,7 @@ class UsageRecords:
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Read the options; where they name a place, begin to write there, unless they are only checked."""
+        """Read the options; if they set a destination, start the writer thread, except in a dry run."""
         options = read_options(UsageOptions, context.options, "usage_records")
         if options.topic is not None:
             check_client()
@@ -72,14 +72,15 @@ class UsageRecords:
         log.info("usage is recorded", to=options.folder or f"topic {options.topic}", instance=instance)
 
     def _present_second(self) -> int:
-        """The wall clock's; keeps how far it is ahead of the loop's clock, so that its steps are followed."""
+        """Return the wall clock's second, and update the offset to the proxy's clock, to follow clock adjustments."""
         now_s = time_ns() / 1e9
         self._offset_s = now_s - self._now_ms() / 1000
         return int(now_s)
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """The end of every request, or of none at all; a Produce before, too, where topics are told."""
+        """Return an interest in the completion of every request, and in received Produce requests if topics are
+        recorded; none while disabled."""
         if self._thread is None:
             return ()
         return tuple(
@@ -88,18 +89,18 @@ class UsageRecords:
 
     @hookimpl
     def connection_opened(self, connection: Connection) -> None:
-        """Have the proxy's own thread time measured, which is part of what a request costs."""
+        """Request the measurement of the proxy's own thread time, which is part of a request's usage."""
         if self._thread is not None:
             connection.measure_thread_time = True
 
     @hookimpl
     def request_received(self, request: Request) -> None:
-        """Have the batches walked."""
+        """Request that the record batches of a Produce request are read."""
         request.read_batches = True
 
     @hookimpl
     def request_completed(self, request: Request) -> None:
-        """Add it up."""
+        """Add ``request`` to the sums of the second in which it was completed."""
         seconds = self._seconds
         if seconds is None:
             return
@@ -114,47 +115,47 @@ class UsageRecords:
 
     @hookimpl
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> bool:
-        """Learn the cluster's id."""
+        """Keep the cluster id for the records."""
         if self._encoder is not None:
             self._encoder.cluster = cluster.cluster_id
         return False
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:
-        """What was written, what was lost, and what could not be told apart."""
+        """Return the numbers of written and lost records, removed files and unattributed requests."""
         thread, seconds = self._thread, self._seconds
         if thread is None or seconds is None:
             return
-        text = "Usage records that were written, and those that were lost."
+        text = "Usage records by outcome: written or lost."
         for outcome, count in {"written": thread.written, "lost": thread.lost}.items():
             yield Metric(name="usage_records", help=text, value=count, total=True, labels={"outcome": outcome})
-        text = "Finished usage files that were removed to keep within keep_bytes."
+        text = "Completed usage files that were removed because of keep_bytes."
         yield Metric(name="usage_files_removed", help=text, value=thread.removed_files, total=True)
-        text = "Requests whose sender usage records do not tell, since more came in a second than max_rows."
+        text = "Requests recorded without user and client id, since one second had more than max_rows rows."
         yield Metric(name="usage_unattributed_requests", help=text, value=seconds.unattributed, total=True)
 
     @hookimpl
     def close(self) -> None:
-        """Write what is left, within a few seconds."""
+        """Write the remaining records, within a few seconds."""
         if self._thread is not None:
             self._thread.close()
 
 
 def instance_name(name: str, worker: int | None, started_ns: int) -> str:
-    """Of one run of one process: no other has it, or will."""
+    """Return the unique name of one run of one process."""
     return f"{name}-{'' if worker is None else f'{worker}-'}{started_ns // 1_000_000}"
 
 
 def check_client() -> None:
-    """Raise `ValueError` where the package that writes to Kafka is not installed."""
+    """Raise `ValueError` if the package that writes to Kafka is not installed."""
     if find_spec("confluent_kafka") is None:
         raise ValueError(
-            "plugins.options.usage_records.topic needs the package confluent-kafka: install headrace[usage]"
+            "plugins.options.usage_records.topic requires the package confluent-kafka: install headrace[usage]"
         )
 
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:
-    """The place that the options name. Raises ValueError when it cannot be had."""
+    """Return the sink for the destination in ``options``. Raises ValueError if it cannot be opened."""
     if options.topic is not None and options.bootstrap_servers is not None:
         from headrace.plugins.usage_records.kafka_topic import KafkaSink
 
@@ -172,6 +173,5 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
         )
     except OSError as error:
         raise ValueError(
-            f"plugins.options.usage_records.folder is {options.folder!r}: {error.strerror}; expected a folder that can"
-            " be written to"
+            f"plugins.options.usage_records.folder is {options.folder!r}: {error.strerror}; expected a writable folder"
         ) from error

@@ -1,8 +1,8 @@
-"""The sums of a second, by sender, API and topic. On the loop; bounded.
+"""The sums of one second, by user, client id, API and topic. Used on the event loop; bounded.
 
-A completed request costs one look-up and some additions. When more rows come in a second than are kept, what is beyond
-is added up by API alone, so that totals stay exact and only who it was is not told. When the writer does not keep up,
-the newest finished second is dropped, and what it held is counted.
+A completed request costs one look-up and some additions. Requests beyond the maximum number of rows in a second are
+summed by API only: totals stay exact, and only the user and client id are missing. When the writer does not keep up,
+the second that has just ended is dropped, and its rows are counted as lost.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ RowName: TypeAlias = tuple[str | None, str | None, int, str | None]
 """User, client id, API key, topic."""
 
 WAITING_SECONDS: Final = 30
-"""As many full seconds (``max_rows`` rows each) may wait for the writer; a disk that hangs for longer costs records."""
+"""Full seconds (of ``max_rows`` rows) that may wait for the writer; if a disk hangs for longer, records are lost."""
 
 
 class Row:
-    """One usage record that is being summed up; see `headrace.quota_callbacks.records.usage_records.UsageRecord`."""
+    """The sums of one usage record; see `headrace.quota_callbacks.records.usage_records.UsageRecord`."""
 
     __slots__ = (
         "broker_s",
@@ -58,7 +58,7 @@ Rows: TypeAlias = dict[RowName, Row]
 
 
 class Losses:
-    """What was counted and will have no record."""
+    """The sums of lost rows."""
 
     __slots__ = ("records", "request_bytes", "requests", "response_bytes")
 
@@ -76,7 +76,7 @@ class Losses:
         self.response_bytes += row.response_bytes
 
     def merge(self, other: Losses) -> None:
-        """Count what ``other`` has counted, too."""
+        """Add the sums of ``other``."""
         self.records += other.records
         self.requests += other.requests
         self.request_bytes += other.request_bytes
@@ -84,23 +84,23 @@ class Losses:
 
 
 class Seconds:
-    """The rows of the present second, and of the finished ones that nobody has taken yet."""
+    """The rows of the current second, and of the finished seconds that the writer has not taken yet."""
 
     def __init__(self, max_rows: int, request_time_ms: Callable[[Request], float | None]) -> None:
         self.max_rows = max_rows
-        """Of one second; those without a sender come on top, at most one for each API."""
+        """Maximum number of rows in a second, without the rows that have no user, of which there is one per API."""
         self.second = 0
         self.rows: Rows = {}
         self.finished: list[tuple[int, Rows]] = []
         self.waiting_rows = 0
         self.dropped: Losses | None = None
-        """What was dropped since the last `take`."""
+        """Sums of the rows dropped since the last `take`."""
         self.unattributed = 0
-        """Requests whose sender is not told, since there were too many."""
+        """Number of requests recorded without user and client id, because of `max_rows`."""
         self._request_time_ms = request_time_ms
 
     def add(self, request: Request, second: int) -> None:
-        """``request`` is over, in that second."""
+        """Add ``request``, which was completed in ``second``."""
         if second != self.second:
             self.turn(second)
         user, client_id, api_key = request.connection.user, request.client_id, request.api_key
@@ -122,10 +122,9 @@ class Seconds:
             _limited(row, request, request.reason.quota)
 
     def add_topics(self, user: str, client_id: str, api_key: int, batches: Sequence[RecordBatch]) -> None:
-        """Move the bytes of these batches, which the row without a topic has, to the rows of their topics, as far as
-        there is room for rows: what is beyond stays with its sender.
+        """Move the bytes of ``batches`` from the sender's row without a topic to the rows of their topics.
 
-        Called behind `add`, for the same request.
+        The bytes of topics beyond `max_rows` stay in the row without a topic. Called after `add`, for the same request.
         """
         rows = self.rows
         rest = rows.get((user, client_id, api_key, None)) or rows[None, None, api_key, None]
@@ -141,7 +140,7 @@ class Seconds:
             rest.request_bytes -= batch[2]
 
     def turn(self, second: int) -> None:
-        """Another second has begun."""
+        """Finish the current second and begin ``second``."""
         rows = self.rows
         if rows:
             if self.waiting_rows and self.waiting_rows + len(rows) > self.max_rows * WAITING_SECONDS:
@@ -156,7 +155,7 @@ class Seconds:
         self.second = second
 
     def take(self, second: int) -> tuple[list[tuple[int, Rows]], Losses | None]:
-        """The finished seconds, all before ``second``, which is the present one, and what was dropped."""
+        """Remove and return the finished seconds, all before the current ``second``, and the sums of dropped rows."""
         if second != self.second:
             self.turn(second)
         finished, self.finished, self.waiting_rows = self.finished, [], 0
@@ -164,7 +163,7 @@ class Seconds:
         return finished, dropped
 
     def _thread_ns(self, request: Request) -> int:
-        """What ``request_percentage`` would have charged, had it held the sender."""
+        """Return the nanoseconds that ``request_percentage`` would have charged if the sender had such a quota."""
         if request.forwarded_s is None or (request.reply_s is None and request.acks != 0):
             return 0
         connection = request.connection
@@ -187,13 +186,13 @@ class Seconds:
 
 
 def _mutations(request: Request) -> int:
-    """Partitions that the request has changed: those of topics that the broker did not refuse."""
+    """Return the number of partitions that the request has changed, without topics that the broker refused."""
     errors = request.topic_errors or {}
     return sum(each.partitions for each in request.mutations or () if not errors.get(each.topic))
 
 
 def _limited(row: Row, request: Request, quota: str) -> None:
-    """A quota has bound; what it only would have done (shadow mode) is not counted."""
+    """Count the throttling or refusal by ``quota``; one that was only observed (shadow mode) is not counted."""
     throttle_ms = request.throttle_ms
     if throttle_ms:
         if row.throttle_ms is None or row.throttled is None:

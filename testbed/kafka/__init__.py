@@ -1,14 +1,14 @@
 """Brokers, Kafka's own tools and its classes, run from the jars on a Java runtime of this machine.
 
-cluster     a cluster on free ports of the loopback, which ends with us
-broker      one node of it: its process, its ports, its files
+cluster     a cluster on free loopback ports, which ends with this process
+broker      one node of a cluster: its process, ports and files
 launch      the command line and the environment of Kafka's programs
-properties  what every node is configured with
-storage     formats the directories of brokers
+properties  the configuration of a node
+storage     formats the log directories of brokers
 class_data  archives of loaded classes, for a quicker start
-probe       asks brokers whether they serve and which others they know
+probe       asks brokers whether they serve and which other brokers they know
 tools       Kafka's own command line tools
-artifacts   Maven coordinates to jar files, cached
-java        a Java runtime to run them on
-jvm         Kafka's classes inside this process, the tests' oracle
+artifacts   resolves Maven coordinates to jar files, with a cache
+java        finds a Java runtime
+jvm         Kafka's classes inside this process, as an oracle for tests
 """

@@ -1,11 +1,11 @@
-"""Kafka's jars: Maven coordinates to paths of jar files, through a cache on disk.
+"""Kafka's jars: resolves Maven coordinates to paths of jar files, with a cache on disk.
 
 Owns the cache directory and everything below it. The first call for a set of coordinates resolves and downloads (about
 half a minute for a broker); later calls read one small index file and check that the jars exist, without importing the
 resolver or touching the network. Called by everything in the testbed that starts a JVM.
 
-The resolver is jgo, by its resolving layer only: `jgo.build` would also sort the jars by module type, for which it may
-download a JDK of its own, and `.classpath` of its environments leaves the modular jars out.
+Of jgo, only the resolver is used: `jgo.build` would also sort the jars by module type, for which it may download a JDK,
+and `.classpath` of its environments omits the modular jars.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ JSON = "com.fasterxml.jackson.core:jackson-databind:2.21.2"
 CACHE_VARIABLE = "HEADRACE_TESTBED_CACHE"
 REPOSITORY_VARIABLE = "HEADRACE_TESTBED_REPOSITORY"
 
-# A cold resolution takes about 30 s here; a slow line may need several minutes while we wait behind its lock.
+# A resolution without cache takes about 30 s here; on a slow connection another process holds the lock for minutes.
 LOCK_TIMEOUT_S = 900.0
-# jgo downloads one file after the other; jars are independent, and four streams hide the round trips.
+# jgo downloads one file after the other; four parallel downloads hide the round trips.
 DOWNLOAD_STREAMS = 4
 
 
 def cache_directory() -> Path:
-    """Where jars, ports and class data are kept: $HEADRACE_TESTBED_CACHE, else headrace-testbed in the user's cache."""
+    """Return the cache of jars and class data: $HEADRACE_TESTBED_CACHE, else headrace-testbed in the user's cache."""
     if own := os.environ.get(CACHE_VARIABLE):
         return Path(own).expanduser().absolute()
     if xdg := os.environ.get("XDG_CACHE_HOME"):
@@ -72,7 +72,7 @@ def broker_jars(version: str = DEFAULT_BROKER_VERSION) -> tuple[Path, ...]:
 
 
 def client_jars(version: str) -> tuple[Path, ...]:
-    """Return the jars of kafka-clients `version` and what it depends on, with what its JSON converters need.
+    """Return the jars of kafka-clients `version`, of its dependencies, and of those of its JSON converters.
 
     Raises UnknownVersionError for a version not in CLIENT_VERSIONS, and what `resolve` raises.
     """
@@ -84,9 +84,9 @@ def client_jars(version: str) -> tuple[Path, ...]:
 def resolve(*coordinates: str) -> tuple[Path, ...]:
     """Return the jar files of `coordinates` ("group:artifact:version") and of all their run-time dependencies.
 
-    Milliseconds when cached, else a download; only one process at a time downloads. Raises ArtifactsUnavailableError
-    when the jars cannot be had, LockTimeoutError when another process is still downloading after LOCK_TIMEOUT_S. A
-    download is announced to the logger testbed.kafka.artifacts, at level INFO.
+    Takes milliseconds when they are cached; otherwise downloads them, one process at a time. Raises
+    ArtifactsUnavailableError if they cannot be downloaded, LockTimeoutError if another process is still downloading
+    after LOCK_TIMEOUT_S. A download is logged at level INFO by the logger testbed.kafka.artifacts.
     """
     cache = cache_directory()
     index = cache / "index" / (re.sub(r"[^\w.-]+", "_", "+".join(coordinates)) + ".json")
@@ -107,7 +107,7 @@ def resolve(*coordinates: str) -> tuple[Path, ...]:
 
 
 def _read_index(cache: Path, index: Path) -> tuple[Path, ...]:
-    """Return the jars that the index file lists, or () when it is missing, unreadable, or lists a jar that is gone."""
+    """Return the jars in the index file, or () if it is missing, unreadable, or lists a jar that does not exist."""
     try:
         names = json.loads(index.read_text(encoding="utf-8"))["jars"]
         jars = tuple(cache / name for name in names)
@@ -126,21 +126,21 @@ def _write_index(cache: Path, index: Path, jars: Sequence[Path]) -> None:
 
 @contextlib.contextmanager
 def _undo_of_interrupted_downloads(cache: Path) -> Iterator[None]:
-    """Remove what an earlier, interrupted download may have left half written.
+    """Remove the files that an earlier, interrupted download may have left incomplete.
 
-    jgo writes each file under its final name. So a mark is made before a download and removed after it: a mark found
-    at the start means that every file younger than it is in doubt. The caller holds the cache's lock.
+    jgo writes each file under its final name. So a marker file is created before a download and removed after it; if
+    the marker exists at the start, every file newer than it may be incomplete. The caller holds the cache's lock.
     """
-    mark = cache / "downloading"
-    if mark.exists():
-        since = mark.stat().st_mtime_ns
+    marker = cache / "downloading"
+    if marker.exists():
+        since = marker.stat().st_mtime_ns
         for file in (cache / "maven").rglob("*"):
             if file.is_file() and file.stat().st_mtime_ns >= since:
                 file.unlink()
-        mark.unlink()
-    mark.touch()
+        marker.unlink()
+    marker.touch()
     yield
-    mark.unlink()
+    marker.unlink()
 
 
 def _download(cache: Path, coordinates: Sequence[str]) -> tuple[Path, ...]:
@@ -179,6 +179,6 @@ def _unavailable(coordinates: Sequence[str], cache: Path, cause: Exception) -> A
 
 
 def _first_line(error: Exception) -> str:
-    """Return the error's kind and first line, without the addresses of Python objects that urllib3 puts in."""
+    """Return the error's class and first line, without the addresses of Python objects that urllib3 adds."""
     text = str(error).strip().partition("\n")[0]
     return f"{type(error).__name__}: {re.sub(r'<[^<>]* object at 0x[0-9a-f]+>: ?', '', text)[:300]}"

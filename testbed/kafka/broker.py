@@ -1,7 +1,7 @@
-"""One node of a cluster: its process, its ports, its files, and what a test may do to it.
+"""One node of a cluster: its process, ports and files, and the operations of a test on it.
 
-Made by `testbed.kafka.cluster` only. Blocking calls with deadlines in seconds; not for use from several threads at
-once.
+Created by `testbed.kafka.cluster` only. Calls block, with deadlines in seconds, and must not be made from several
+threads at once.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from testbed.kafka.properties import (
     server_properties,
 )
 from testbed.kafka.storage import format_directory
-from testbed.processes.kept import KeptDirectory, KeptProgram, start_program
 from testbed.processes.ports import HOST, PortBlock, reserve_ports
 from testbed.processes.programs import tail
+from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, start_program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 BROKER_CLASS = "kafka.Kafka"
-# A clean stop moves leaderships away and closes the logs: a third of a second here, seconds under load.
+# A clean shutdown moves leaderships away and closes the logs: a third of a second here, seconds under load.
 STOP_TIMEOUT_S = 30.0
 # The pseudo listener for which a JMX port is reserved.
 JMX = "JMX"
@@ -43,11 +43,11 @@ ADDRESS_IN_USE = "Address already in use"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all nodes of one cluster are started with."""
+    """The settings that all nodes of one cluster share."""
 
     topology: Topology
     cluster_id: str
-    directory: KeptDirectory
+    directory: SupervisedDirectory
     checkpoint: Path
     class_data: Path | None
     heap_mb: int
@@ -71,7 +71,7 @@ class Broker:
         self._node = node
         self._blocks = [block]
         self._wait_ready = wait_ready
-        self._program: KeptProgram | None = None
+        self._program: SupervisedProgram | None = None
         self.host = HOST
         self.roles: tuple[Role, ...] = node.roles
 
@@ -87,7 +87,7 @@ class Broker:
 
     @property
     def port(self) -> int:
-        """The port of the main listener; a node that is a controller only has that of the controllers."""
+        """The port of the main listener; for a node that is only a controller, of the controller listener."""
         return self._node.ports.get(MAIN_LISTENER, self._node.ports.get(CONTROLLER_LISTENER, -1))
 
     @property
@@ -97,24 +97,24 @@ class Broker:
 
     @property
     def pid(self) -> int:
-        """The process id of the present JVM, or of the latest. Raises ClusterError before the first start."""
+        """The process id of the JVM, or of the latest one. Raises ClusterError before the first start."""
         if self._program is None:
             raise ClusterError(f"{self} has not been started")
         return self._program.pid
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not been killed or stopped, whatever state its process is in."""
+        """Whether it was started and not killed or stopped since; its process may have ended by itself."""
         return self._program is not None
 
     @property
     def log_path(self) -> Path:
-        """What Kafka and the JVM have written, through all restarts."""
+        """The file with the output of Kafka and the JVM, over all restarts."""
         return self._surroundings.directory.path / f"node-{self.node_id}.log"
 
     @property
     def log_directory(self) -> Path:
-        """Where the partitions and the metadata log are kept."""
+        """The directory of the partitions and the metadata log."""
         return self._surroundings.directory.path / f"node-{self.node_id}"
 
     def __repr__(self) -> str:
@@ -129,16 +129,16 @@ class Broker:
         return self._program.poll() if self._program is not None else None
 
     def kill(self) -> None:
-        """End it with SIGKILL and wait for its end. Nothing happens when it does not run."""
+        """Send SIGKILL and wait for the end. Does nothing if the node is not running."""
         if self._program is not None:
             self._program.kill()
             self._program = None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Stop it in order, with SIGTERM. Nothing happens when it does not run.
+        """Shut the node down cleanly, with SIGTERM. Does nothing if it is not running.
 
-        Raises ClusterError, and kills it, when it has not ended after `timeout_s` seconds. A controller that is the
-        last of its quorum to stop may wait for the others in vain.
+        If it has not ended after `timeout_s` seconds, kills it and raises ClusterError. The last controller of a quorum
+        to stop may wait for the others until then.
         """
         if self._program is None:
             return
@@ -151,20 +151,20 @@ class Broker:
             self.kill()
 
     def pause(self) -> None:
-        """Stop its process where it stands (SIGSTOP): connections stay open and nothing is answered."""
+        """Suspend the process (SIGSTOP): connections stay open, and requests are not answered."""
         if self._program is not None:
             self._program.send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let a paused process go on (SIGCONT)."""
+        """Continue a suspended process (SIGCONT)."""
         if self._program is not None:
             self._program.send_signal(signal.SIGCONT)
 
     def restart(self, *, new_ports: bool = False, config: Properties | None = None) -> None:
-        """Start it again with its data, after stopping it in order if it still runs, and wait until it serves.
+        """Start the node again with its data, after a clean shutdown if it is running, and wait until it serves.
 
-        With `new_ports`, on other ports for clients (a broker that moved); controllers keep theirs, which the quorum
-        has in its configuration. `config` is added to what the broker was configured with. Raises ClusterError.
+        With `new_ports`, its ports for clients change, as for a broker that moved; its controller port stays, since it
+        is in the quorum's configuration. `config` is added to the broker's configuration. Raises ClusterError.
         """
         self.stop()
         if new_ports:
@@ -183,7 +183,7 @@ class Broker:
         self._node = replace(self._node, ports=moved)
 
     def launch(self) -> None:
-        """Start the process and return at once; `KafkaCluster.wait_ready` tells when it serves."""
+        """Start the process and return at once; `KafkaCluster.wait_ready` waits until it serves."""
         around = self._surroundings
         if not self.log_directory.exists():
             format_directory(
@@ -221,18 +221,18 @@ class Broker:
         )
 
     def failed_on_a_taken_port(self) -> bool:
-        """Whether it ended because another program has one of its ports."""
+        """Return whether it ended because another program uses one of its ports."""
         return self.exit_status() is not None and ADDRESS_IN_USE in self.log_tail(200)
 
     def release(self) -> None:
-        """Forget the process, which the cluster has ended, and let others have the ports."""
+        """Drop the reference to the process, which the cluster has ended, and release the ports."""
         self._program = None
         for block in self._blocks:
             block.release()
 
 
 def port_names(roles: Sequence[Role], listeners: Sequence[Listener], *, jmx: bool) -> list[str]:
-    """Return the names of what a node needs a port for."""
+    """Return the names under which a node has ports: its listeners, and "JMX"."""
     names = [MAIN_LISTENER, *(listener.name for listener in listeners)] if "broker" in roles else []
     return [*names, *([CONTROLLER_LISTENER] if "controller" in roles else []), *([JMX] if jmx else [])]
 

@@ -1,8 +1,8 @@
-"""Archives of loaded classes (class data sharing), with which a broker starts in half the processor time.
+"""Archives of loaded classes (class data sharing), with which a broker starts in half the CPU time.
 
-Called by the cluster and the tools. The archive of a Kafka version and a Java build is made once, by running one
-broker until it serves and stopping it in order, which takes about five seconds, and kept in the cache. It is a
-convenience: when it cannot be made there is none, and the JVM itself ignores one that does not fit.
+Called by the cluster and the tools. The archive of a Kafka version and a Java build is created once and cached, by
+running a broker until it serves and shutting it down cleanly, which takes about five seconds. Archives are optional: a
+failure to create one is logged only, and the JVM ignores one that does not fit.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from testbed.kafka.launch import STARTING_OPTIONS, java_command, java_environmen
 from testbed.kafka.probe import ask
 from testbed.kafka.properties import Node, Topology, render, server_properties
 from testbed.kafka.storage import bootstrap_checkpoint, format_directory, kafka_uuid
-from testbed.processes.kept import KeptDirectory, KeptProgram, make_directory, start_program
 from testbed.processes.locks import exclusive
 from testbed.processes.ports import reserve_ports
+from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, make_directory, start_program
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,9 +36,9 @@ POLL_S = 0.02
 
 
 def class_data_archive(version: str) -> Path | None:
-    """Return the archive for brokers and tools of Kafka `version`, made now if the cache lacks it.
+    """Return the archive for brokers and tools of Kafka `version`; create it if it is not cached.
 
-    None when this Java cannot make one. Raises what finding the jars and Java raises.
+    None if this Java cannot create one. Raises the errors of `find_java` and `broker_jars`.
     """
     java = find_java()
     jars = [str(jar) for jar in broker_jars(version)]
@@ -52,9 +52,9 @@ def class_data_archive(version: str) -> Path | None:
 
 
 def _make_archive(archive: Path, version: str) -> None:
-    """Make the archive, or an empty file so that a Java that cannot make one is asked only once.
+    """Create the archive, or an empty file if Java does not create one, so that this is tried only once.
 
-    Nothing at all after an accident, such as a broker too slow for the time-out: the next caller tries again.
+    After a failure, such as a broker too slow for the time-out, no file is created, and the next caller tries again.
     """
     draft = archive.with_suffix(f".{os.getpid()}.draft")
     _log.info("preparing quick starts of Kafka %s, once", version)
@@ -69,7 +69,7 @@ def _make_archive(archive: Path, version: str) -> None:
 
 
 def _train(archive: Path, version: str) -> None:
-    """Run a broker until it serves, and end it in order: the JVM then writes the classes it has loaded to `archive`."""
+    """Run a broker until it serves and shut it down: the JVM then writes the classes it has loaded to `archive`."""
     work = make_directory("headrace-training-")
     deadline = time.monotonic() + TRAINING_TIMEOUT_S
     try:
@@ -83,7 +83,7 @@ def _train(archive: Path, version: str) -> None:
         work.remove()
 
 
-def _start_broker(work: KeptDirectory, archive: Path, version: str, port: int) -> KeptProgram:
+def _start_broker(work: SupervisedDirectory, archive: Path, version: str, port: int) -> SupervisedProgram:
     node = Node(node_id=0, roles=("broker", "controller"), ports={"PLAINTEXT": port, "CONTROLLER": port + 1})
     topology = Topology(version=version, brokers=1, voters={0: port + 1})
     checkpoint = bootstrap_checkpoint(version, features={}, scram_users={})

@@ -1,17 +1,17 @@
-"""A Kafka cluster on this machine, in KRaft mode, on free ports of the loopback.
+"""A Kafka cluster on this machine, in KRaft mode, on free loopback ports.
 
-Called by tests, the demo and the benchmarks; knows nothing of proxies. Everything blocks, with deadlines in seconds:
-from a trio program, call it in a thread.
+Called by tests, the demo and the benchmarks; knows nothing of proxies. All calls block, with deadlines in seconds: a
+trio program makes them in a thread.
 
     with KafkaCluster(brokers=3) as cluster:
         connect_to(cluster.bootstrap_servers)
         cluster.brokers[1].kill()
 
-Killing any single broker leaves the cluster working: one broker is its own controller; of three and more, the first
-three are controllers; two brokers have a separate controller, since two voters cannot lose one.
+The cluster survives the loss of any single broker: a single broker is its own controller; of three or more brokers, the
+first three are controllers; two brokers have a separate controller, since a quorum of two voters cannot lose one.
 
-The brokers and all their data end with the `with` block, and with this process however it ends
-(`testbed.processes.keeper`).
+The brokers end and their data are removed at the end of the `with` block, or when this process ends in any way
+(`testbed.processes.supervisor`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from testbed.kafka.launch import STARTING_OPTIONS
 from testbed.kafka.probe import Answer, ask
 from testbed.kafka.properties import CONTROLLER_LISTENER, MAIN_LISTENER, Listener, Node, Properties, Role, Topology
 from testbed.kafka.storage import bootstrap_checkpoint, kafka_uuid
-from testbed.processes.kept import KeptDirectory, make_directory
 from testbed.processes.ports import PortBlock, reserve_ports
+from testbed.processes.supervised import SupervisedDirectory, make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -36,31 +36,32 @@ if TYPE_CHECKING:
 # Three brokers take three seconds here; a machine with other test runs on it may take many times that.
 START_TIMEOUT_S = 90.0
 POLL_S = 0.02
-# A broker that serves answers in milliseconds. Short, since what is silent at its port may be a stranger.
+# A broker that serves answers in milliseconds. Short, since another program may listen at the port and never answer.
 ASK_TIMEOUT_S = 1.0
-# Other programs may take a port between our look at it and the broker's bind.
+# Another program may bind a port after it was found free and before the broker binds it.
 START_ATTEMPTS = 3
 # Enough for tests; Kafka's own scripts give 1 GiB.
 DEFAULT_HEAP_MB = 384
-# Where a cluster has a separate controller; the number used in Kafka's own documentation of such clusters.
+# The node id of a separate controller, as in Kafka's own documentation.
 CONTROLLER_ID = 3000
 MAX_CONTROLLERS = 3
 
 
 class KafkaCluster:
-    """One to many brokers of one Kafka version. A context manager; or call `start` and `close`.
+    """One or more brokers of one Kafka version. A context manager; or call `start` and `close`.
 
-    * `node_ids`: the brokers' ids, 0 to `brokers` - 1 unless given
-    * `config`: entries of server.properties for every node, which win over the testbed's
-    * `broker_configs`: the same for single brokers, by node id, which win over `config`
-    * `listeners`: more listeners than the main one, for instance with SASL
-    * `scram_users`: names and passwords that exist from the start, for SCRAM-SHA-256
-    * `features`: feature levels other than the version's own, {"transaction.version": 1}
-    * `heap_mb`, `jvm_options`: of each broker; `testbed.kafka.launch.THROUGHPUT_OPTIONS` suits long measurements
+    * `node_ids`: the brokers' ids; the default is 0 to `brokers` - 1
+    * `config`: entries of server.properties for every node, which override the testbed's
+    * `broker_configs`: entries for single brokers, by node id, which override `config`
+    * `listeners`: listeners beside the main one, for instance with SASL
+    * `scram_users`: SCRAM-SHA-256 users that exist from the start, names to passwords
+    * `features`: feature levels that differ from the version's default, {"transaction.version": 1}
+    * `heap_mb`, `jvm_options`: each broker's heap in MiB and options; `testbed.kafka.launch.THROUGHPUT_OPTIONS` suits
+      long measurements
     * `jmx`: whether each broker has a JMX port (`broker.ports["JMX"]`)
-    * `log_level`: of the brokers' logs
+    * `log_level`: the level of the brokers' logs
 
-    Raises the errors of `TestbedError`; a ClusterError ends with the tail of the broker's log.
+    Raises subclasses of `TestbedError`; a ClusterError ends with the last lines of the broker's log.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class KafkaCluster:
         self._log_level = log_level
         self._start_timeout_s = start_timeout_s
         self._controllers: list[Broker] = []
-        self._directory: KeptDirectory | None = None
+        self._directory: SupervisedDirectory | None = None
         self._surroundings: Surroundings | None = None
 
     def __enter__(self) -> Self:
@@ -109,7 +110,7 @@ class KafkaCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses of the main listeners of all running brokers, as clients take them: "host:port,host:port"."""
+        """The addresses of the main listeners of all running brokers, for clients: "host:port,host:port"."""
         return self.addresses()
 
     def addresses(self, listener: str = MAIN_LISTENER) -> str:
@@ -124,9 +125,9 @@ class KafkaCluster:
         raise ClusterError(f"no broker {node_id}; the cluster has {[broker.node_id for broker in self.brokers]}")
 
     def start(self) -> None:
-        """Start all nodes, side by side, and return when every broker serves and knows every other.
+        """Start all nodes in parallel, and return when every broker serves and knows every other.
 
-        The first start of a version on a machine downloads Kafka and prepares it. Raises the errors of TestbedError.
+        The first start of a version on a machine downloads Kafka and prepares it. Raises subclasses of TestbedError.
         """
         try:
             for attempt in range(1, START_ATTEMPTS + 1):
@@ -145,7 +146,7 @@ class KafkaCluster:
             raise
 
     def close(self) -> None:
-        """Kill all nodes and remove all data. May be called again, and `start` after it begins with no data."""
+        """Kill all nodes and remove all data. May be called again; a later `start` begins without data."""
         if self._directory is not None:
             self._directory.remove()
             self._directory = None
@@ -156,9 +157,9 @@ class KafkaCluster:
         self._surroundings = None
 
     def add_broker(self, node_id: int | None = None, config: Properties | None = None) -> Broker:
-        """Start one more broker, which is no controller, and return it when it serves and all know it.
+        """Start another broker, which is not a controller, and return it when it serves and all brokers know it.
 
-        Its id is one above the highest unless given. Raises ClusterError.
+        The default of its id is one above the highest. Raises ClusterError.
         """
         if self._surroundings is None:
             raise ClusterError("the cluster has not been started")
@@ -175,9 +176,9 @@ class KafkaCluster:
         return broker
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every running broker serves, and names in its metadata all running brokers at their addresses.
+        """Wait until every running broker serves, with all running brokers and their addresses in its metadata.
 
-        Raises ClusterError after `timeout_s` seconds, and as soon as a node ends that nobody stopped.
+        Raises ClusterError after `timeout_s` seconds, or as soon as a node ends by itself.
         """
         wanted = {broker.node_id: (broker.host, broker.port) for broker in self.brokers if broker.running}
 
@@ -187,7 +188,7 @@ class KafkaCluster:
         self._wait_until(knows_all, f"know all of {sorted(wanted)}", timeout_s)
 
     def wait_until_gone(self, node_id: int, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until no running broker names `node_id` any longer: some five seconds after a kill.
+        """Wait until `node_id` is in no running broker's metadata any more: about five seconds after a kill.
 
         Raises ClusterError after `timeout_s` seconds.
         """
@@ -206,8 +207,8 @@ class KafkaCluster:
                 waiting.pop()
                 continue
             if time.monotonic() >= deadline:
-                said = "does not answer" if answer is None else f"knows {dict(answer.brokers)} only"
-                raise ClusterError(f"{broker} does not {what} in {timeout_s} s: it {said}\n{broker.log_tail()}")
+                state = "does not answer" if answer is None else f"only knows {dict(answer.brokers)}"
+                raise ClusterError(f"{broker} does not {what} in {timeout_s} s: it {state}\n{broker.log_tail()}")
             time.sleep(POLL_S)
 
     def _launch_all(self) -> None:
@@ -251,7 +252,7 @@ class KafkaCluster:
 
 
 def plan_roles(node_ids: Sequence[int]) -> dict[int, tuple[Role, ...]]:
-    """Return the roles of each node of a cluster of these brokers, among them the separate controller that two need."""
+    """Return the roles of each node of a cluster with these brokers, including the separate controller of two."""
     if len(node_ids) == 2:
         controller = max(CONTROLLER_ID, max(node_ids) + 1)
         return {**dict.fromkeys(node_ids, ("broker",)), controller: ("controller",)}

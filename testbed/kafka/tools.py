@@ -1,7 +1,8 @@
 """Kafka's own command line tools, run from the jars without its shell scripts.
 
-Called by tests, the demo and the benchmarks. `run_tool` for those that end by themselves, `start_tool` for those that
-go on; both kinds end with this process. The tools log nothing, so that their output is theirs alone.
+Called by tests, the demo and the benchmarks. `run_tool` is for tools that end by themselves, `start_tool` for those
+that run until they are stopped; both kinds end with this process. Logging is off, so that the output contains only what
+the tool prints.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from testbed.errors import TestbedTimeoutError, ToolError, UnknownVersionError
 from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION
 from testbed.kafka.class_data import class_data_archive
 from testbed.kafka.launch import java_command, java_environment
-from testbed.processes.kept import KeptProgram, start_program
 from testbed.processes.programs import content, run_program
+from testbed.processes.supervised import SupervisedProgram, start_program
 
 if TYPE_CHECKING:
     import subprocess
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 # Enough for the consoles and the performance tools at their default buffer sizes.
 DEFAULT_HEAP_MB = 256
-# A tool takes one second here; the first after the cache was filled, or on a busy machine, takes many.
+# A tool takes one second here; the first run after the cache was filled, or on a busy machine, takes longer.
 DEFAULT_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
@@ -36,7 +37,7 @@ TOOLS = "org.apache.kafka.tools"
 
 
 class Tool(enum.Enum):
-    """The tools, named after their shell scripts; the value is the main class in Kafka 4.3.1."""
+    """Kafka's tools, named after their shell scripts; the value is the main class in Kafka 4.3.1."""
 
     ACLS = f"{TOOLS}.AclCommand"
     BROKER_API_VERSIONS = f"{TOOLS}.BrokerApiVersionsCommand"
@@ -71,7 +72,7 @@ class Tool(enum.Enum):
     VERIFIABLE_PRODUCER = f"{TOOLS}.VerifiableProducer"
 
 
-# Where Kafka 3.9's main classes differ; None for those it lacks.
+# The main classes that differ in Kafka 3.9; None for tools that it lacks.
 IN_3_9: dict[Tool, str | None] = {
     Tool.ACLS: "kafka.admin.AclCommand",
     Tool.BROKER_API_VERSIONS: "kafka.admin.BrokerApiVersionsCommand",
@@ -86,7 +87,7 @@ IN_3_9: dict[Tool, str | None] = {
 
 
 def main_class(tool: Tool, version: str) -> str:
-    """Return the class to run. Raises UnknownVersionError when that version of Kafka lacks the tool."""
+    """Return the main class of `tool`. Raises UnknownVersionError if that version of Kafka lacks the tool."""
     name = IN_3_9.get(tool, tool.value) if version.startswith("3.") else tool.value
     if name is None:
         raise UnknownVersionError(f"Kafka {version} has no tool {tool.name}")
@@ -105,8 +106,8 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run a tool, or any main class in Kafka's jars, to its end, and return its exit status and output.
 
-    Raises ToolError, with what it printed, when it ends with a status other than 0 (not with `check=False`), and
-    TestbedTimeoutError when it has not ended after `timeout_s` seconds; it is killed then.
+    Raises ToolError, with its output, if it ends with a status other than 0 (unless `check=False`). Kills it and raises
+    TestbedTimeoutError if it has not ended after `timeout_s` seconds.
     """
     result = run_program(_command(tool, arguments, version, heap_mb), timeout_s=timeout_s, stdin=stdin)
     if check and result.returncode != 0:
@@ -127,10 +128,10 @@ def start_tool(
 
 
 class RunningTool:
-    """A tool at work. A context manager, whose end kills it.
+    """A running tool; a context manager, which kills the tool at its exit.
 
-    Its output, standard error included, goes to a file, so that it never waits for a reader. `stdin` takes lines of
-    text for its input; closing `stdin` ends a console producer.
+    The tool's output, including standard error, is written to a file, so that it never waits for a reader. `stdin` is
+    its standard input; closing it ends a console producer.
     """
 
     __slots__ = ("_output", "_program", "stdin")
@@ -140,7 +141,7 @@ class RunningTool:
         theirs, ours = os.pipe()
         self.stdin: IO[str] = os.fdopen(ours, "w", buffering=1, encoding="utf-8")
         try:
-            self._program: KeptProgram = start_program(
+            self._program: SupervisedProgram = start_program(
                 command,
                 environment=java_environment(),
                 stdin=theirs,
@@ -159,13 +160,13 @@ class RunningTool:
         return self._program.pid
 
     def output(self) -> str:
-        """Return all it has printed so far."""
+        """Return the output so far."""
         return content(self._output.fileno())
 
     def wait_for_output(self, text: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> str:
-        """Wait until `text` is in its output, and return the output so far.
+        """Wait until `text` is in the output, and return the output so far.
 
-        Raises ToolError, with the output, when it ends without having printed that, and TestbedTimeoutError after
+        Raises ToolError, with the output, if the tool ends before it prints `text`, and TestbedTimeoutError after
         `timeout_s` seconds.
         """
         deadline = time.monotonic() + timeout_s
@@ -189,7 +190,7 @@ class RunningTool:
         return self._program.wait(timeout_s)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """End it in order, as Ctrl-C does (consoles then print their sums), and return the exit status.
+        """Send SIGINT, as Ctrl-C does (consoles then print their totals), and return the exit status.
 
         Raises TestbedTimeoutError after `timeout_s` seconds.
         """
@@ -197,7 +198,7 @@ class RunningTool:
         return self._program.wait(timeout_s)
 
     def close(self) -> None:
-        """Kill it if it still runs; its output is lost."""
+        """Kill the tool if it is still running; its output is lost."""
         self._program.kill()
         self._close_files()
 

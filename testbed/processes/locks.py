@@ -1,7 +1,6 @@
-"""Locks between processes: `flock` on a file, which the kernel releases however the holder ends.
+"""Locks between processes: `flock` on a file, which the kernel releases when the holder ends in any way.
 
-Used by the jar cache and by the port reservations. Not a lock between threads of one process that share a file
-object; every call opens its own.
+Used by the caches. Every call opens the file anew, so a lock also excludes other threads of the same process.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ POLL_S = 0.05
 
 
 def try_lock(path: Path) -> int | None:
-    """Take the lock file at `path` without waiting; the open descriptor holds the lock, None means it is taken.
+    """Lock the file at `path` without waiting; return the open descriptor that holds the lock, None if it is taken.
 
-    Closing the descriptor releases the lock. The file itself stays: to remove it would let two holders lock two files
-    of one name. The descriptor is not inherited by child processes.
+    Closing the descriptor releases the lock. The file itself is not removed, since two processes could then lock two
+    files of the same name. The descriptor is not inherited by child processes.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -42,9 +41,9 @@ def try_lock(path: Path) -> int | None:
 
 @contextlib.contextmanager
 def exclusive(path: Path, *, timeout_s: float) -> Iterator[None]:
-    """Hold the lock file at `path` for the length of the block.
+    """Hold the lock on the file at `path` for the duration of the block.
 
-    Raises LockTimeoutError when another process keeps it for `timeout_s` seconds.
+    Raises LockTimeoutError if another process holds it for `timeout_s` seconds.
     """
     deadline = time.monotonic() + timeout_s
     while (descriptor := try_lock(path)) is None:

@@ -1,9 +1,9 @@
-"""Free ports on the loopback that no other process of ours gets, outside the range the kernel hands out by itself.
+"""Reserves free loopback ports, outside the kernel's ephemeral range.
 
-Called by the cluster for its brokers and by whoever starts a proxy, which needs a run of consecutive ports. A port is
-reserved by locking the byte of that number in one file of this machine: a run of ports is one lock, the kernel sees to
-it that no two processes hold overlapping runs, and it lets go of the locks however a process ends. Programs that do not
-take part are seen by trying to bind.
+Called by the cluster for its brokers and by tests that start a proxy, which requires consecutive ports. A port is
+reserved by locking the byte at that offset in one file of this machine. Consecutive ports are one lock; the kernel
+prevents two processes from holding overlapping locks, and releases them when a process ends in any way. Ports of
+programs that do not use this file are detected by trying to bind them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 HOST = "127.0.0.1"
 EPHEMERAL_RANGE_FILE = Path("/proc/sys/net/ipv4/ip_local_port_range")
-# The suggestion of RFC 6335, for systems that do not tell.
+# The range of RFC 6335, for systems without that file.
 DEFAULT_EPHEMERAL_RANGE = (49152, 65535)
-# Below lie the registered ports of databases, web servers and Kafka itself.
+# Lower ports include the registered ports of databases, web servers and Kafka itself.
 LOWEST_PORT = 12000
 HIGHEST_PORT = 65535
 
@@ -48,7 +48,7 @@ class PortBlock:
         return range(self.first, self.first + self.size)
 
     def release(self) -> None:
-        """Let others have the ports; whatever listens on them should be closed."""
+        """Release the ports; listeners on them should be closed before."""
         if self._reservations is not None:
             self._reservations.release(self.ports)
             self._reservations = None
@@ -61,9 +61,9 @@ class PortBlock:
 
 
 def reserve_ports(size: int = 1) -> PortBlock:
-    """Reserve `size` consecutive ports of 127.0.0.1 that nothing is bound to, until released or this process ends.
+    """Reserve `size` consecutive free ports of 127.0.0.1 until they are released or this process ends.
 
-    Raises PortsExhaustedError when no such run is left.
+    Raises PortsExhaustedError if there are not enough consecutive free ports.
     """
     return PortBlock(_reservations(), _reservations().reserve(size), size)
 
@@ -71,13 +71,13 @@ def reserve_ports(size: int = 1) -> PortBlock:
 def free_port_block(size: int) -> int:
     """Return the first of `size` consecutive free ports of 127.0.0.1, which stay reserved until this process ends.
 
-    Raises PortsExhaustedError when no such run is left.
+    Raises PortsExhaustedError if there are not enough consecutive free ports.
     """
     return _reservations().reserve(size)
 
 
 def usable_ports() -> range:
-    """Return the larger of the two stretches beside the kernel's ephemeral range, from LOWEST_PORT to HIGHEST_PORT."""
+    """Return the larger part of LOWEST_PORT to HIGHEST_PORT that is below or above the kernel's ephemeral range."""
     try:
         low, high = (int(word) for word in EPHEMERAL_RANGE_FILE.read_text(encoding="ascii").split())
     except (OSError, ValueError):
@@ -86,10 +86,10 @@ def usable_ports() -> range:
 
 
 class _Reservations:
-    """This process's hold on the lock file.
+    """The reservations of this process in the lock file.
 
     Record locks belong to a process, and are lost when it closes any descriptor of the file: so the file is opened
-    once and stays open, and a fork, which inherits no record locks, starts anew.
+    once and stays open. A fork inherits no record locks and creates its own instance.
     """
 
     def __init__(self) -> None:
@@ -104,8 +104,8 @@ class _Reservations:
         firsts = range(usable.start, usable.stop - size + 1)
         if size < 1 or not firsts:
             raise PortsExhaustedError(f"cannot reserve {size} ports: the testbed uses {_in_words(usable)}")
-        # A random place to begin keeps processes off each other and off ports that were closed a moment ago. Not from
-        # the module random, which test runners seed with one value in all processes.
+        # A random start avoids collisions with other processes and with ports that were closed a moment ago. The module
+        # random is not used, since test runners seed it with the same value in all processes.
         place = secrets.randbelow(len(firsts))
         with self._lock:
             for first in itertools.chain(firsts[place:], firsts[:place]):
@@ -141,7 +141,7 @@ def _in_words(ports: range) -> str:
 
 
 def _all_can_be_bound(ports: Iterable[int]) -> bool:
-    """Whether nothing holds the ports, not even a connection in TIME_WAIT (hence no SO_REUSEADDR)."""
+    """Return whether the ports are unused, even by connections in TIME_WAIT (hence no SO_REUSEADDR)."""
     for port in ports:
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
             try:

@@ -1,7 +1,7 @@
-"""Runs a program to its end with its output in hand; it ends with this process, as all that `testbed.processes.kept`
-starts.
+"""Runs a program to its end and returns its output.
 
-Called by the tools and by what prepares brokers.
+The program ends with this process, like every program that `testbed.processes.supervised` starts. Called by Kafka's
+tools and by the modules that prepare brokers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from testbed.errors import TestbedTimeoutError
 from testbed.kafka.launch import java_environment
-from testbed.processes.kept import start_program
+from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `argv` and return its exit status and its output, decoded as UTF-8.
 
-    Output goes through files, so its size is limited by the disk alone. Raises TestbedTimeoutError, with the end of
-    what it wrote to standard error, when it is not done after `timeout_s` seconds; it is killed then.
+    Output is written to temporary files, so only the disk limits its size. If the program has not ended after
+    `timeout_s` seconds, kills it and raises TestbedTimeoutError with the end of its standard error.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())
@@ -46,13 +46,13 @@ def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> su
 
 
 def content(descriptor: int) -> str:
-    """Return all that is in an open file, as text, wherever its position is."""
+    """Return the whole content of an open file as text, regardless of its position."""
     size = os.fstat(descriptor).st_size
     return os.pread(descriptor, size, 0).decode(errors="replace")
 
 
 def tail(file: Path, lines: int = 40) -> str:
-    """Return the last `lines` lines of a log file, or a remark that there are none."""
+    """Return the last `lines` lines of a log file, or "(the log is empty)"."""
     try:
         text = file.read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from benchmarks.bench.figures import Results, Sample
 
 
-def sample(work: str, way: str, number: int, **values: float) -> Sample:
-    return Sample(work=work, way=way, round=number, values=values)
+def sample(work: str, path: str, number: int, **values: float) -> Sample:
+    return Sample(work=work, path=path, round=number, values=values)
 
 
-def rounds(work: str, way: str, figure: str, *values: float) -> list[Sample]:
+def rounds(work: str, path: str, figure: str, *values: float) -> list[Sample]:
     """One sample a round."""
-    return [sample(work, way, number, **{figure: value}) for number, value in enumerate(values, 1)]
+    return [sample(work, path, number, **{figure: value}) for number, value in enumerate(values, 1)]
 
 
 def results(*samples: list[Sample]) -> Results:

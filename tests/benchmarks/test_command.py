@@ -16,12 +16,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.exhaustive
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 def test_a_quick_run_measures_each_way(tmp_path: Path) -> None:
-    asked = ["--quick", "--work", "latency,idle,connect", "--way", "direct,headrace-quotas", "--output", str(tmp_path)]
+    asked = ["--quick", "--work", "latency,idle,connect", "--path", "direct,headrace-quotas", "--output", str(tmp_path)]
     command = [sys.executable, "-m", "benchmarks.bench", *asked]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
     document = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
-    samples = {(each["work"], each["way"]): each["values"] for each in document["samples"]}
+    samples = {(each["work"], each["path"]): each["values"] for each in document["samples"]}
     assert set(samples) == {
         ("latency", "direct"),
         ("latency", "headrace-quotas"),

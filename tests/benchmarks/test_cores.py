@@ -1,4 +1,4 @@
-"""What a process is said to use, against what the process says of itself."""
+"""The measured CPU time and memory of a process, compared with the process's own values."""
 
 from __future__ import annotations
 

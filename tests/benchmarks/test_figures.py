@@ -64,8 +64,8 @@ def test_a_ratio_to_nothing_is_no_number() -> None:
 
 def test_order_of_works_and_ways() -> None:
     measured = Results([sample("b", "y", 1), sample("a", "x", 1), sample("b", "x", 1), sample("b", "y", 2)])
-    assert measured.works() == ["b", "a"]
-    assert measured.ways("b") == ["y", "x"]
+    assert measured.workloads() == ["b", "a"]
+    assert measured.paths("b") == ["y", "x"]
 
 
 @pytest.mark.parametrize(

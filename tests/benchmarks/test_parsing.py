@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import pytest
 
-from benchmarks.bench.__main__ import ALL_WAYS, choose, make_peers, read_peer
+from benchmarks.bench.__main__ import ALL_PATHS, choose, make_peers, read_peer
 from benchmarks.bench.errors import BenchError
 from benchmarks.bench.peers import haproxy_config, kroxylicious_config
-from benchmarks.bench.works import FULL, read_consumer, read_producer, scaled
+from benchmarks.bench.workloads import FULL, read_consumer, read_producer, scaled
 
 PRODUCED = """\
 100 records sent, 20.0 records/sec (0.02 MB/sec), 2.5 ms avg latency, 310.0 ms max latency.
@@ -51,13 +51,13 @@ def test_a_peer() -> None:
 
 @pytest.mark.parametrize("text", ["", "mine", "mine=9192:1", "=a:1:1", "mine=a:b:1", "mine=a:1:b", "mine=:1:1"])
 def test_what_is_no_peer(text: str) -> None:
-    with pytest.raises(click.BadParameter, match="is not NAME=HOST:PORT:PID"):
+    with pytest.raises(click.BadParameter, match="expected NAME=HOST:PORT:PID"):
         read_peer(text, relays=False)
 
 
-@pytest.mark.parametrize("name", ALL_WAYS)
+@pytest.mark.parametrize("name", ALL_PATHS)
 def test_a_peer_cannot_take_the_name_of_a_way(name: str) -> None:
-    with pytest.raises(click.BadParameter, match="there already"):
+    with pytest.raises(click.BadParameter, match="built-in path"):
         read_peer(f"{name}=127.0.0.1:9192:1", relays=False)
 
 
@@ -69,10 +69,10 @@ def test_the_broker_listens_for_each_relay_by_itself() -> None:
 
 
 def test_choices_keep_the_known_order() -> None:
-    assert choose("c, a", ["a", "b", "c"], "way") == ["a", "c"]
-    assert choose(None, ["a", "b"], "way") == ["a", "b"]
-    with pytest.raises(click.BadParameter, match="no way d; there are a, b"):
-        choose("a,d", ["a", "b"], "way")
+    assert choose("c, a", ["a", "b", "c"], "path") == ["a", "c"]
+    assert choose(None, ["a", "b"], "path") == ["a", "b"]
+    with pytest.raises(click.BadParameter, match="no path d; there are a, b"):
+        choose("a,d", ["a", "b"], "path")
 
 
 def test_sizes_scale_and_have_a_least() -> None:

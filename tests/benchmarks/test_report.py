@@ -18,14 +18,14 @@ from benchmarks.bench.report import (
     work_table,
     write,
 )
-from benchmarks.bench.targets import Judgement, Verdict
-from benchmarks.bench.works import WORKS
+from benchmarks.bench.targets import Outcome, Verdict
+from benchmarks.bench.workloads import WORKLOADS
 from tests.benchmarks.samples import sample
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WORK = {work.name: work for work in WORKS}
+WORK = {work.name: work for work in WORKLOADS}
 MEASURED = Results(
     [
         sample("produce", "direct", 1, rate=100.0, amount=0.6),
@@ -54,7 +54,7 @@ def test_quartiles_stand_in_brackets_unless_they_say_nothing() -> None:
 
 def test_the_table_of_a_work() -> None:
     header, line, *rows = work_table(MEASURED, WORK["produce"]).splitlines()
-    assert header == ("| way | MB/s | x direct | CPU s/GB | CPU x haproxy | CPU x kroxylicious | resident MiB |")
+    assert header == ("| path | MB/s | x direct | CPU s/GB | CPU x haproxy | CPU x kroxylicious | resident MiB |")
     assert line.count("---") == 7
     assert rows == [
         "| direct | 100 | 1 | - | - | - | - |",
@@ -86,12 +86,12 @@ def test_three_files_are_written(tmp_path: Path) -> None:
 
 
 def test_pure_python_and_compiled_stand_in_one_row_unless_their_targets_differ() -> None:
-    def judged(way: str, target: str, measured: float, verdict: Verdict) -> Judgement:
+    def evaluated(path: str, target: str, measured: float, verdict: Verdict) -> Outcome:
         found = Spread(middle=measured, low=measured, high=measured)
-        return Judgement(way=way, what="CPU", target=target, measured=found, against="mine", unit="x", verdict=verdict)
+        return Outcome(path=path, what="CPU", target=target, measured=found, against="mine", unit="x", verdict=verdict)
 
-    pure = [judged("headrace-quotas", target, 3.0, Verdict.MISSED) for target in ("≤ 2 x", "≤ 1.5 x")]
-    compiled = [judged("headrace-compiled", target, 1.0, Verdict.MET) for target in ("≤ 2 x", "≤ 1 x")]
+    pure = [evaluated("headrace-quotas", target, 3.0, Verdict.MISSED) for target in ("≤ 2 x", "≤ 1.5 x")]
+    compiled = [evaluated("headrace-compiled", target, 1.0, Verdict.MET) for target in ("≤ 2 x", "≤ 1 x")]
     assert targets_table([*pure, *compiled]).splitlines()[2:] == [
         "| CPU | ≤ 2 x | 3 x, against mine | **missed** | 1 x, against mine | met |",
         "| CPU | ≤ 1.5 x | 3 x, against mine | **missed** | - | - |",

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.bench.figures import CONNECTIONS, CPU_S, P50_MS, P99_MS, RATE, RESIDENT_BYTES, WORKER_SHARE, Results
-from benchmarks.bench.targets import Judgement, Verdict, judge, peers
+from benchmarks.bench.targets import Outcome, Verdict, evaluate, peers
 from tests.benchmarks.samples import results, rounds, sample
 
 OURS = "headrace-quotas"
 COMPILED = "headrace-compiled"
 TWO_WORKERS = "headrace-2-workers"
-both_ways = pytest.mark.parametrize("way", [OURS, COMPILED])
+both_paths = pytest.mark.parametrize("path", [OURS, COMPILED])
 
 
-def one(measured: Results, way: str, what: str, target: str) -> Judgement:
-    judged = [each for each in judge(measured) if each.way == way]
-    (found,) = [each for each in judged if each.what.startswith(what) and target in each.target]
+def one(measured: Results, path: str, what: str, target: str) -> Outcome:
+    evaluated = [each for each in evaluate(measured) if each.path == path]
+    (found,) = [each for each in evaluated if each.what.startswith(what) and target in each.target]
     return found
 
 
 def test_nothing_measured_is_nothing_met() -> None:
-    assert {each.verdict for each in judge(Results([]))} == {Verdict.UNKNOWN}
+    assert {each.verdict for each in evaluate(Results([]))} == {Verdict.UNKNOWN}
 
 
 @pytest.mark.parametrize(
@@ -33,77 +33,77 @@ def test_nothing_measured_is_nothing_met() -> None:
         ("fetch", "CPU, large batches out", "haproxy", 0.5),
     ],
 )
-@both_ways
-def test_cpu_against_a_peer(way: str, work: str, what: str, base: str, limit: float) -> None:
+@both_paths
+def test_cpu_against_a_peer(path: str, work: str, what: str, base: str, limit: float) -> None:
     for cpu_s, verdict in ((2 * limit, Verdict.MET), (2 * limit + 0.01, Verdict.MISSED)):
-        measured = results(rounds(work, way, CPU_S, cpu_s), rounds(work, base, CPU_S, 2.0))
-        assert one(measured, way, what, base).verdict is verdict
+        measured = results(rounds(work, path, CPU_S, cpu_s), rounds(work, base, CPU_S, 2.0))
+        assert one(measured, path, what, base).verdict is verdict
 
 
-@pytest.mark.parametrize(("way", "limit"), [(OURS, 1.5), (COMPILED, 1.0)])
-def test_one_record_a_request_may_cost_more_in_pure_python(way: str, limit: float) -> None:
+@pytest.mark.parametrize(("path", "limit"), [(OURS, 1.5), (COMPILED, 1.0)])
+def test_one_record_a_request_may_cost_more_in_pure_python(path: str, limit: float) -> None:
     for cpu_s, verdict in ((2 * limit, Verdict.MET), (2 * limit + 0.01, Verdict.MISSED)):
-        measured = results(rounds("small", way, CPU_S, cpu_s), rounds("small", "kroxylicious", CPU_S, 2.0))
-        assert one(measured, way, "CPU, one record a request", f"≤ {limit:g} x").verdict is verdict
+        measured = results(rounds("small", path, CPU_S, cpu_s), rounds("small", "kroxylicious", CPU_S, 2.0))
+        assert one(measured, path, "CPU, one record a request", f"≤ {limit:g} x").verdict is verdict
 
 
 @pytest.mark.parametrize("work", ["produce", "fetch", "small", "busy"])
 def test_two_workers_against_one(work: str) -> None:
     for cpu_s, verdict in ((2.2, Verdict.MET), (2.21, Verdict.MISSED)):
         measured = results(rounds(work, TWO_WORKERS, CPU_S, cpu_s), rounds(work, OURS, CPU_S, 2.0))
-        judged = {each.verdict for each in judge(measured) if each.way == TWO_WORKERS}
-        assert judged == {verdict, Verdict.UNKNOWN}
+        evaluated = {each.verdict for each in evaluate(measured) if each.path == TWO_WORKERS}
+        assert evaluated == {verdict, Verdict.UNKNOWN}
 
 
 @pytest.mark.parametrize(("share", "verdict"), [(0.4, Verdict.MET), (0.39, Verdict.MISSED)])
 def test_load_is_spread_over_both_workers(share: float, verdict: Verdict) -> None:
     measured = results(rounds("busy", TWO_WORKERS, WORKER_SHARE, 0.1, share, 0.5))
-    assert one(measured, TWO_WORKERS, "2 workers: of their CPU", "0.4").verdict is verdict
+    assert one(measured, TWO_WORKERS, "2 workers: CPU share", "0.4").verdict is verdict
 
 
-@both_ways
+@both_paths
 @pytest.mark.parametrize("work", ["produce", "fetch"])
-def test_throughput(work: str, way: str) -> None:
+def test_throughput(work: str, path: str) -> None:
     what = f"throughput, large batches {'in' if work == 'produce' else 'out'}"
     measured = results(
         rounds(work, "direct", RATE, 100.0),
         rounds(work, "haproxy", RATE, 90.0),
         rounds(work, "kroxylicious", RATE, 97.0),
         rounds(work, "headrace", RATE, 99.0),
-        rounds(work, way, RATE, 96.0),
+        rounds(work, path, RATE, 96.0),
     )
-    assert one(measured, way, what, "direct").verdict is Verdict.MET
-    against = one(measured, way, what, "every peer")
+    assert one(measured, path, what, "direct").verdict is Verdict.MET
+    against = one(measured, path, what, "every peer")
     assert (against.verdict, against.against) == (Verdict.MISSED, "kroxylicious")
 
 
-@both_ways
-def test_added_latency(way: str) -> None:
+@both_paths
+def test_added_latency(path: str) -> None:
     measured = results(
         rounds("latency", "direct", P50_MS, 0.3),
         rounds("latency", "direct", P99_MS, 1.0),
         rounds("latency", "haproxy", P50_MS, 0.6),
         rounds("latency", "haproxy", P99_MS, 1.1),
-        rounds("latency", way, P50_MS, 0.45),
-        rounds("latency", way, P99_MS, 2.5),
+        rounds("latency", path, P50_MS, 0.45),
+        rounds("latency", path, P99_MS, 2.5),
     )
-    assert one(measured, way, "added latency, p50", "over direct").verdict is Verdict.MET
-    assert one(measured, way, "added latency, p99", "over direct").verdict is Verdict.MISSED
-    assert one(measured, way, "added latency, p50", "below every peer").verdict is Verdict.MET
-    assert one(measured, way, "added latency, p99", "below every peer").verdict is Verdict.MISSED
+    assert one(measured, path, "added latency, p50", "over direct").verdict is Verdict.MET
+    assert one(measured, path, "added latency, p99", "over direct").verdict is Verdict.MISSED
+    assert one(measured, path, "added latency, p50", "below every peer").verdict is Verdict.MET
+    assert one(measured, path, "added latency, p99", "below every peer").verdict is Verdict.MISSED
 
 
-@both_ways
+@both_paths
 @pytest.mark.parametrize(("mebibytes", "verdict"), [(133, Verdict.MET), (134, Verdict.MISSED)])
-def test_resident_memory(mebibytes: int, verdict: Verdict, way: str) -> None:
+def test_resident_memory(mebibytes: int, verdict: Verdict, path: str) -> None:
     values = {RESIDENT_BYTES: mebibytes * 2.0**20, CONNECTIONS: 8000.0}
-    found = one(Results([sample("idle", way, 1, **values)]), way, "resident memory, 8,000", "133.8 MiB")
+    found = one(Results([sample("idle", path, 1, **values)]), path, "resident memory, 8,000", "133.8 MiB")
     assert found.verdict is verdict
 
 
 def test_peers_are_the_ways_of_others() -> None:
-    ways = ("direct", "haproxy", "kroxylicious", "headrace", OURS, COMPILED, TWO_WORKERS, "mine")
-    assert peers(results(*(rounds("small", way, CPU_S, 1.0) for way in ways)), "small") == [
+    paths = ("direct", "haproxy", "kroxylicious", "headrace", OURS, COMPILED, TWO_WORKERS, "mine")
+    assert peers(results(*(rounds("small", path, CPU_S, 1.0) for path in paths)), "small") == [
         "haproxy",
         "kroxylicious",
         "mine",

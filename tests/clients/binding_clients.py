@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 0.05
 HEARTBEAT_MS: Final = 200
-"""How soon a member learns of a rebalance."""
+"""Heartbeat interval, the time within which a member is notified of a rebalance."""
 FETCH_BYTES: Final = 20_000
-"""Of each partition at once, so that a member does not get its share of a topic before the other has joined."""
+"""Maximum fetch size of a partition, so that a member does not read all records before the other has joined."""
 BATCH_BYTES: Final = 65_536
 """Few enough batches that a producer on a busy machine is faster than its quota."""
 NEWEST: Final = "4.4.0"
@@ -68,7 +68,7 @@ class AdminUnderTest(Protocol):
         """Create a topic; tried again while a quota refuses it."""
 
     def delete(self, topic: str) -> None:
-        """Delete a topic, likewise."""
+        """Delete a topic; retried while a quota refuses it."""
 
     def topics(self) -> set[str]:
         """The names of all topics."""
@@ -143,7 +143,7 @@ class Librdkafka:
         yield _LibrdkafkaAdmin(AdminClient(self._config))
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: there are no further resources."""
 
 
 class _LibrdkafkaProducer:
@@ -260,7 +260,7 @@ class Java:
             yield _JavaAdmin(self._clients, admin)
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """Do nothing: there are no further resources."""
 
     @staticmethod
     def _metric(client: Any, name: str) -> float:
@@ -313,7 +313,7 @@ class _JavaMember:
 
 
 class _JavaAdmin:
-    """It tries again by itself what a quota refuses."""
+    """Retries by itself what a quota refuses."""
 
     def __init__(self, clients: JavaClients, admin: Any) -> None:
         self._clients = clients

@@ -31,7 +31,7 @@ QUOTAS: Final = {
     "request_percentage": 40.0,
     "controller_mutation_rate": 4.0,
 }
-"""Of each client id: bytes a second, percent of one thread, partitions a second."""
+"""Quotas of each client id: bytes per second, percent of one thread, partitions per second."""
 
 OF_ADMINS: Final = {**QUOTAS, "request_percentage": 1.0}
 """Of the scenario in which it has to bind. A broker takes a request's time by the clock, so on a busy machine this
@@ -69,10 +69,10 @@ SENSORS: Final = {
 """The type of the MBean in which a broker shows a quota."""
 
 WARM_UP_PRODUCERS: Final = 4
-"""As many as the topic of transactions has partitions, of which a transactional id chooses one."""
+"""The number of partitions of the transaction topic; a transactional id determines one of them."""
 
 WARM_UP_PARTITIONS: Final = 100
-"""They make a list of all topics long, so that some tens of them are more than `OF_ADMINS` allows."""
+"""Topics that make the list of all topics so large that a few dozen requests exceed `OF_ADMINS`."""
 
 _TOKENS_OF: Final = SENSORS["controller_mutation_rate"]
 _ALTER_CLIENT_QUOTAS: Final = 1
@@ -82,7 +82,7 @@ _HANG_UPS: Final = (
     "client: connection closed while it was written to",
     "the client hung up while it was muted",
 )
-"""A client may end with replies unread, or while it is throttled, and these do so at the end of a scenario."""
+"""Log lines that are expected, since these clients end with unread replies, or while they are throttled."""
 
 
 def config() -> str:
@@ -158,7 +158,7 @@ class BindingFront:
         return self.proxy.metric(ACCEPTED)
 
     def topic(self, prefix: str, partitions: int = 1) -> str:
-        """A new topic, which nobody is charged for."""
+        """Create a topic without a charge to any client id, and return its name."""
         name = unique(prefix)
         self.behind.makes((name, partitions))
         return name

@@ -68,7 +68,7 @@ def front(request: pytest.FixtureRequest) -> Front:
 
 @pytest.fixture(autouse=True)
 def watch(request: pytest.FixtureRequest) -> Iterator[PeerWatch | None]:
-    """Fail the test if a client of its connected to a broker, or if its proxy was at fault in anything."""
+    """Fail the test if one of its clients connected to a broker, or if its proxy logged a fault of its own."""
     names = {FRONTS.get(name, name) for name in request.fixturenames}
     if "front" in names:
         names.add(request.node.callspec.params["front"])
@@ -133,7 +133,7 @@ def quick43(creating: KafkaCluster) -> Iterator[Front]:
 
 @pytest.fixture(scope="session")
 def slow(creating: KafkaCluster) -> Iterator[Front]:
-    """The same behind one whose quota is not paid off while a test lasts."""
+    """That broker behind a proxy whose quota, once exceeded, stays exceeded until the end of a test."""
     with quota_front(creating, SLOW) as running:
         yield running
 

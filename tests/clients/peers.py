@@ -1,4 +1,4 @@
-"""Who holds connections to the brokers, by the kernel's own list: the proof that no client goes around the proxy.
+"""The processes with connections to the brokers, from the kernel's list: checks that no client bypasses the proxy.
 
 Two rules are checked over the time of a test. A connection to a broker's port whose owner could be seen belongs to the
 proxy, to a broker, or to the test (`allow`). And there are no more connections, those included that were too short to

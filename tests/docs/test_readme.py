@@ -1,4 +1,4 @@
-"""The README's commands, as they stand there, in front of a real broker; only ports and paths are put in."""
+"""The README's commands, unchanged except for ports and paths, in front of a real broker."""
 
 from __future__ import annotations
 

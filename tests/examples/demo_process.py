@@ -32,7 +32,7 @@ MARK = "HEADRACE_TESTBED_DEMO_TEST"
 CONFIGURATIONS = (".properties", ".toml")
 # The first run on a machine downloads Kafka.
 PATIENCE_S = 240.0
-# Time for the keeper, which ends last, to be reaped.
+# Time for the supervisor, which ends last, to be reaped.
 GONE_S = 10.0
 POLL_S = 0.1
 READ_BYTES = 65536

@@ -32,10 +32,10 @@ def test_a_run_without_a_terminal() -> None:
         for match in limited.values():
             assert 0.5 * float(match["limit"]) < float(match["rate"]) <= 1.15 * float(match["limit"]), match[0]
             assert 0 < int(match["muted"]) <= 100
-        assert "sent on regardless" in paragraph
+        assert "and ignored them" in paragraph
         assert "\x1b" not in demo.text
         assert demo.left == []
-        last_act = demo.text.partition("What the pipeline makes of it")[2]
+        last_act = demo.text.partition("The pipeline analyses it")[2]
         assert re.search(r"\n\$ headrace pipeline what-if .*\n", last_act), last_act
         report = re.search(r"The report: (/\S+\.html)\n", last_act)
         assert report is not None, last_act
@@ -115,7 +115,7 @@ def test_without_kafka_there_is_one_error(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (("--seconds", "5"), "at least 24"),
-        (("--seconds", "0"), "needs --keep"),
+        (("--seconds", "0"), "requires --keep"),
         (("--brokers", "0"), "1<=x<=9"),
     ],
 )

@@ -27,7 +27,7 @@ GOOD = ClientOutcome(
     muted_share=0.71,
     throttled_requests=12,
     longest_throttle_s=1.04,
-    told=1234,
+    throttle_times=1234,
     most_in_flight=3000,
     ignores_throttling=True,
     lost_connections=0,
@@ -44,8 +44,8 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
     assert paragraph(outcome()) == (
         "This is what came through Headrace in the last 23 s (means over Kafka's 11 s window, averaged over 12 s)."
         " misbehaving (librdkafka 2) was allowed 2 MiB/s and sent 2.03 MiB/s; its connections were muted 71% of the"
-        " time, for up to 1.0 s at once. It saw 1,234 throttle times and sent on regardless, with up to 3,000 requests"
-        " in flight, and was held all the same. 730 requests were throttled in all; no client was disconnected. Every"
+        " time, for up to 1.0 s at once. It received 1,234 throttle times and ignored them, with up to 3,000 requests"
+        " in flight, but stayed within its limit. 730 requests were throttled in all; no client was disconnected. Every"
         " limit held, and no client reported an error."
     )
 
@@ -62,18 +62,18 @@ def test_a_paragraph_has_the_numbers_of_the_run() -> None:
 )
 def test_what_does_not_hold_is_said(changes: dict[str, object], said: str) -> None:
     assert faults(outcome(**changes)) == [said]
-    assert f"NOT AS IT SHOULD BE: {said}." in paragraph(outcome(**changes))
+    assert f"FAILED: {said}." in paragraph(outcome(**changes))
     assert "Every limit held" not in paragraph(outcome(**changes))
 
 
 def test_who_is_not_held_is_not_said_to_be() -> None:
-    assert "held all the same" not in paragraph(outcome(rate=3.0 * MIB))
+    assert "stayed within its limit" not in paragraph(outcome(rate=3.0 * MIB))
 
 
 def test_faults_of_the_proxy_are_said() -> None:
     switched = dataclasses.replace(outcome(), enforcing=False, proxy_errors=2)
     assert faults(switched) == [
-        "somebody switched the enforcement of quotas off",
+        "the enforcement of quotas was switched off",
         "the proxy counted 2 connection errors",
     ]
 

@@ -114,7 +114,7 @@ async def test_a_team_shares_one_bucket(autojump_clock: MockClock) -> None:
 @pytest.mark.parametrize(
     ("plugin", "options", "said"),
     [
-        (QuotaPerTopic, {"orders": 0}, "orders = 0: expected bytes a second, above 0"),
+        (QuotaPerTopic, {"orders": 0}, "orders = 0: expected bytes per second, above 0"),
         (QuotaPerTopic, {"orders": "much"}, "orders = 'much': expected"),
         (TeamQuotas, {"teams": {"a": {"members": ["x"]}, "b": {"members": ["x"]}}}, "x is in two teams, a and b"),
         (TeamQuotas, {"teams": {"a": {"producer_byte_rate": -1}}}, "producer_byte_rate = -1: must be"),

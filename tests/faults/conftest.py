@@ -32,7 +32,7 @@ def topic(kafka: FirstBroker) -> Iterator[str]:
 
 
 def leads(client: AdminClient, name: str) -> bool:
-    """Whether the leader answers for the topic: the controller's yes comes before the broker has heard of it."""
+    """Return whether the leader answers for the topic, which the controller creates before the broker knows of it."""
     partition = TopicPartition(name, 0)
     try:
         client.list_offsets({partition: OffsetSpec.latest()})[partition].result(TIMEOUT_S)
@@ -43,7 +43,7 @@ def leads(client: AdminClient, name: str) -> bool:
 
 @pytest.fixture
 def unused_port() -> Iterator[Callable[[], int]]:
-    """Ports that nobody listens on, reserved until the test ends."""
+    """Ports without a listener, reserved until the test ends."""
     from testbed.processes.ports import reserve_ports
 
     blocks = []

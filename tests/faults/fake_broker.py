@@ -172,7 +172,7 @@ class FakeBroker:
 
 
 class FullBacklog:
-    """A port that takes no connection: its queue is full, and nobody accepts. The kernel lets connects wait."""
+    """A port that accepts no connections: its backlog is full, so the kernel lets connects wait."""
 
     def __init__(self) -> None:
         self._listener = socket.socket()

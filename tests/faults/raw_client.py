@@ -1,4 +1,4 @@
-"""One TCP connection that sends what it is told, byte for byte, with a deadline for whatever it waits for."""
+"""One TCP connection that sends given bytes unchanged, with a deadline for each wait."""
 
 from __future__ import annotations
 

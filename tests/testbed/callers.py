@@ -1,4 +1,4 @@
-"""Other Python processes that use the testbed, and what is left of them."""
+"""Other Python processes that use the testbed, and checks of what they leave behind."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # Warnings are errors in callers too: an unclosed pipe or a process left behind fails the test.
 PYTHON = (sys.executable, "-W", "error", "-c")
 
-# What a shell's background job or nohup has had ignored, a caller would inherit.
+# A caller would inherit signals that a shell's background job or nohup ignores.
 HEARS_SIGNALS = """
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -44,7 +44,7 @@ def caller(code: str, environment: Mapping[str, str] | None = None) -> Iterator[
             process.kill()
 
 
-def told_by(process: subprocess.Popen[str]) -> Any:
+def printed_by(process: subprocess.Popen[str]) -> Any:
     """The JSON value in the next line that the caller prints."""
     assert process.stdout is not None
     line = process.stdout.readline()

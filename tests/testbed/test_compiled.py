@@ -1,4 +1,4 @@
-"""When the compiled copy is built, and what is said where it cannot be. What it does is tested by `make compiled`."""
+"""When the compiled copy is built, and the errors if it cannot be built. `make compiled` tests the copy itself."""
 
 from __future__ import annotations
 

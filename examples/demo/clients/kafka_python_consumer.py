@@ -1,4 +1,4 @@
-"""A consumer on kafka-python that reads a topic from begin to end, and then again.
+"""A consumer with kafka-python that reads a topic from beginning to end, repeatedly.
 
 kafka-python honours throttle times: it does not use a connection until they are over.
 
@@ -57,9 +57,9 @@ def _read(consumer: Any, topic: str, reporter: Reporter) -> None:
 
 
 class _LogReader(logging.Handler):
-    """Takes throttle times and errors from the library's log, which is the one place where it tells of each.
+    """Reads throttle times and errors from the library's log, since the library does not report them otherwise.
 
-    That a connection may not be used while it is throttled is logged as an error too, and is none.
+    The library also logs an error when a throttled connection cannot be used; it is not counted.
     """
 
     def __init__(self, reporter: Reporter) -> None:

@@ -1,6 +1,6 @@
-"""A producer on librdkafka (confluent-kafka) that sends without a pause.
+"""A producer with librdkafka (confluent-kafka) that sends without a pause.
 
-librdkafka tells its application of throttle times and does not wait itself: only muting holds it.
+librdkafka reports throttle times to its application and does not wait itself: only muting limits it.
 
     python -m examples.demo.clients.librdkafka_producer --bootstrap-servers HOST:PORT --topic NAME --client-id ID
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import ThrottleEvent
 
 POLL_EVERY: Final = 64
-"""Records between looks at delivery reports; each look costs about as much as a record."""
+"""Records between two polls for delivery reports; a poll costs about as much as a record."""
 QUEUE_FULL_POLL_S: Final = 0.05
 
 
@@ -32,7 +32,7 @@ QUEUE_FULL_POLL_S: Final = 0.05
 @click.option("--client-id", default="misbehaving")
 @click.option("--topic", required=True)
 @click.option("--record-bytes", default=1024)
-@click.option("--rate", type=float, help="Bytes a second to send.  [default: all it can]")
+@click.option("--rate", type=float, help="Bytes per second to send.  [default: unlimited]")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of librdkafka.")
 def main(
     bootstrap_servers: str, client_id: str, topic: str, record_bytes: int, rate: float | None, settings: Sequence[str]
@@ -66,7 +66,7 @@ def _flood(producer: Producer, topic: str, value: bytes, rate: float | None, rep
     while True:
         ahead_s = handed_over * size / rate - (time.monotonic() - began_s) if rate else 0.0
         if ahead_s > 0:
-            producer.poll(ahead_s)  # returns as soon as it has served something
+            producer.poll(ahead_s)  # returns as soon as it has handled an event
             reporter.report()
             continue
         for _ in range(POLL_EVERY):

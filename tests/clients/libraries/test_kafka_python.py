@@ -39,7 +39,7 @@ POLL_MS = 50
 
 @pytest.fixture(autouse=True)
 def compressors(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lend kafka-python what aiokafka compiles: the packages it would find all this in are four more to install."""
+    """Give kafka-python aiokafka's compiled codecs, instead of installing four more packages for its own."""
     records = "kafka.record.default_records"
     for name in ("snappy", "lz4", "zstd"):
         monkeypatch.setattr(f"kafka.codec.{name}", aiokafka.codec)

@@ -47,7 +47,7 @@ _LATEST: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A reply, and between which moments of this process's monotonic clock it was asked for and heard."""
+    """A reply, and the times of this process's monotonic clock at which its request was sent and it was received."""
 
     sent_s: float
     heard_s: float
@@ -61,7 +61,7 @@ class Answer:
 
     @property
     def rows(self) -> list[Any]:
-        """What it says topic by topic."""
+        """The results by topic."""
         found: list[Any] = next(self.message[key] for key in ("topics", "responses", "results") if key in self.message)
         return found
 
@@ -72,13 +72,13 @@ class Answer:
 
 
 class QuotaClient(WireConnection):
-    """A connection of one client id; its own and nobody else's unless it is given."""
+    """A connection with a client id, a unique one unless it is given."""
 
     def __init__(self, front: Front, client_id: str | None = None) -> None:
         super().__init__(("127.0.0.1", front.proxy.port))
         self.client_id = client_id or unique("quota-client")
         self.began_s = time.monotonic()
-        """Nothing was charged to it before."""
+        """Open the connection; a unique client id has no earlier charges."""
 
     def says(self, api_key: ApiKey, version: int, message: Message | None = None) -> None:
         """Send a request and wait for nothing; the fields that the version lacks are left out."""
@@ -115,7 +115,7 @@ class QuotaClient(WireConnection):
         return self.asks(ApiKey.METADATA, version, {"topics": rows, "allow_auto_topic_creation": True})
 
     def is_read_again(self) -> Answer:
-        """The answer to a request that no quota holds up by itself: it comes when the mute is over."""
+        """Return the reply to a request that no quota throttles, which arrives when the mute has ended."""
         return self.asks(ApiKey.API_VERSIONS, 0)
 
 
@@ -148,7 +148,7 @@ def is_muted_for(owed_ms: float, charged: Answer, later: Answer) -> bool:
 
 
 class Behind:
-    """The broker itself, without a proxy: what there is, and what shall be there unseen by any quota."""
+    """The broker itself, without a proxy: reads topics, and creates topics that no quota charges."""
 
     def __init__(self, cluster: KafkaCluster | FirstBroker) -> None:
         broker = cluster.brokers[0]
@@ -191,11 +191,11 @@ class Behind:
         eventually(lambda: self.partitions(topic) == partitions, f"{topic} has {partitions} partitions")
 
     def has_caught_up(self) -> None:
-        """Wait until whatever the controller was asked to create before now would be there."""
+        """Wait until everything that the controller was asked to create before now has been created."""
         self.makes((unique("sentinel"), 1))
 
     def _leads(self, topic: str, partitions: int) -> bool:
-        """Whether the leaders answer: Metadata knows a partition before its log is there to be written."""
+        """Return whether the leaders answer: a partition appears in Metadata before its log can be written."""
         rows = [{"partition_index": number, "timestamp": _LATEST} for number in range(partitions)]
         request = {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]}
         answered = self.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, request)["topics"][0]["partitions"]

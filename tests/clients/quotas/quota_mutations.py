@@ -27,7 +27,7 @@ num = 2
 entity = { client-id = "<default>" }
 controller_mutation_rate = 10
 """
-"""A burst of 20; what is overdrawn is paid off at a partition in 100 ms, and can be waited for."""
+"""A burst of 20; a debt is refilled at one partition per 100 ms, so that a test can wait for it."""
 QUICK_BURST: Final = 20
 QUICK_MS: Final = 100
 
@@ -38,7 +38,7 @@ num = 100
 entity = { client-id = "<default>" }
 controller_mutation_rate = 0.05
 """
-"""A burst of 5; a partition takes 20 s to be paid off, so that no test outlives it."""
+"""A burst of 5; refilling one partition takes 20 s, longer than a test."""
 SLOW_BURST: Final = 5
 SLOW_MS: Final = 20_000
 
@@ -51,7 +51,7 @@ def creating_cluster() -> Iterator[KafkaCluster]:
 
 
 def names(count: int) -> list[str]:
-    """Topics of nobody else."""
+    """Topics that no other test uses."""
     return [unique("mutation-quota") for _ in range(count)]
 
 

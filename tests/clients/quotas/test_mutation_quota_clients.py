@@ -1,4 +1,4 @@
-"""``controller_mutation_rate`` (KIP-599) as real clients meet it: old ones are held, new ones are told."""
+"""``controller_mutation_rate`` (KIP-599) with real clients: old ones are muted, new ones get error 89."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def the_kips(creating: KafkaCluster) -> Iterator[Front]:
 
 
 def timed(ask: Callable[[], Any]) -> tuple[Any, Answer]:
-    """What ``ask`` returns, and when it was at work."""
+    """The result of ``ask``, and the times at which it began and ended."""
     sent_s = time.monotonic()
     found = ask()
     return found, Answer(sent_s=sent_s, heard_s=time.monotonic(), message={})

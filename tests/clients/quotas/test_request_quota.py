@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 NEWEST: Final = "4.4.0"
 LONGEST_MS: Final = 200
-"""What a throttle is cut to where that is not the point, so that less is waited for."""
+"""Maximum throttle time in tests that do not depend on it, so that they wait less."""
 ONE_SAMPLE_MS: Final = 1000
 PARTITION_MS: Final = 400
 BURST: Final = 25

@@ -1,4 +1,4 @@
-"""Kafka's read-only requests: what to ask about a `Scene`, whom, and how far two true answers may differ.
+"""Kafka's read-only requests about a `Scene`: their fields, their broker, and how two valid replies may differ.
 
 Every API that a broker offers is here, or in `LEFT_OUT` with the reason.
 """
@@ -29,7 +29,7 @@ GROUP_ID_NOT_FOUND: Final = 69
 
 
 class Whom(Enum):
-    """Which broker knows."""
+    """The broker that can answer."""
 
     ANY = "any"
     LEADER = "leader"
@@ -38,10 +38,10 @@ class Whom(Enum):
 
 
 class Differs(Enum):
-    """How a field may differ between two answers, of which neither is wrong."""
+    """How a field may differ between two valid replies."""
 
     GROWS = "grows"
-    """An answer that was given between two others lies between them."""
+    """The value of a reply is between those of the replies before and after it."""
     NAMES_A_BROKER = "names a broker"
     """Any of them."""
     FREELY = "freely"
@@ -55,7 +55,7 @@ class Ask:
     since: int = 0
     until: int = NEWEST
     errors: frozenset[int] = frozenset()
-    """The error codes that the answer has; with none here it must have none."""
+    """The expected error codes; if empty, the reply must have none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What stands in a cluster when read-only requests ask about it: a topic with records, groups, a transactional id.
+"""The content of a cluster for read-only requests: a topic with records, groups, a transactional id.
 
 All of it is made through the proxy, but for the client quotas, which are to be the brokers' own.
 """
@@ -30,7 +30,7 @@ _SCRAM_SHA_256: Final = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """The names of it all, and which broker to ask for each."""
+    """The names of the topic, groups and ids, and the broker to ask for each."""
 
     topic: str
     topic_id: bytes

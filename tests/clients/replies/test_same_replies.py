@@ -106,7 +106,7 @@ class Exchange:
 
 
 def check(front: Front, how: ReadOnly, errors: frozenset[int], exchange: Exchange) -> None:
-    """Ask until nothing changed meanwhile; then the answer through the proxy must be the expected one."""
+    """Ask until both direct replies agree; then the reply through the proxy must be the expected one."""
     for _ in range(ATTEMPTS):
         raw = exchange.ask()
         before, answer, after = map(exchange.read, raw)

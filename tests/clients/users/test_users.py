@@ -1,4 +1,4 @@
-"""Users: real clients log in at real brokers through the proxy, which finds out who they are, and quotas hold them."""
+"""Users: real clients log in to real brokers through the proxy, which detects their names for quotas."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_delegation_token_is_the_fallback_users(secured: Front, log: Log) -> N
     mechanism = "SCRAM-SHA-256"
 
     def logged_in() -> bool:
-        """The broker learns of the token by and by."""
+        """Wait until the broker has received the token."""
         with java_admin(java, java_settings(mechanism, name, secret, 'tokenauth="true"')) as admin:
             with contextlib.suppress(Exception):
                 return bool(done(admin.describeCluster().nodes()).size())
@@ -148,7 +148,7 @@ def test_a_quota_holds_its_user_and_no_other(secured: Front, log: Log) -> None:
 
 
 def test_one_who_logs_in_by_another_mechanism_is_the_same(secured: Front, log: Log) -> None:
-    """The bucket is the user's: bob is not held, whatever his mechanism."""
+    """The bucket belongs to the user: bob is not throttled, with any mechanism."""
     topic = _create_topic(secured)
     assert not _throttled(secured, topic, "PLAIN", "bob")
     log.wait_for("bob", "PLAIN")

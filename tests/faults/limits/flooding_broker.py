@@ -31,7 +31,7 @@ def keep_small(sock: socket.socket) -> None:
 
 
 class _Peer:
-    """One connection: what it has sent and what it is owed."""
+    """One connection: the received bytes, and the replies that are still to be sent."""
 
     __slots__ = ("received", "rest", "sock", "unanswered")
 

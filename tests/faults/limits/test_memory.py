@@ -225,7 +225,7 @@ class Pusher:
 
 @pytest.mark.parametrize("request_bytes", [60_000, 1_000_000], ids=["copied", "spliced"])
 def test_a_broker_that_does_not_read_holds_up_its_producer(request_bytes: int) -> None:
-    """And nobody loses a byte when it reads again."""
+    """No bytes are lost when the client reads again."""
     data = messages.request(messages.PRODUCE, 8, 1, messages.produce_body("any", bytes(request_bytes), acks=0))
     with FloodingBroker() as broker, watched_proxy(broker.address) as (proxy, watch), RawClient(proxy.port) as client:
         client.call(messages.HEARTBEAT, 1, messages.heartbeat_body())

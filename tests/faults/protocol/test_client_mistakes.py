@@ -75,7 +75,7 @@ class Mistake:
     data: bytes
     reason: str
     request: str | None = None
-    """What the log calls the request, where the mistake is in a request that can be told."""
+    """The request's description in the log, if the mistake is in an identifiable request."""
 
 
 MISTAKES = {
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_with_a_request_in_flight_ends_its_connection_alone
 def test_a_client_that_leaves_while_it_is_muted_is_let_go(
     proxy: ProxyProcess, bystander: Bystander, topic: str, how: Callable[[RawClient], None], unread: int
 ) -> None:
-    """A FIN behind unread bytes wakes nobody: the proxy has to look. The mute itself lasts for many seconds more."""
+    """A FIN behind unread bytes causes no event, so the proxy has to poll. The mute itself lasts seconds longer."""
     records = messages.produce_body(topic, messages.batch(bytes(100_000)))
     with bystander.watching(), RawClient(proxy.port, client_id="muted") as client:
         reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, records))

@@ -1,4 +1,4 @@
-"""Broken frames by the thousand: the proxy lives, says one line for each at most, and serves everybody else."""
+"""Thousands of broken frames: the proxy keeps running, logs at most one line for each, and serves all other clients."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ROUNDS = 9
 ANSWER_S = 0.2
 """How long to wait for a reply that may not come: a client that gets none, or is muted by one, leaves."""
 OUT_OF_RANGE = "outside listen.node_ids"
-"""What a broken Metadata may rightly be told of."""
+"""The log events that a broken Metadata may cause."""
 
 CONFIG = """
 [limits]

@@ -68,7 +68,7 @@ FETCH_16 = Question(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """What the broker does instead of answering, and what the log is to say of it."""
+    """The broker's action instead of a reply, and the expected log line."""
 
     behaviour: Callable[[Conversation, Asked], None]
     reason: str
@@ -255,7 +255,7 @@ def test_a_broker_that_cannot_be_connected_to_ends_the_connection_of_its_client(
 
 
 def test_a_broker_that_never_answers_holds_up_its_client_alone(proxy: ProxyProcess, bystander: Bystander) -> None:
-    """Nor does the proxy give up for the client: how long to wait for a reply is the client's to know."""
+    """The proxy has no time-out for replies either: how long to wait is the client's decision."""
     before = series(proxy, "headrace_upstream_connections")
     with bystander.watching(), RawClient(proxy.port, client_id="silent") as client:
         client.request(HEARTBEAT.api_key, HEARTBEAT.version, HEARTBEAT.body)
@@ -270,7 +270,7 @@ def test_a_broker_that_never_answers_holds_up_its_client_alone(proxy: ProxyProce
 def test_a_broker_that_closes_between_requests_ends_its_client_in_order(
     proxy: ProxyProcess, bystander: Bystander
 ) -> None:
-    """As brokers do with connections that idle: nobody's mistake, so nothing is logged."""
+    """Brokers close idle connections; this is not an error, so nothing is logged."""
     with bystander.watching(), RawClient(proxy.port, client_id="tired") as client:
         client.call(HEARTBEAT.api_key, HEARTBEAT.version, HEARTBEAT.body)
         assert client.rest() == b""

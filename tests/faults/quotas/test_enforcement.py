@@ -1,4 +1,4 @@
-"""The switch for the night when a quota was wrong, and those whom no quota holds."""
+"""The switch that stops the enforcement of quotas, and clients without a quota."""
 
 from __future__ import annotations
 

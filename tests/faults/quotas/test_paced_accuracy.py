@@ -43,7 +43,7 @@ SHORT_S: Final = 4.0
 SHORT_TOLERANCE: Final = 0.1
 """Of what is missing: a busy machine may have half a second of it on its way. Too much is an error by one request."""
 WARM_UP_S: Final = 0.5
-"""The first requests to a new topic take a broker long; while nobody has been answered, nobody uses the limit."""
+"""A broker answers the first requests to a new topic slowly, and until then the limit is not used."""
 
 DEADLINE_S: Final = 18.0
 LONG_TURN: Final = "a turn takes longer than clients usually wait"
@@ -70,7 +70,7 @@ def shared_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
 
 @pytest.fixture
 def proxy(shared_proxy: ProxyProcess) -> Iterator[ProxyProcess]:
-    """Nobody is held there when a test begins."""
+    """No client is throttled there when a test begins."""
     yield shared_proxy
     wait_until(lambda: held(shared_proxy) == 0, "the proxy has noticed that all are gone")
 
@@ -113,7 +113,7 @@ def held(proxy: ProxyProcess) -> int:
 
 EXTRA_S: Final = 0.1
 SETTLED_S: Final = 1.0
-"""The burst goes to whoever is quickest; who gets how much is looked at behind it."""
+"""The quickest clients get the burst, so shares are compared after it."""
 
 
 def measured(

@@ -1,4 +1,5 @@
-"""A restart forgives nobody: who has overdrawn is held by the next process, too, however the last one ended."""
+"""Bucket state survives a restart: a client over its quota is also throttled by the next process, however the last one
+ended."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def config(file: Path) -> str:
 
 
 def produce(proxy: ProxyProcess, topic: str, size: int) -> int:
-    """The throttle time that a new connection hears."""
+    """Return the throttle time in a reply on a new connection."""
     body = messages.produce_body(topic, messages.batch(bytes(size)))
     with RawClient(proxy.port, client_id="greedy") as client:
         reply = messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body))

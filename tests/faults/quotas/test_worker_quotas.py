@@ -1,4 +1,4 @@
-"""Quotas of a proxy with two workers are those of one: however connections are spread, and whoever dies."""
+"""A proxy with two workers has the quotas of one, however connections are distributed, and if a worker dies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PACED_LIMIT: Final = 4 * 2**20
 PACED_REQUEST_BYTES: Final = 16 * 2**10
 PACED_S: Final = 4.0
 SETTLED_S: Final = 1.0
-"""The burst of a second goes to whoever is quickest."""
+"""The quickest clients get the burst of one second."""
 WARM_UP_S: Final = 0.5
 FAIR: Final = 0.95
 MISSING: Final = 0.1

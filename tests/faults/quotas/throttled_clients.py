@@ -1,4 +1,4 @@
-"""Producers and consumers that go as fast as they are let.
+"""Producers and consumers that work as fast as quotas allow.
 
 Java's obey throttle_time_ms and wait; librdkafka's do not, and have to be muted. Each runs in a thread of this process,
 Java's in the JVM that is part of it, and bytes are counted where they arrive.

@@ -19,7 +19,7 @@ NOW_MS = 1_000_000
 
 
 class Metered:
-    """Quotas of everybody's own: a bucket for each user and client id, all with the same limit."""
+    """Quotas with a bucket for each user and client id, all with the same limit."""
 
     def __init__(self, limit: float | None = 1000.0) -> None:
         self.now_ms = NOW_MS
@@ -59,7 +59,7 @@ class Metered:
 
 
 def drain(steps: Generator[None, None, Snapshot], meanwhile: Callable[[], None] = lambda: None) -> Snapshot:
-    """Run without a loop, and ``meanwhile`` where others may run."""
+    """Run the steps without an event loop; call ``meanwhile`` where other tasks may run."""
     while True:
         try:
             next(steps)

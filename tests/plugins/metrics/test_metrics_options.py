@@ -91,7 +91,7 @@ def test_the_sdk_switched_off_switches_them_off() -> None:
         ({"OTEL_METRICS_EXPORTER": "console"}, "OTEL_METRICS_EXPORTER names 'console'; expected one of otlp"),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": RECEIVER, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
-            "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but headrace exports over http/protobuf alone",
+            "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but headrace only exports over http/protobuf",
         ),
         ({"OTEL_EXPORTER_OTLP_ENDPOINT": "receiver:4318"}, "OTEL_EXPORTER_OTLP_ENDPOINT is 'receiver:4318'"),
     ],

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.hookspecs import Metric
 
 SDK_LIMIT = 2000
-"""Attribute sets of an instrument beyond which the SDK tells an overflow, unless its reader says otherwise."""
+"""The SDK's default number of attribute sets of an instrument beyond which it reports an overflow."""
 
 
 class SharedState:
-    """As much of the proxy's as the page reads of plugins."""
+    """The part of the proxy's state that the page reads for plugins."""
 
     def __init__(self, hooks: HookCalls) -> None:
         self.hooks = hooks
@@ -161,7 +161,7 @@ async def test_what_came_and_went_is_not_kept() -> None:
 
 
 def test_the_sdk_is_made_to_forget() -> None:
-    """It keeps every set of attributes that an observable instrument has told, so the instruments are made anew."""
+    """The SDK keeps every attribute set that an observable instrument has reported, so instruments are recreated."""
     metered = Metered()
     reader, instruments = metered.reader(max_series=30, idle_s=1), Instruments(max_series=30)
     first = instruments._reader

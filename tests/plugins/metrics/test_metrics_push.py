@@ -1,4 +1,4 @@
-"""OTLP: a thread asks the loop for a snapshot and pushes it; what goes wrong is told and stays there."""
+"""OTLP: a thread takes a snapshot from the event loop and pushes it; failures are reported and affect nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The observers of SASL exchanges: whom they name, and when. `test_sasl_identity_kafka` asks Kafka the same."""
+"""The observers of SASL exchanges: which principal they set, and when. `test_sasl_identity_kafka` asks Kafka."""
 
 from __future__ import annotations
 

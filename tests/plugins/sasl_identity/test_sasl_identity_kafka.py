@@ -34,7 +34,7 @@ def java_bytes(value: bytes) -> Any:
 
 
 class Exchange:
-    """A server of Kafka and our observer beside it, told what the proxy would tell it."""
+    """A SASL server of Kafka, and the plugin's observer, which receives what the proxy would pass to it."""
 
     def __init__(self, mechanism: str, server: Any, fallback: str | None = None) -> None:
         plugin = SaslIdentity()
@@ -53,7 +53,7 @@ class Exchange:
         return answer
 
     def agree(self) -> str | None:
-        """Check that server and observer are of one mind, and return whom they have accepted."""
+        """Check that server and observer agree, and return the accepted principal."""
         accepted = str(self.server.getAuthorizationID()) if self.server.isComplete() else None
         assert self.observer.principal == accepted
         return accepted

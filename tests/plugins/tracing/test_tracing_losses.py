@@ -62,32 +62,32 @@ def test_a_full_queue_takes_no_more_and_counts() -> None:
     assert queue.has_room()
 
 
-def heard(queue: RecordQueue) -> bool:
-    """Whether the bell has been rung; the thread has heard it then."""
-    rung = not queue._bell.locked()
+def woken(queue: RecordQueue) -> bool:
+    """Return whether the queue has woken the thread, and reset it."""
+    released = not queue._wake_lock.locked()
     queue.wait(0)
-    return rung
+    return released
 
 
-def test_the_bell_is_rung_when_many_wait_and_only_then() -> None:
+def test_the_thread_is_woken_when_many_records_wait_and_only_then() -> None:
     queue = RecordQueue(100, wake_at=2)
     queue.put(RECORD)
-    assert not heard(queue)
+    assert not woken(queue)
     queue.put(RECORD)
     queue.put(RECORD)
-    queue.ring()
-    assert heard(queue)
-    assert not heard(queue)
+    queue.wake()
+    assert woken(queue)
+    assert not woken(queue)
 
 
-def test_the_bell_is_rung_before_a_small_queue_is_full() -> None:
+def test_the_thread_is_woken_before_a_small_queue_is_full() -> None:
     queue = RecordQueue(4, wake_at=256)
     queue.put(RECORD)
     queue.put(RECORD)
-    assert heard(queue)
+    assert woken(queue)
 
 
-def test_the_bell_wakes_a_thread_that_waits() -> None:
+def test_wake_ends_the_wait_of_the_thread() -> None:
     queue = RecordQueue(4, wake_at=1)
     thread = threading.Thread(target=queue.wait, args=(60,))
     thread.start()
@@ -256,14 +256,14 @@ def test_losses_are_told_when_they_begin_and_then_once_a_while(monkeypatch: pyte
     monkeypatch.setattr(export_thread.time, "monotonic", lambda: now_s)
     report = export_thread._LossReport()
     with capture_logs() as logs:
-        report.tell(0, 0, None)
-        report.tell(5, 5, None)
-        report.tell(9, 7, "no")
+        report.update(0, 0, None)
+        report.update(5, 5, None)
+        report.update(9, 7, "no")
         now_s = 1059.9
-        report.tell(10, 8, "no")
+        report.update(10, 8, "no")
         now_s = 1060.0
-        report.tell(10, 8, "no")
-        report.tell(10, 8, "no")
+        report.update(10, 8, "no")
+        report.update(10, 8, "no")
     assert [(entry["requests"], entry["queue_full"], entry["export_failed"]) for entry in logs] == [
         (5, 5, 0),
         (5, 8, 2),

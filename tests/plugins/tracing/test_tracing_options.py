@@ -114,10 +114,13 @@ def test_variables_that_keep_tracing_off(name: str, value: str) -> None:
     ("environment", "sentence"),
     [
         ({"OTEL_TRACES_EXPORTER": "zipkin"}, "OTEL_TRACES_EXPORTER is 'zipkin'; expected otlp, or none"),
-        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but headrace exports over"),
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc', but headrace only exports over",
+        ),
         (
             {"OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json", "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"},
-            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is 'http/json', but headrace exports over",
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is 'http/json', but headrace only exports over",
         ),
         (
             {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4317"},

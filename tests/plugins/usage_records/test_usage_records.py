@@ -191,14 +191,14 @@ def options_of(table: dict[str, object]) -> UsageOptions:
     ("table", "said"),
     [
         ({"foldr": "x"}, "usage_records.foldr: unknown key; did you mean plugins.options.usage_records.folder?"),
-        ({"folder": "x", "topic": "t"}, "usage_records.folder: expected one place, a folder or a topic, not both"),
-        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers beside it'),
+        ({"folder": "x", "topic": "t"}, "usage_records.folder: expected either a folder or a topic, not both"),
+        ({"topic": "t"}, 'topic = "t": expected bootstrap_servers, too'),
         ({"folder": ""}, 'folder = "": expected a text that is not empty'),
         ({"folder": "x", "max_rows": 0}, "max_rows = 0: expected a whole number of rows from 1 to 1000000"),
         ({"folder": "x", "rotate_s": True}, "rotate_s = true: expected a whole number of seconds"),
         ({"folder": "x", "topics": 1}, "topics = 1: expected true or false"),
-        ({"folder": "x", "client": {}}, "client: is for a topic alone"),
-        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: is for files (folder) alone"),
+        ({"folder": "x", "client": {}}, "client: only applies to a topic"),
+        ({"bootstrap_servers": "b:1", "rotate_s": 1}, "rotate_s: only applies to files (folder)"),
         ({"folder": "x", "rotate_bytes": 10**9, "keep_bytes": 10**8}, "keep_bytes = 100000000: expected at least"),
         ({"bootstrap_servers": "b:1", "client": {"a": []}}, "expected a table of librdkafka's settings"),
     ],
@@ -280,13 +280,13 @@ def test_the_end_of_every_request_and_no_more(plugin: UsageRecords) -> None:
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     context = PluginContext(options={"folder": str(tmp_path / "file" / "below")}, quotas=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"folder is '.*below': Not a directory; expected a folder"):
+    with pytest.raises(ValueError, match=r"folder is '.*below': Not a directory; expected a writable folder"):
         UsageRecords().configure(context)
 
 
 def test_a_folder_that_is_there_and_cannot_be_written_is_named() -> None:
     context = PluginContext(options={"folder": "/proc"}, quotas=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"folder is '/proc': .*; expected a folder that can be written to"):
+    with pytest.raises(ValueError, match=r"folder is '/proc': .*; expected a writable folder"):
         UsageRecords().configure(context)
 
 

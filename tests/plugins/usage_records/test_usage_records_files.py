@@ -144,7 +144,7 @@ def test_a_living_proxy_takes_up_what_another_left_when_it_finishes_a_file(tmp_p
 def test_a_file_that_was_taken_for_a_dead_writers_is_opened_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between a writer's open and its lock, somebody who starts in the folder finds it empty and removes it."""
+    """Between a writer's open and its lock, another process that starts in the folder removes the empty file."""
     files, real = sink(tmp_path), fcntl.flock
 
     def overtaken(descriptor: int, operation: int) -> None:

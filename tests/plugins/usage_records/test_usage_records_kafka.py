@@ -70,7 +70,7 @@ def test_a_record_that_librdkafka_refuses_is_lost_alone() -> None:
     writing.write(request(client_id="small"), request(client_id="x" * 2000, request_bytes=70))
     assert (writing.thread.written, writing.thread.lost) == (2, 1)
     assert not writing.thread._pending_losses
-    assert not writing.sink.takes_marks, "the mark is on its way"
+    assert not writing.sink.accepts_loss_records, "the mark is on its way"
 
 
 def test_where_there_is_no_room_no_number_is_taken() -> None:
@@ -83,7 +83,7 @@ def test_where_there_is_no_room_no_number_is_taken() -> None:
 
 
 def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
-    """Every mark fails as every record does; what it told is told again."""
+    """Every loss record fails like every other record; its losses are reported again."""
     writing = Writing("t", NOWHERE, message_timeout_ms="50", linger_ms="0")
     for _ in range(5):
         lost = writing.thread.lost
@@ -91,13 +91,13 @@ def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
         writing.waits_for(lost + 1)
     assert writing.thread._encoder.sequence <= 10, "each a record or a mark that failed"
     marks: list[Any] = []
-    writing.sink.write = lambda lines, held, first, now_s: marks.extend(held)  # type: ignore[method-assign]
+    writing.sink.write = lambda lines, contents, first, now_s: marks.extend(contents)  # type: ignore[method-assign]
     wait_until(lambda: writing.write() or sum(each.losses.requests for each in marks) == 5, "they are told")
     assert sum(mark.losses.request_bytes for mark in marks) == 500
 
 
 def test_after_a_fatal_error_there_is_a_new_producer(kafka: FirstBroker) -> None:
-    """A broker that refuses a batch makes a gap, which a producer that must have none does not outlive."""
+    """A refused batch is a gap in the sequence, which is a fatal error for an idempotent producer."""
     topic = make_topic(kafka, max_message_bytes="1000")
     writing = Writing(topic, kafka.bootstrap_servers, enable_gapless_guarantee="true", compression_type="none")
     writing.write(request(client_id="before"))

@@ -1,4 +1,4 @@
-"""The thread that writes usage records: what it loses, how it tells, and that nothing ends it."""
+"""The thread that writes usage records: losses, their reports, and that no error ends it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.plugins.usage_records.usage_rows import FETCH, SecondBySecond, reques
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from headrace.plugins.usage_records.writer_thread import Held
+    from headrace.plugins.usage_records.writer_thread import LineContent
 
 
 class Kept:
@@ -30,19 +30,19 @@ class Kept:
     def __init__(self) -> None:
         self.lines: list[dict[str, Any]] = []
         self.fails: Exception | None = None
-        self.lost_after_all: list[tuple[str, Held]] = []
-        self.held: list[Held] = []
-        self.takes_marks = True
+        self.lost_after_all: list[tuple[str, LineContent]] = []
+        self.contents: list[LineContent] = []
+        self.accepts_loss_records = True
         self.closed = False
 
-    def write(self, lines: list[bytes], held: Sequence[Held], first: int, now_s: float) -> None:
+    def write(self, lines: list[bytes], contents: Sequence[LineContent], first: int, now_s: float) -> None:
         if self.fails is not None:
             raise self.fails
         assert json.loads(lines[0])["sequence"] == first
         self.lines += map(json.loads, lines)
-        self.held += held
+        self.contents += contents
 
-    def tick(self, now_s: float) -> list[tuple[str, Held]]:
+    def tick(self, now_s: float) -> list[tuple[str, LineContent]]:
         lost, self.lost_after_all = self.lost_after_all, []
         return lost
 
@@ -114,11 +114,11 @@ def test_reasons_are_bounded_and_nothing_is_forgotten() -> None:
 def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> None:
     writing = Writing()
     writing.write(request(request_bytes=70))
-    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.held[0])]
+    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.contents[0])]
     writing.write()
     lost = writing.kept.lines[1]
     assert (lost["sequence"], lost["records"], lost["requests"], lost["request_bytes"]) == (1, 1, 1, 70)
-    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.held[1])]
+    writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.contents[1])]
     writing.write()
     again = writing.kept.lines[2]
     assert again == {**lost, "sequence": 2}, "a mark that is lost is told again"
@@ -127,12 +127,12 @@ def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> Non
 
 def test_a_mark_waits_until_the_one_before_was_answered() -> None:
     writing = Writing()
-    writing.kept.takes_marks = False
+    writing.kept.accepts_loss_records = False
     writing.kept.lost_after_all = [("gone", Row())]
     writing.write()
     assert writing.told == []
     writing.kept.lost_after_all = [("gone", Row())]
-    writing.kept.takes_marks = True
+    writing.kept.accepts_loss_records = True
     writing.write()
     assert [each["records"] for each in writing.kept.lines] == [2]
 

@@ -16,8 +16,8 @@ from testbed.kafka import cluster as cluster_module
 from testbed.kafka.cluster import KafkaCluster, plan_roles
 from testbed.kafka.probe import ask
 from testbed.kafka.properties import Listener, plain_jaas, scram_jaas
-from testbed.processes.kept import KeptDirectory, make_directory
 from testbed.processes.ports import HOST, reserve_ports
+from testbed.processes.supervised import SupervisedDirectory, make_directory
 from tests.testbed.callers import is_running, wait_until, wait_until_nothing_is_left
 from tests.testbed.kafka.clients import TIMEOUT_S, admin, consume, create_topic, produce, round_trip, settings_of
 
@@ -218,7 +218,7 @@ def test_a_broker_that_cannot_start_is_reported_with_its_log() -> None:
 def test_a_start_has_a_deadline_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     directories = []
 
-    def remember(prefix: str) -> KeptDirectory:
+    def remember(prefix: str) -> SupervisedDirectory:
         directories.append(make_directory(prefix))
         return directories[-1]
 

@@ -68,7 +68,7 @@ def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     ("script", "reason"),
     [
         ("exit 1", r"does not run \(CalledProcessError\)"),
-        ("echo hello >&2", "does not tell its version"),
+        ("echo hello >&2", "does not print its version"),
         (
             "printf '  java.home = /old\\n  java.specification.version = 1.8\\n  java.vm.version = 8\\n' >&2",
             "is Java 8",

@@ -11,7 +11,7 @@ import pytest
 from testbed.errors import TestbedTimeoutError, ToolError, UnknownVersionError
 from testbed.kafka.artifacts import BROKER_VERSIONS, broker_jars
 from testbed.kafka.tools import Tool, main_class, run_tool, start_tool
-from tests.testbed.callers import caller, told_by, wait_until_nothing_is_left
+from tests.testbed.callers import caller, printed_by, wait_until_nothing_is_left
 from tests.testbed.kafka.clients import create_topic, new_name, produce
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ print(json.dumps(tool.pid), flush=True)
 signal.pause()
 """
     with caller(code) as process:
-        pid = told_by(process)
+        pid = printed_by(process)
         process.kill()
         wait_until_nothing_is_left([pid], tmp_path / "nothing")
 

@@ -10,7 +10,7 @@ import pytest
 from testbed.errors import PortsExhaustedError
 from testbed.processes import ports
 from testbed.processes.ports import HOST, free_port_block, reserve_ports, usable_ports
-from tests.testbed.callers import caller, run_caller, told_by
+from tests.testbed.callers import caller, printed_by, run_caller
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,7 +55,7 @@ def test_two_processes_never_get_the_same_port() -> None:
     code = RESERVE.format(start=stretch.start, stop=stretch.stop)
     with caller(code) as one, caller(code) as other:
         mine, theirs = (
-            {port for first in told_by(process) for port in range(first, first + 5)} for process in (one, other)
+            {port for first in printed_by(process) for port in range(first, first + 5)} for process in (one, other)
         )
     assert mine.isdisjoint(theirs)
     assert len(mine | theirs) >= 50  # a block at random places can leave gaps of four

@@ -1,15 +1,15 @@
-"""The keeper: a small process that starts programs for its caller and ends them when the caller ends, however it ends.
+"""The supervisor: a small process that starts programs for its caller and ends them when the caller ends in any way.
 
-Run as a script by `testbed.processes.kept` (standard library only, so that it starts in some twenty milliseconds);
-nothing imports it. It is the parent of every program it starts, so no program can be missed between its start and its
-entry in a list, and a process id cannot be taken over by a stranger before the keeper has reaped it. The caller's end
-closes the socket between the two, even after `kill -9`; then the keeper kills its programs, removes the directories it
-made, and ends. Should the keeper itself be killed, the kernel kills the programs (PR_SET_PDEATHSIG, which works here
-because the keeper has one thread: the signal is tied to the thread that forked).
+`testbed.processes.supervised` runs it as a script (with the standard library only, so that it starts in about twenty
+milliseconds); no module imports it. It is the parent of every program that it starts, so no program is missed between
+its start and its registration, and a process id is not reused before the supervisor has reaped it. When the caller
+ends, even by `kill -9`, the socket between the two is closed; then the supervisor kills its programs, removes the
+directories it created, and ends. If the supervisor itself is killed, the kernel kills the programs (PR_SET_PDEATHSIG,
+which works here because the supervisor has one thread: the signal is tied to the thread that forked).
 
-Requests and replies are JSON, one to a message of a SOCK_SEQPACKET socket, so that an asker who is interrupted (by
-KeyboardInterrupt, say) has sent all of a request or nothing; each reply carries its request's number. The descriptors
-of a program's standard streams travel with the request that starts it.
+Requests and replies are JSON, each in one message of a SOCK_SEQPACKET socket, so that an interrupted caller (for
+instance by KeyboardInterrupt) has sent a complete request or none; each reply carries its request's number. The
+descriptors of a program's standard streams are sent with the request that starts it.
 """
 
 from __future__ import annotations
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
-# Descriptors of the three standard streams that a request may carry.
+# A request carries at most the descriptors of the three standard streams.
 MAX_DESCRIPTORS = 3
-# Of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is 200 KiB.
+# Size of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is
+# 200 KiB.
 MESSAGE_BYTES = 1 << 18
 
 REMOVAL_ATTEMPTS = 20
@@ -42,25 +43,25 @@ REMOVAL_PAUSE_S = 0.05
 
 
 class Program(NamedTuple):
-    """A program, and the directory with which it ends."""
+    """A program, and the directory at whose removal it is killed."""
 
     process: subprocess.Popen[bytes]
     directory: str | None
 
 
-class Keeper:
+class Supervisor:
     """The programs and directories of one caller."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        # Ended ones too, until they are forgotten: not being reaped, they keep their process id and group from others.
+        # Includes programs that have ended until they are killed: unreaped, their process id and group are not reused.
         self.programs: dict[int, Program] = {}
         self.directories: set[str] = set()
-        # Loaded before the first fork: between fork and exec there is time for one call and no more.
+        # Loaded before the first fork, so that only one call is made between fork and exec.
         self._prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
     def serve(self, caller: int) -> None:
-        """Answer requests until the caller is gone."""
+        """Answer requests until the caller has ended."""
         while self._wait_for_data(caller):
             message, descriptors, _, _ = socket.recv_fds(self.connection, MESSAGE_BYTES, MAX_DESCRIPTORS)
             if not message:
@@ -72,9 +73,9 @@ class Keeper:
             self.connection.send(json.dumps({"number": request["number"], **reply}).encode())
 
     def _wait_for_data(self, caller: int) -> bool:
-        """Wait for bytes on the socket; False when the process `caller` has ended.
+        """Wait for data on the socket, and return True; return False when the process `caller` has ended.
 
-        The process is watched beside the socket because a fork of the caller may hold the socket open.
+        The process is watched in addition to the socket, since a fork of the caller may hold the socket open.
         """
         watched: list[Any] = [self.connection]
         if caller >= 0:
@@ -112,18 +113,18 @@ class Keeper:
             stdin=stdin,
             stdout=stdout,
             stderr=stderr,
-            preexec_fn=self._die_with_keeper,  # safe: one thread
-            start_new_session=True,  # Ctrl-C in the caller's terminal is for the caller, who then ends us in order
+            preexec_fn=self._die_with_supervisor,  # safe: one thread
+            start_new_session=True,  # Ctrl-C in the terminal only reaches the caller, which then ends the supervisor
         )
         self.programs[program.pid] = Program(program, request["directory"])
         return program.pid
 
-    def _die_with_keeper(self) -> None:
+    def _die_with_supervisor(self) -> None:
         if self._prctl is not None:
             self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
     def _signal(self, pid: int, number: int) -> bool:
-        """Send a signal to a program of ours, by which it may have ended; nothing happens then."""
+        """Send a signal to a program of this supervisor; a program that has ended ignores it."""
         if pid not in self.programs:
             return False
         os.kill(pid, number)
@@ -132,7 +133,7 @@ class Keeper:
     def _status(self, pid: int) -> int | None:
         """Return the exit status, minus the signal's number if a signal ended it, or None while it runs.
 
-        The program is not reaped. One that is forgotten has been killed.
+        The program is not reaped. An unknown one has been killed before.
         """
         if pid not in self.programs:
             return -signal.SIGKILL
@@ -142,10 +143,10 @@ class Keeper:
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
     def _kill(self, pids: Iterable[int]) -> int:
-        """Kill programs with their process groups, all before waiting for the first, and forget them.
+        """Kill programs with their process groups, then wait for them and remove them from `programs`.
 
-        The group is what the program has started, unless that made itself a group of its own. Returns the exit status
-        of the last.
+        The group contains the processes that the program has started, unless these have changed their group. Returns
+        the exit status of the last program.
         """
         programs = [self.programs.pop(pid) for pid in pids if pid in self.programs]
         for program in programs:
@@ -159,10 +160,10 @@ class Keeper:
     def _remove(self, directory: str) -> None:
         self._kill([pid for pid, program in self.programs.items() if program.directory == directory])
         self.directories.discard(directory)
-        # What the programs had started is killed as well, but not waited for: it may finish a system call.
+        # The programs' children are killed, too, but not waited for: they may still complete a system call.
         for _ in range(REMOVAL_ATTEMPTS):
             shutil.rmtree(directory, ignore_errors=True)
-            if not os.path.exists(directory):  # noqa: PTH110 - pathlib takes as long to import as all the rest
+            if not os.path.exists(directory):  # noqa: PTH110 - importing pathlib takes as long as all other imports together
                 return
             time.sleep(REMOVAL_PAUSE_S)
 
@@ -175,18 +176,18 @@ class Keeper:
 
 def main(descriptor: int, caller_pid: int) -> None:
     """Serve the process `caller_pid` at the other end of the socket `descriptor`."""
-    # A handler, where SIG_IGN would be inherited by the programs and keep SIGTERM from them.
+    # A handler, since the programs would inherit SIG_IGN and then ignore SIGTERM.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
     caller = -1
     with contextlib.suppress(AttributeError, OSError):  # kernels before 5.3, and systems other than Linux
         caller = os.pidfd_open(caller_pid)
-    keeper = Keeper(socket.socket(fileno=descriptor))
+    supervisor = Supervisor(socket.socket(fileno=descriptor))
     try:
         with contextlib.suppress(OSError):
-            keeper.serve(caller)
+            supervisor.serve(caller)
     finally:
-        keeper.end_all()
+        supervisor.end_all()
 
 
 if __name__ == "__main__":

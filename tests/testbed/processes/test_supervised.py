@@ -11,18 +11,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from testbed.errors import KeeperError, TestbedTimeoutError
-from testbed.processes.kept import KeptDirectory, KeptProgram, make_directory, start_program
-from tests.testbed.callers import caller, is_running, run_caller, told_by, wait_until, wait_until_nothing_is_left
+from testbed.errors import SupervisorError, TestbedTimeoutError
+from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, make_directory, start_program
+from tests.testbed.callers import caller, is_running, printed_by, run_caller, wait_until, wait_until_nothing_is_left
 
 SLEEP = shutil.which("sleep") or "sleep"
 MV = shutil.which("mv") or "mv"
 SH = shutil.which("sh") or "sh"
 
-# Starts a program that writes to a kept directory, tells both, and goes on as the test wants.
+# Starts a program in a supervised directory, prints both, and continues as the test requires.
 CALLER = """
 import json, os, signal, sys, time
-from testbed.processes.kept import make_directory, start_program
+from testbed.processes.supervised import make_directory, start_program
 directory = make_directory("headrace-test-")
 (directory.path / "data").write_text("data")
 program = start_program([{sleep!r}, "300"], environment={{}}, stdin=0, stdout=1, stderr=2, directory=directory)
@@ -32,7 +32,7 @@ print(json.dumps([program.pid, str(directory.path), os.getpid()]), flush=True)
 WAIT = "signal.pause()"
 
 
-def start(*argv: str, directory: KeptDirectory | None = None) -> KeptProgram:
+def start(*argv: str, directory: SupervisedDirectory | None = None) -> SupervisedProgram:
     nothing = os.open(os.devnull, os.O_RDWR)
     try:
         return start_program(argv, environment={}, stdin=nothing, stdout=nothing, stderr=nothing, directory=directory)
@@ -46,7 +46,7 @@ def start(*argv: str, directory: KeptDirectory | None = None) -> KeptProgram:
 )
 def test_a_program_ends_when_its_caller_ends_by_itself(then: str) -> None:
     with caller(CALLER.format(sleep=SLEEP, then=then)) as process:
-        pid, directory, _ = told_by(process)
+        pid, directory, _ = printed_by(process)
         process.wait(20)
         wait_until_nothing_is_left([pid], Path(directory))
 
@@ -54,7 +54,7 @@ def test_a_program_ends_when_its_caller_ends_by_itself(then: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_program_ends_when_a_signal_ends_its_caller(number: signal.Signals) -> None:
     with caller(CALLER.format(sleep=SLEEP, then=WAIT)) as process:
-        pid, directory, _ = told_by(process)
+        pid, directory, _ = printed_by(process)
         assert is_running(pid)
         assert (Path(directory) / "data").exists()
         process.send_signal(number)
@@ -65,8 +65,8 @@ def test_a_program_ends_when_a_signal_ends_its_caller(number: signal.Signals) ->
 def test_a_signal_to_the_whole_process_group_leaves_nothing_behind() -> None:
     then = "os.setpgid(0, 0); print(1, flush=True); " + WAIT
     with caller(CALLER.format(sleep=SLEEP, then=then)) as process:
-        pid, directory, _ = told_by(process)
-        told_by(process)
+        pid, directory, _ = printed_by(process)
+        printed_by(process)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(20)
         wait_until_nothing_is_left([pid], Path(directory))
@@ -75,8 +75,8 @@ def test_a_signal_to_the_whole_process_group_leaves_nothing_behind() -> None:
 def test_a_fork_of_the_caller_does_not_keep_its_programs_alive() -> None:
     then = "if child := os.fork(): print(child, flush=True)\n" + WAIT
     with caller(CALLER.format(sleep=SLEEP, then=then)) as process:
-        pid, directory, caller_pid = told_by(process)
-        fork = told_by(process)
+        pid, directory, caller_pid = printed_by(process)
+        fork = printed_by(process)
         try:
             os.kill(caller_pid, signal.SIGKILL)
             process.wait(20)
@@ -86,7 +86,7 @@ def test_a_fork_of_the_caller_does_not_keep_its_programs_alive() -> None:
             os.kill(fork, signal.SIGKILL)
 
 
-def test_a_fork_gets_a_keeper_of_its_own() -> None:
+def test_a_fork_gets_a_supervisor_of_its_own() -> None:
     then = """
 if os.fork():
     os.wait()
@@ -97,17 +97,17 @@ else:
     assert other.kill() == -signal.SIGKILL
 """.replace("SLEEP", repr(SLEEP))
     with caller(CALLER.format(sleep=SLEEP, then=then)) as process:
-        pid, directory, _ = told_by(process)
-        other = told_by(process)
+        pid, directory, _ = printed_by(process)
+        other = printed_by(process)
         assert process.wait(20) == 0
         wait_until_nothing_is_left([pid, other], Path(directory))
 
 
-def test_programs_end_with_the_keeper_too() -> None:
+def test_programs_end_with_the_supervisor_too() -> None:
     then = """
 import psutil
-[keeper] = psutil.Process().children()
-keeper.kill()
+[supervisor] = psutil.Process().children()
+supervisor.kill()
 try:
     program.wait(20)
 except Exception as error:
@@ -116,10 +116,10 @@ fresh = start_program([SLEEP, "300"], environment={}, stdin=0, stdout=1, stderr=
 print(json.dumps(fresh.poll()), flush=True)
 """.replace("SLEEP", repr(SLEEP))
     with caller(CALLER.format(sleep=SLEEP, then=then)) as process:
-        pid, directory, _ = told_by(process)
+        pid, directory, _ = printed_by(process)
         try:
-            assert "keeps the testbed's programs" in told_by(process)
-            assert told_by(process) is None  # the next program has a new keeper
+            assert "supervisor of the testbed's programs" in printed_by(process)
+            assert printed_by(process) is None  # the next program has a new supervisor
             wait_until(lambda: not is_running(pid), "the end of the program")
             assert process.wait(20) == 0
         finally:
@@ -129,7 +129,7 @@ print(json.dumps(fresh.poll()), flush=True)
 def test_an_interrupted_request_does_not_spoil_the_next() -> None:
     code = f"""
 import json, signal, threading
-from testbed.processes.kept import start_program
+from testbed.processes.supervised import start_program
 class Interrupted(Exception): pass
 def interrupt(*_):
     global armed
@@ -210,7 +210,7 @@ def test_what_a_program_has_started_ends_with_the_caller() -> None:
     shell = f"{SLEEP} 300 & echo $! > $0/draft; {MV} $0/draft $0/pid; wait"
     code = CALLER.format(sleep=SH, then=WAIT).replace('"300"', f'"-c", {shell!r}, str(directory.path)')
     with caller(code) as process:
-        pid, directory, _ = told_by(process)
+        pid, directory, _ = printed_by(process)
         pid_file = Path(directory) / "pid"
         wait_until(pid_file.exists, "the program's program")
         grandchild = int(pid_file.read_text())
@@ -220,16 +220,18 @@ def test_what_a_program_has_started_ends_with_the_caller() -> None:
 
 
 def test_a_program_that_does_not_exist_is_an_error() -> None:
-    with pytest.raises(KeeperError, match=r"cannot start: FileNotFoundError: .*no-such-program"):
+    with pytest.raises(SupervisorError, match=r"cannot start: FileNotFoundError: .*no-such-program"):
         start("/no-such-program")
 
 
 def test_descriptors_do_not_pile_up() -> None:
     start(SLEEP, "0").wait(20)
-    [keeper] = [child for child in psutil.Process().children() if any("keeper.py" in word for word in child.cmdline())]
-    before = keeper.num_fds()
+    [supervisor] = [
+        child for child in psutil.Process().children() if any("supervisor.py" in word for word in child.cmdline())
+    ]
+    before = supervisor.num_fds()
     for _ in range(5):
         start(SLEEP, "0").wait(20)
-        with contextlib.suppress(KeeperError):
+        with contextlib.suppress(SupervisorError):
             start("/no-such-program")
-    assert keeper.num_fds() == before
+    assert supervisor.num_fds() == before

@@ -1,8 +1,8 @@
-"""Programs and directories that do not outlive this process: the caller's side of `testbed.processes.keeper`.
+"""Programs and directories that do not outlive this process: the caller's side of `testbed.processes.supervisor`.
 
-Called by the cluster and the tools. Every process has one keeper, started with the first program and ended at exit; a
-fork gets a keeper of its own. Safe to use from several threads. Each call takes well under a millisecond, except
-`KeptProgram.wait` and `KeptDirectory.remove`.
+Called by the cluster and the tools. Every process has one supervisor, started with the first program and ended at exit;
+a fork has its own. Thread-safe. Each call takes well under a millisecond, except `SupervisedProgram.wait` and
+`SupervisedDirectory.remove`.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from testbed.errors import KeeperError, TestbedTimeoutError
+from testbed.errors import SupervisorError, TestbedTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-KEEPER_SCRIPT = Path(__file__).with_name("keeper.py")
-# The keeper answers within a millisecond; removing a directory of test data takes a second at the very worst.
+SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
+# The supervisor answers within a millisecond; removing a directory of test data takes at most a second.
 REPLY_TIMEOUT_S = 30.0
 POLL_S = 0.01
 MESSAGE_BYTES = 65536
 
 
-class KeptProgram:
-    """A program that the keeper started. Ended with this process, at the latest."""
+class SupervisedProgram:
+    """A program that the supervisor has started; it ends with this process at the latest."""
 
-    __slots__ = ("_forgotten", "_keeper", "_status", "argv", "pid")
+    __slots__ = ("_killed", "_status", "_supervisor", "argv", "pid")
 
-    def __init__(self, keeper: _Keeper, argv: Sequence[str], pid: int) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: _Supervisor, argv: Sequence[str], pid: int) -> None:
+        self._supervisor = supervisor
         self._status: int | None = None
-        self._forgotten = False
+        self._killed = False
         self.argv = tuple(argv)
         self.pid = pid
 
     def poll(self) -> int | None:
         """Return the exit status, minus the signal's number if a signal ended the program, or None while it runs."""
         if self._status is None:
-            self._status = self._keeper.ask(do="poll", pid=self.pid)["status"]
+            self._status = self._supervisor.ask(do="poll", pid=self.pid)["status"]
         return self._status
 
     def wait(self, timeout_s: float) -> int:
@@ -59,34 +59,34 @@ class KeptProgram:
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send a signal to the program alone; nothing happens when it has ended."""
+        """Send a signal to the program, not to its process group; does nothing if it has ended."""
         if self._status is None:
-            self._keeper.ask(do="signal", pid=self.pid, signal=int(number))
+            self._supervisor.ask(do="signal", pid=self.pid, signal=int(number))
 
     def kill(self) -> int:
-        """Kill it, with what it has started in its process group, wait for its end and return its exit status.
+        """Kill the program and its process group, wait for the program's end and return its exit status.
 
-        Also takes away what a program that has ended by itself has left running. May be called again.
+        Also kills processes that a program has left running after its own end. May be called again.
         """
-        if not self._forgotten:
-            self._status = self._keeper.ask(do="kill", pid=self.pid)["status"]
-            self._forgotten = True
+        if not self._killed:
+            self._status = self._supervisor.ask(do="kill", pid=self.pid)["status"]
+            self._killed = True
         return self._status if self._status is not None else -signal.SIGKILL
 
 
-class KeptDirectory:
-    """A directory that is removed with everything in it when this process ends, or earlier by `remove`."""
+class SupervisedDirectory:
+    """A directory that is removed with its contents by `remove`, or when this process ends."""
 
-    __slots__ = ("_keeper", "path")
+    __slots__ = ("_supervisor", "path")
 
-    def __init__(self, keeper: _Keeper, path: Path) -> None:
-        self._keeper = keeper
+    def __init__(self, supervisor: _Supervisor, path: Path) -> None:
+        self._supervisor = supervisor
         self.path = path
 
     def remove(self) -> None:
-        """Kill the programs that were started with this directory, and remove it now."""
+        """Kill the programs that were started with this directory, and remove it."""
         if self.path.exists():
-            self._keeper.ask(do="remove_directory", path=str(self.path))
+            self._supervisor.ask(do="remove_directory", path=str(self.path))
 
 
 def start_program(
@@ -96,35 +96,37 @@ def start_program(
     stdin: int,
     stdout: int,
     stderr: int,
-    directory: KeptDirectory | None = None,
-) -> KeptProgram:
-    """Start `argv` (a path and its arguments) with the three open descriptors, which stay the caller's to close.
+    directory: SupervisedDirectory | None = None,
+) -> SupervisedProgram:
+    """Start `argv` (a path and its arguments) with the three open descriptors, which the caller has to close.
 
-    It is killed before `directory` is removed. Raises KeeperError when it cannot be started.
+    The program is killed before `directory` is removed. Raises SupervisorError if it cannot be started.
     """
-    keeper = _keeper()
-    reply = keeper.ask(
+    supervisor = _supervisor()
+    reply = supervisor.ask(
         [stdin, stdout, stderr],
         do="start",
         argv=list(argv),
         environment=dict(environment),
         directory=str(directory.path) if directory else None,
     )
-    return KeptProgram(keeper, argv, reply["pid"])
+    return SupervisedProgram(supervisor, argv, reply["pid"])
 
 
-def make_directory(prefix: str) -> KeptDirectory:
-    """Make a directory, on disk where the system tells: in $TMPDIR, else in /var/tmp, else where Python puts such.
+def make_directory(prefix: str) -> SupervisedDirectory:
+    """Create a directory, preferably on disk: in $TMPDIR, else in /var/tmp, else in Python's default.
 
-    Raises KeeperError when it cannot be made.
+    Raises SupervisorError if it cannot be created.
     """
     parent = os.environ.get("TMPDIR") or ("/var/tmp" if os.access("/var/tmp", os.W_OK) else None)  # noqa: S108
-    keeper = _keeper()
-    return KeptDirectory(keeper, Path(keeper.ask(do="make_directory", prefix=prefix, parent=parent)["path"]))
+    supervisor = _supervisor()
+    return SupervisedDirectory(
+        supervisor, Path(supervisor.ask(do="make_directory", prefix=prefix, parent=parent)["path"])
+    )
 
 
-class _Keeper:
-    """The connection to this process's keeper."""
+class _Supervisor:
+    """The connection to this process's supervisor."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
@@ -135,7 +137,7 @@ class _Keeper:
         self._socket.settimeout(REPLY_TIMEOUT_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", str(KEEPER_SCRIPT), str(theirs.fileno()), str(self.owner)],
+                [sys.executable, "-I", "-S", str(SUPERVISOR_SCRIPT), str(theirs.fileno()), str(self.owner)],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -148,7 +150,7 @@ class _Keeper:
         return not self._broken and self.owner == os.getpid() and self._process.poll() is None
 
     def ask(self, descriptors: Sequence[int] = (), **request: Any) -> dict[str, Any]:
-        """Send one request and return its reply. Raises KeeperError for a reply that is an error, or no reply."""
+        """Send a request and return its reply. Raises SupervisorError if the reply is an error or there is none."""
         with self._lock:
             self._number += 1
             message = json.dumps({"number": self._number, **request}).encode()
@@ -157,14 +159,14 @@ class _Keeper:
                 reply = self._reply()
             except OSError as error:
                 self._broken = True
-                text = f"the process that keeps the testbed's programs is gone, and they with it: {error}"
-                raise KeeperError(text) from error
+                text = f"the supervisor of the testbed's programs has ended, and so have the programs: {error}"
+                raise SupervisorError(text) from error
         if "error" in reply:
-            raise KeeperError(f"cannot {request['do'].replace('_', ' ')}: {reply['error']}")
+            raise SupervisorError(f"cannot {request['do'].replace('_', ' ')}: {reply['error']}")
         return reply
 
     def _reply(self) -> dict[str, Any]:
-        """Return the reply to the latest request, dropping those to earlier ones whose asker was interrupted."""
+        """Return the reply to the latest request; drop replies to earlier requests that were interrupted."""
         while True:
             message = self._socket.recv(MESSAGE_BYTES)
             if not message:
@@ -174,24 +176,24 @@ class _Keeper:
                 return reply
 
     def close(self) -> None:
-        """Let the keeper end its programs and itself. A fork of the owner only lets go of its copy of the socket."""
+        """Make the supervisor end its programs and itself; in a fork of the owner, only close the socket."""
         self._socket.close()
         if self.owner == os.getpid():
             self._process.wait(REPLY_TIMEOUT_S)
 
 
-_current: _Keeper | None = None
+_current: _Supervisor | None = None
 _current_lock = threading.Lock()
 
 
-def _keeper() -> _Keeper:
+def _supervisor() -> _Supervisor:
     global _current
     with _current_lock:
         if _current is not None and not _current.alive:
             _current.close()
             _current = None
         if _current is None:
-            _current = _Keeper()
+            _current = _Supervisor()
         return _current
 
 

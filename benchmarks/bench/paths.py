@@ -1,6 +1,6 @@
-"""The ways to the broker: directly, through peers, through Headrace in several settings.
+"""The paths to the broker: direct, through other proxies, and through Headrace with several configurations.
 
-A `Way` can be started, more than once; what runs then is a `Front`. What it costs is `works`' business.
+A `BrokerPath` can be started more than once; each start returns a `Front`. `workloads` measures it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from benchmarks.bench.cores import ProcessMeter
-from benchmarks.bench.errors import WayUnavailableError
+from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.interpreters import THIS, Interpreter
 from testbed.compiled import compiled_copy
 from testbed.errors import TestbedError
@@ -40,10 +40,10 @@ request_percentage = 1000000.0
 controller_mutation_rate = 1000000.0
 producer_ids_rate = 1000000.0
 """
-"""All four kinds, so high that none is ever hit."""
+"""All four kinds of quotas, too high to be reached."""
 TWO_WORKERS: Final = "workers = 2\n"
-TWO_WORKERS_WORKS: Final = frozenset({"produce", "fetch", "small", "busy"})
-"""What is compared with one worker; the others would tell nothing more and take their time."""
+TWO_WORKERS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "busy"})
+"""The workloads in the comparison with one worker; the others would add time, but no information."""
 TRACING: Final = """
 [plugins.options.tracing]
 enabled = true
@@ -53,31 +53,31 @@ sample_ratio = 0.01
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """A way that runs: where clients bootstrap, where they find the broker, and whose CPU it takes."""
+    """A running path: the bootstrap address, the broker's address for clients, and the processes to measure."""
 
-    way: str
+    path: str
     bootstrap: tuple[str, int]
     node: tuple[str, int]
     meter: ProcessMeter | None
-    """None for the direct way."""
+    """None for the direct path."""
     workers: Sequence[ProcessMeter] = ()
-    """Each by itself, where there are several; the meter counts them, too."""
-    works: frozenset[str] | None = None
-    """The names of those that it is good for; None for all."""
+    """The single workers, if there are several; `meter` includes them."""
+    workloads: frozenset[str] | None = None
+    """The names of the supported workloads; None for all."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """As Kafka's tools take it."""
+        """The bootstrap address for Kafka's tools: "host:port"."""
         host, port = self.bootstrap
         return f"{host}:{port}"
 
 
-class Way(Protocol):
-    """One way."""
+class BrokerPath(Protocol):
+    """A path to the broker."""
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """The name on the command line."""
 
     @property
     def is_jvm(self) -> bool:
@@ -85,29 +85,29 @@ class Way(Protocol):
 
     @property
     def relay_address(self) -> tuple[str, int] | None:
-        """For relays that cannot rewrite addresses: what the broker is to tell those who come through it."""
+        """The address that the broker advertises to clients of a relay that cannot rewrite addresses; else None."""
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """Start it, for as long as `stack` lives. The first to be started has the relay's address.
+        """Start the path until `stack` is closed. The first start of a relay uses its `relay_address`.
 
-        Raises WayUnavailableError when it cannot be had here.
+        Raises PathUnavailableError if it is not available on this machine.
         """
 
 
-def serving(way: str, bootstrap: tuple[str, int], meter: ProcessMeter | None, broker: BenchBroker) -> Front:
-    """Wait until the broker can be reached this way, and see to it that clients stay on it.
+def serving(path: str, bootstrap: tuple[str, int], meter: ProcessMeter | None, broker: BenchBroker) -> Front:
+    """Wait until the broker answers through this path, and check that clients stay on it.
 
-    Raises WayUnavailableError when it does not answer, or when it shows clients the broker's own address.
+    Raises PathUnavailableError if it does not answer, or if its Metadata has the broker's own address.
     """
     deadline = time.monotonic() + SERVING_TIMEOUT_S
     while (answer := ask(*bootstrap)) is None or not answer.brokers:
         if time.monotonic() > deadline:
-            raise WayUnavailableError(f"{way} does not answer at {bootstrap[0]}:{bootstrap[1]}")
+            raise PathUnavailableError(f"{path} does not answer at {bootstrap[0]}:{bootstrap[1]}")
         time.sleep(POLL_S)
     node = next(iter(answer.brokers.values()))
     if meter is not None and node[1] == broker.port:
-        raise WayUnavailableError(f"{way} sends its clients to the broker itself, port {node[1]}")
-    return Front(way=way, bootstrap=bootstrap, node=node, meter=meter)
+        raise PathUnavailableError(f"{path} sends its clients to the broker itself, port {node[1]}")
+    return Front(path=path, bootstrap=bootstrap, node=node, meter=meter)
 
 
 class Direct:
@@ -116,7 +116,7 @@ class Direct:
     name, is_jvm, relay_address = DIRECT, False, None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """Nothing is started."""
+        """Return the broker's own address; starts nothing."""
         del stack
         host, port = broker.bootstrap_servers.split(":")
         return serving(self.name, (host, int(port)), None, broker)
@@ -124,22 +124,22 @@ class Direct:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Headrace:
-    """Headrace with a configuration and an environment, which are those of `ProxyProcess`."""
+    """Headrace with a configuration and an environment (see `ProxyProcess`)."""
 
     name: str
     cores: Cores
     python: Interpreter = THIS
     config: str = ""
     environment: Mapping[str, str] = field(default_factory=dict)
-    works: frozenset[str] | None = None
-    """As in `Front`."""
+    workloads: frozenset[str] | None = None
+    """See `Front`."""
     otlp_endpoint: Callable[[contextlib.ExitStack], str] | None = None
-    """Starts a receiver of traces."""
+    """Starts a receiver of traces and returns its URL."""
     is_jvm: bool = False
     relay_address: tuple[str, int] | None = None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """One process, or a supervisor and its workers, on the proxy's core."""
+        """Start a process, or a supervisor and its workers, on the proxy's core."""
         environment = dict(self.environment)
         if self.otlp_endpoint is not None:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
@@ -155,14 +155,14 @@ class Headrace:
         )
         front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker)
         workers = [ProcessMeter(pid) for pid in proxy.worker_pids]
-        return replace(front, workers=workers, works=self.works)
+        return replace(front, workers=workers, workloads=self.workloads)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peer:
-    """A proxy that somebody else has started, at `address`; it is pinned by who parsed it.
+    """A running proxy at `address` that the user has started.
 
-    `fixed_port` is where the broker listens for it. `relays`: it hands on bytes as they are.
+    `fixed_port` is the port of the broker's listener for it. `relays`: it is a TCP relay.
     """
 
     name: str
@@ -171,43 +171,42 @@ class Peer:
     relays: bool
     fixed_port: int
     is_jvm: bool = True
-    """Nothing is known of it, so it is warmed up."""
+    """True, so that it is warmed up, since it may be a JVM."""
 
     @property
     def relay_address(self) -> tuple[str, int] | None:
-        """Its own."""
+        """Its own address if it is a relay."""
         return self.address if self.relays else None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
-        """It runs already, and there is no second one."""
+        """Return the running proxy, at every call the same one."""
         del stack
         return serving(self.name, self.address, ProcessMeter(self.pid), broker)
 
 
-def headrace_way(
+def headrace_path(
     name: str,
     cores: Cores,
     otlp_endpoint: Callable[[contextlib.ExitStack], str],
-    told: Callable[[str], None],
+    on_progress: Callable[[str], None],
     python: Interpreter = THIS,
 ) -> Headrace:
-    """The way of that name; ``told`` is told that something is built for it. Raises WayUnavailableError where that
-    cannot be."""
+    """Return the path of that name; report builds to ``on_progress``. Raises PathUnavailableError if a build fails."""
     plain = Headrace(name=name, cores=cores, python=python, environment=python.environment())
     quotas = replace(plain, config=QUOTAS)
     if name == HEADRACE_QUOTAS:
         return quotas
     if name == HEADRACE_COMPILED:
-        return replace(quotas, environment=_compiled(told, python))
+        return replace(quotas, environment=_compiled(on_progress, python))
     if name == HEADRACE_2_WORKERS:
-        return replace(quotas, config=TWO_WORKERS + QUOTAS, works=TWO_WORKERS_WORKS)
+        return replace(quotas, config=TWO_WORKERS + QUOTAS, workloads=TWO_WORKERS_WORKLOADS)
     if name == HEADRACE_TRACING:
         return replace(quotas, config=QUOTAS + TRACING, otlp_endpoint=otlp_endpoint)
     return plain
 
 
-def _compiled(told: Callable[[str], None], python: Interpreter) -> dict[str, str]:
+def _compiled(on_progress: Callable[[str], None], python: Interpreter) -> dict[str, str]:
     try:
-        return python.environment(str(compiled_copy(told)))
+        return python.environment(str(compiled_copy(on_progress)))
     except TestbedError as error:
-        raise WayUnavailableError(str(error)) from error
+        raise PathUnavailableError(str(error)) from error

@@ -1,6 +1,6 @@
-"""The works: what is done through each way, and what is measured of it.
+"""The workloads that run on each path, and what they measure.
 
-A work knows an address and a process, not what is behind them. All blocking, on the work's core.
+A workload knows an address and a process, but not which proxy it is. All workloads block, on the clients' core.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from benchmarks.bench.broker import BenchBroker
-    from benchmarks.bench.ways import Front, Way
+    from benchmarks.bench.paths import BrokerPath, Front
 
 PRODUCE, FETCH, SMALL, LATENCY = "produce", "fetch", "small", "latency"
 IDLE, BUSY, CONNECT = "idle", "busy", "connect"
@@ -43,13 +43,13 @@ SMALL_RECORD_BYTES: Final = 100
 LATENCY_RATE: Final = 1000.0
 CONNECT_AT_A_TIME: Final = 16
 SETTLE_S: Final = 1.0
-"""After the idle connections were opened, for what is still freed."""
+"""Wait after the idle connections were opened, until temporary memory is freed."""
 TOPIC, READ_TOPIC = "bench-written", "bench-read"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much is done in one run."""
+    """The sizes of the workloads in one run."""
 
     produce_records: int
     read_records: int
@@ -74,7 +74,7 @@ FULL: Final = Sizes(
 
 
 def scaled(scale: float) -> Sizes:
-    """The sizes times `scale`, but never so small that nothing could be seen."""
+    """Return the sizes times `scale`, with a minimum for each."""
 
     def size(full: int, least: int) -> int:
         return max(min(least, full), round(full * scale))
@@ -93,26 +93,26 @@ def scaled(scale: float) -> Sizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What a work may need beside the front."""
+    """The broker and the sizes, for all workloads."""
 
     broker: BenchBroker
     sizes: Sizes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """`run` does it once through a front, whose way it may start anew, and returns what was measured."""
+class Workload:
+    """A workload. `run` runs it once on a front, whose path it may start again, and returns the measured values."""
 
     name: str
     title: str
     rate_unit: str
     unit: str
-    """Of AMOUNT."""
-    run: Callable[[Scene, Way, Front], dict[str, float]]
+    """The unit of AMOUNT."""
+    run: Callable[[Scene, BrokerPath, Front], dict[str, float]]
 
 
 def prepare(scene: Scene, *, reads: bool) -> None:
-    """Make the topics, and fill the one that is read, if it is."""
+    """Create the topics; if the records are to be fetched, write them."""
     scene.broker.create_topic(TOPIC)
     if reads:
         scene.broker.create_topic(READ_TOPIC, "retention.bytes=-1")
@@ -120,12 +120,12 @@ def prepare(scene: Scene, *, reads: bool) -> None:
 
 
 def _produce(servers: str, topic: str, records: int) -> float:
-    """Large batches; MB a second."""
+    """Produce large batches, and return the MB per second."""
     return producer_rate(servers, topic, records, RECORD_BYTES, "batch.size=65536", "linger.ms=5")[1]
 
 
 def producer_rate(servers: str, topic: str, records: int, size: int, *settings: str) -> tuple[float, float]:
-    """Kafka's own producer's records and MB (10**6 bytes) a second."""
+    """Run Kafka's ProducerPerformance, and return its records and MB (10**6 bytes) per second."""
     properties = [f"bootstrap.servers={servers}", *settings]
     arguments = ["--topic", topic, "--num-records", str(records), "--record-size", str(size), "--throughput", "-1"]
     command = [*arguments, "--command-property", *properties]
@@ -134,7 +134,7 @@ def producer_rate(servers: str, topic: str, records: int, size: int, *settings: 
 
 
 def read_producer(printed: str, records: int) -> float:
-    """Records a second, of ProducerPerformance's last line. Raises BenchError when not all were written."""
+    """Return the records per second in ProducerPerformance's last line. Raises BenchError if some were not written."""
     found = re.findall(r"^(\d+) records sent, ([0-9.]+) records/sec", printed, re.MULTILINE)
     if not found or int(found[-1][0]) != records:
         raise BenchError(f"the producer did not write {records} records: {printed[-500:]}")
@@ -142,7 +142,7 @@ def read_producer(printed: str, records: int) -> float:
 
 
 def consumer_rate(servers: str, topic: str, records: int) -> tuple[float, float]:
-    """MB (10**6 bytes) a second of Kafka's own consumer, without the time in which it joined, and MB in all."""
+    """Run Kafka's ConsumerPerformance; return MB (10**6 bytes) per second, without joining the group, and total MB."""
     arguments = ["--bootstrap-server", servers, "--topic", topic, "--num-records", str(records)]
     return read_consumer(run_tool(Tool.CONSUMER_PERF_TEST, arguments, timeout_s=TOOL_TIMEOUT_S).stdout, records)
 
@@ -164,7 +164,7 @@ def read_consumer(printed: str, records: int) -> tuple[float, float]:
 
 
 class Meter:
-    """A context manager that notes what a front's process uses while it is open."""
+    """A context manager that measures the CPU time and memory of a front's processes."""
 
     __slots__ = ("_before_s", "_front", "_workers_before_s", "values")
 
@@ -187,20 +187,20 @@ class Meter:
             self.values[WORKER_SHARE] = min(each_s) / sum(each_s)
 
 
-def produce(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def produce(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     records = scene.sizes.produce_records
     with Meter(front) as values:
         values[RATE] = _produce(front.bootstrap_servers, TOPIC, records)
     return {**values, AMOUNT: records * RECORD_BYTES / 1e9}
 
 
-def fetch(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def fetch(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     with Meter(front) as values:
         values[RATE], megabytes = consumer_rate(front.bootstrap_servers, READ_TOPIC, scene.sizes.read_records)
     return {**values, AMOUNT: megabytes / 1e3}
 
 
-def small(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def small(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     requests = scene.sizes.small_requests
     with Meter(front) as values:
         one_each = ("batch.size=1", "linger.ms=0")
@@ -208,7 +208,7 @@ def small(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
     return {**values, AMOUNT: requests / 1e3}
 
 
-def latency(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def latency(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     requests = scene.sizes.latency_requests
     with Meter(front) as values:
         took_s = raw.latencies_s(front.node, raw.small_produce(TOPIC), LATENCY_RATE, requests)
@@ -217,13 +217,13 @@ def latency(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
     return {**values, **found, AMOUNT: requests / 1e3}
 
 
-def idle(scene: Scene, way: Way, front: Front) -> dict[str, float]:
-    """On a process of its own where there can be one: what others have left free would hide what connections add."""
+def idle(scene: Scene, path: BrokerPath, front: Front) -> dict[str, float]:
+    """Measure a new process if the path can start one: free memory of earlier workloads would hide the growth."""
     if front.meter is None:
         return {}
     count = scene.sizes.idle_connections
     with contextlib.ExitStack() as stack:
-        fresh = way.start(scene.broker, stack)
+        fresh = path.start(scene.broker, stack)
         assert fresh.meter is not None
         with raw.open_connections(fresh.bootstrap, 1):
             before = fresh.meter.resident_bytes
@@ -233,7 +233,7 @@ def idle(scene: Scene, way: Way, front: Front) -> dict[str, float]:
     return {CONNECTIONS: count, RESIDENT_BYTES: resident, CONNECTION_BYTES: (resident - before) / count}
 
 
-def busy(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def busy(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     requests = scene.sizes.busy_requests
     with raw.open_connections(front.node, scene.sizes.busy_connections) as connections, Meter(front) as values:
         begin_s = time.perf_counter()
@@ -242,7 +242,7 @@ def busy(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
     return {**values, AMOUNT: requests / 1e3}
 
 
-def connect(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
+def connect(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     connects = scene.sizes.connects
     with Meter(front) as values:
         begin_s = time.perf_counter()
@@ -251,12 +251,14 @@ def connect(scene: Scene, _way: Way, front: Front) -> dict[str, float]:
     return {**values, AMOUNT: connects / 1e3}
 
 
-WORKS: Final = (
-    Work(name=PRODUCE, title="Large batches in", rate_unit="MB/s", unit="GB", run=produce),
-    Work(name=FETCH, title="Large batches out", rate_unit="MB/s", unit="GB", run=fetch),
-    Work(name=SMALL, title="One record a request", rate_unit="requests/s", unit="1,000 requests", run=small),
-    Work(name=LATENCY, title="1,000 requests a second", rate_unit="", unit="1,000 requests", run=latency),
-    Work(name=IDLE, title="Idle connections", rate_unit="", unit="", run=idle),
-    Work(name=BUSY, title="Busy connections", rate_unit="requests/s", unit="1,000 requests", run=busy),
-    Work(name=CONNECT, title="Connections made", rate_unit="connections/s", unit="1,000 connections", run=connect),
+WORKLOADS: Final = (
+    Workload(name=PRODUCE, title="Large batches in", rate_unit="MB/s", unit="GB", run=produce),
+    Workload(name=FETCH, title="Large batches out", rate_unit="MB/s", unit="GB", run=fetch),
+    Workload(name=SMALL, title="One record per request", rate_unit="requests/s", unit="1,000 requests", run=small),
+    Workload(name=LATENCY, title="1,000 requests per second", rate_unit="", unit="1,000 requests", run=latency),
+    Workload(name=IDLE, title="Idle connections", rate_unit="", unit="", run=idle),
+    Workload(name=BUSY, title="Busy connections", rate_unit="requests/s", unit="1,000 requests", run=busy),
+    Workload(
+        name=CONNECT, title="Connections opened", rate_unit="connections/s", unit="1,000 connections", run=connect
+    ),
 )
