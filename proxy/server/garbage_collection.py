@@ -27,7 +27,7 @@ class Collector:
         gc.collect()
         gc.freeze()
 
-    def look(self, buckets: int) -> None:
+    def freeze_if_grown(self, buckets: int) -> None:
         """Freeze again when the number of ``buckets`` has grown so much that a full collection would take long.
 
         Freezing takes no time, since it collects nothing; cyclic garbage that exists at that moment is never freed.

@@ -338,7 +338,7 @@ class Server:
                 connection.end_waiting()
             if self.shared.hooks.quotas is not None:
                 self.shared.hooks.quotas.expire(int(now_s * 1000))
-                self._collector.look(len(self.shared.hooks.quotas))
+                self._collector.freeze_if_grown(len(self.shared.hooks.quotas))
             if self._place is not None:
                 self._place.sweep()
 
