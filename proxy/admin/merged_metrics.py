@@ -46,7 +46,7 @@ class Family:
 
 
 def encode(families: Iterable[Family]) -> bytes:
-    """Encode families for another process. Call it in a thread: it may return a megabyte, and pauses after each line."""
+    """Encode families for another process. Call it in a thread: the result may be a megabyte, with a pause per line."""
     return b"\n".join(_lines(families))
 
 

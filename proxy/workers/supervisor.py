@@ -52,7 +52,7 @@ LIVED_S: Final = 10.0
 """A worker that had been ready for at least this many seconds when it died is replaced at once."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
-"""Longest pause between two starts of a worker that keeps dying, so that it neither occupies a core nor fills the log."""
+"""Longest pause between starts of a worker that keeps dying, so that it neither occupies a core nor fills the log."""
 COMMAND_TIMEOUT_S: Final = 5.0
 """Seconds until it is logged that a worker has not confirmed a command. The worker still executes it when it can."""
 END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + 5.0
@@ -76,7 +76,7 @@ class WorkerSlot:
 
 
 class Supervisor:
-    """The supervisor of all workers. Create it, then call `run` once, which raises `StartupError` if the start fails."""
+    """The supervisor of all workers. Create it, then call `run` once, which raises `StartupError` if a start fails."""
 
     def __init__(
         self, config: Config, *, load: Callable[[], Config] | None, fork_server: ForkServer, memory: SharedMemory

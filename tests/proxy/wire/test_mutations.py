@@ -157,7 +157,7 @@ def test_what_a_mutation_asks_for() -> None:
 
 
 def test_other_apis_and_broken_bodies() -> None:
-    with pytest.raises(UnknownMessage, match="api key 3 is no controller mutation"):
+    with pytest.raises(UnknownMessage, match="api key 3 is not a controller mutation"):
         read_mutation(ApiKey.METADATA, 0, b"")
     with pytest.raises(UnknownMessage, match="CreateTopicsRequest v8"):
         split_request(ApiKey.CREATE_TOPICS, 8, b"", {"a": REFUSAL})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from headrace.proxy.workers.pipe import MAX_WAITING_MESSAGES, WorkerPipe, Pipe, Message, WorkerSilentError
+from headrace.proxy.workers.pipe import MAX_WAITING_MESSAGES, Message, Pipe, WorkerPipe, WorkerSilentError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
