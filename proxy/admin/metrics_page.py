@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """All metrics of the process, as Prometheus text, or encoded for the supervisor, which merges all workers' metrics."""
+    """All metrics of the process, as Prometheus text, or encoded for the supervisor, which merges those of workers."""
 
     def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
         self._shared = shared

@@ -1,8 +1,8 @@
 """The table of Kafka's APIs: versions, header versions, offset of the throttle time, and what the proxy must support.
 
 All functions are look-ups by API key and version, and fast enough for the hot path; the rows are generated from Kafka's
-own definitions (`headrace.proxy.wire.api_rows`). Keys are plain ``int`` values, since a key in a request may be unknown;
-members of `ApiKey` are ints, too.
+own definitions (`headrace.proxy.wire.api_rows`). Keys are plain ``int`` values, since a key in a request may be
+unknown; members of `ApiKey` are ints, too.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Api:
     ``None`` if there is no such field, or it follows fields of variable length: Produce, ApiVersions,
     CreateDelegationToken, DescribeDelegationToken."""
     back_off_from: int | None
-    """The first version for which Java's client (4.4) waits for throttle_time_ms; for older ones the proxy must mute the
-    connection."""
+    """The first version for which Java's client (4.4) waits for throttle_time_ms; for older ones the proxy must mute
+    the connection."""
     controller_only: bool
     """Whether no broker of 4.4 serves the API to clients: it is for controllers, or was for brokers with ZooKeeper."""
     rewrite_from: int | None

@@ -202,7 +202,7 @@ def ignore_stop_signals() -> None:
 
 
 def _end(main: Callable[[], int]) -> None:
-    """Call ``main`` in a process that was just forked, and exit with its status without unwinding the parent's stack."""
+    """Call ``main`` in a process that was just forked, and exit with its status; do not unwind the parent's stack."""
     status = 1
     try:
         status = main()

@@ -79,7 +79,7 @@ def span(versions: str, limits: tuple[int, int]) -> tuple[int, int] | None:
 
 
 def default_of(field: Json) -> Any:
-    """Return a field's default as a JSON value; ``None`` if it is that of its type (0, false, empty) or there is none."""
+    """Return a field's default as a JSON value; ``None`` if it is its type's default (0, false, empty) or missing."""
     given = str(field.get("default", ""))
     kind = field["type"]
     if given in {"", "0", "false", "False"}:
@@ -167,7 +167,7 @@ def messages_text() -> str:
 
 
 def throttle_of(parts: list[tuple[Json, tuple[int, int]]]) -> tuple[int | None, int | None]:
-    """Return the first version of a response that has ThrottleTimeMs, and its offset in the body if that is constant."""
+    """Return the first version of a response that has ThrottleTimeMs, and its offset in the body if it is constant."""
     first: int | None = None
     offsets: set[int | None] = set()
     for definition, (low, high) in parts:
@@ -245,7 +245,7 @@ def api_name(api_key: int) -> str:
     return API_NAMES.get(api_key, f"API {{api_key}}")
 '''
 
-ROWS_TEMPLATE: Final = '''"""Versions and layout of each API, by API key, from Kafka's message definitions. Only `apis` reads this table.
+ROWS_TEMPLATE: Final = '''"""Versions and layout of each API, from Kafka's message definitions. Read only by `apis`.
 
 {notice}
 """

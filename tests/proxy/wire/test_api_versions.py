@@ -138,7 +138,7 @@ def test_our_own_unsupported_version_reply_is_kafkas() -> None:
 
 def test_broken_answers() -> None:
     with pytest.raises(
-        MalformedMessage, match="ApiVersionsResponse v3: error_code at byte 0: 1 bytes hold no error code"
+        MalformedMessage, match="ApiVersionsResponse v3: error_code at byte 0: 1 bytes are too short for an error code"
     ):
         restrict_api_versions(3, b"\0")
     with pytest.raises(MalformedMessage, match="api_keys"):

@@ -64,8 +64,8 @@ def test_a_produce_is_refused_partition_by_partition() -> None:
 @pytest.mark.parametrize(
     ("api_key", "version", "request_", "why"),
     [
-        (ApiKey.PRODUCE, 9, {"acks": 0}, "acks=0 has no reply"),
-        (ApiKey.METADATA, 12, {"topics": None}, "Metadata v12: its reply has no place for error 44"),
+        (ApiKey.PRODUCE, 9, {"acks": 0}, "acks=0 has no response"),
+        (ApiKey.METADATA, 12, {"topics": None}, "Metadata v12: its response has no field for error 44"),
         (ApiKey.DESCRIBE_LOG_DIRS, 2, {"topics": []}, "DescribeLogDirs v2: its reply has no place"),
         (ApiKey.ELECT_LEADERS, 0, {"topic_partitions": None}, "ElectLeaders v0: its reply has no place"),
         (ApiKey.BROKER_HEARTBEAT, 1, {}, "no broker serves it to clients"),

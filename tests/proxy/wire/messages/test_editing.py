@@ -175,7 +175,7 @@ def test_edits_that_cannot_be() -> None:
         edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "port": 1 << 40}})
     with pytest.raises(UnencodableValue, match="cannot change no_such in a copy"):
         edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "no_such": 1}})
-    with pytest.raises(UnencodableValue, match="controller_id is no array"):
+    with pytest.raises(UnencodableValue, match="controller_id is not an array"):
         edit("MetadataResponse", 12, body, {"controller_id": Rows(lambda rows: rows)})
     with pytest.raises(UnknownMessage):
         edit("MetadataResponse", 99, body, {})

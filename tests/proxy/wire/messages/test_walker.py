@@ -19,7 +19,7 @@ from tests.proxy.wire.samples import LONG as EXAMPLES
 if TYPE_CHECKING:
     from random import Random
 
-REPLACED = "a string of more than 32767 bytes once what is not UTF-8 is replaced"
+REPLACED = "a string of more than 32767 bytes after replacement of invalid UTF-8"
 LONG = "a string of 32768 bytes; Kafka allows 32767"
 
 METADATA = {
@@ -122,19 +122,19 @@ def test_an_absurd_compact_count_and_tag_count() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "body", "field", "reason"),
     [
-        ("HeartbeatRequest", 0, b"\xff\xff", "group_id", "null, which this field may not be"),
-        ("HeartbeatRequest", 0, b"\xff\xfe", "group_id", "null, which this field may not be"),
+        ("HeartbeatRequest", 0, b"\xff\xff", "group_id", "null in a field that is not nullable"),
+        ("HeartbeatRequest", 0, b"\xff\xfe", "group_id", "null in a field that is not nullable"),
         ("HeartbeatRequest", 0, b"\x00\x09abc", "group_id", "a string of 9 bytes, but 3 are left"),
-        ("HeartbeatRequest", 4, b"\x00", "group_id", "null, which this field may not be"),
-        ("HeartbeatRequest", 4, b"\x80\x00", "group_id", "null, which this field may not be"),
+        ("HeartbeatRequest", 4, b"\x00", "group_id", "null in a field that is not nullable"),
+        ("HeartbeatRequest", 4, b"\x80\x00", "group_id", "null in a field that is not nullable"),
         ("HeartbeatRequest", 4, b"\x81\x80\x01" + b"\xff" * 16384, "group_id", REPLACED),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\xff\x01", "group_id", "a varint of more than 32 bits"),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\x1f", "group_id", "a varint of more than 32 bits"),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\x0f", "group_id", "a length of 4294967295"),
         ("HeartbeatRequest", 4, b"\x81\x80\x02" + b"a" * 32768, "group_id", LONG),
-        ("SaslAuthenticateRequest", 0, b"\xff\xff\xff\xff", "auth_bytes", "null, which this field may not be"),
+        ("SaslAuthenticateRequest", 0, b"\xff\xff\xff\xff", "auth_bytes", "null in a field that is not nullable"),
         ("SaslAuthenticateRequest", 0, b"\x00\x00\x00\x09abc", "auth_bytes", "a bytes of 9 bytes, but 3 are left"),
-        ("MetadataResponse", 0, b"\xff\xff\xff\xff", "brokers", "null, which this field may not be"),
+        ("MetadataResponse", 0, b"\xff\xff\xff\xff", "brokers", "null in a field that is not nullable"),
     ],
 )  # fmt: skip
 def test_lengths(name: str, version: int, body: bytes, field: str, reason: str) -> None:
@@ -180,7 +180,7 @@ def test_a_known_tagged_field_fills_its_size() -> None:
     good = b"\x01\x00" + bytes((len(endpoints),)) + endpoints
     assert decode("ProduceResponse", 10, body + good)["node_endpoints"][0]["host"] == "h"
     error = broken("ProduceResponse", 10, body + b"\x01\x00" + bytes((len(endpoints) + 1,)) + endpoints + b"\0")
-    assert error.reason == f"node_endpoints says it has {len(endpoints) + 1} bytes and takes {len(endpoints)}"
+    assert error.reason == f"node_endpoints has a size of {len(endpoints) + 1} bytes, but takes {len(endpoints)}"
 
 
 def test_no_element_is_empty_so_that_counts_bound_the_work() -> None:
