@@ -93,7 +93,7 @@ def read_exactly(field: KnownTag, body: bytes, start: int, stop: int) -> Any:
 
 
 def tags_writer(known: Mapping[int, KnownTag]) -> Writer:
-    """Return the function that writes a struct's tagged fields: unknown ones, and others unless they are the default."""
+    """Return the function that writes a struct's tagged fields: unknown ones, and others that differ from defaults."""
     defaults: dict[int, bytes] = {}
     for tag, field in known.items():
         payload = bytearray()
