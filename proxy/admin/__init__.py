@@ -1,9 +1,9 @@
-"""The admin server: health, metrics, decisions and the switch of enforcement.
+"""The admin server: health, metrics, recent decisions, and turning enforcement on and off.
 
 server          the admin HTTP server and its pages
-http            HTTP/1.1 for it
-client          the command line's side
-operations      what operators ask of a proxy, and what one process answers
+http            HTTP/1.1 connections for the admin server
+client          the admin server's client, for the command line
+operations      the operations behind the pages, and their implementation for one process
 metrics_page    the Prometheus page
-merged_metrics  one page from those of all workers
+merged_metrics  metrics and decisions of all workers, merged into one page
 """

@@ -1,4 +1,4 @@
-"""Talking to a running proxy's admin server, for the command line. Blocking."""
+"""A blocking client for a running proxy's admin server, called by the command line."""
 
 from __future__ import annotations
 
@@ -11,32 +11,35 @@ TIMEOUT_S: Final = 10.0
 
 
 class AdminUnreachableError(Exception):
-    """No admin server answers there, or not as one."""
+    """No admin server can be reached at the address, or the answer is not that of an admin server."""
 
 
 def get_enforcement(admin: str) -> bool:
-    """Whether quotas are enforced now. Raises `AdminUnreachableError`."""
+    """Return whether quotas are enforced now. Raises `AdminUnreachableError`."""
     return _enabled(_request(admin, "GET", "/enforcement"))
 
 
 def put_enforcement(admin: str, *, enabled: bool) -> bool:
-    """Switch, and return what is in force then. Raises `AdminUnreachableError`."""
+    """Turn enforcement on or off, and return the resulting state. Raises `AdminUnreachableError`."""
     return _enabled(_request(admin, "PUT", "/enforcement", json.dumps({"enabled": enabled})))
 
 
 def get_decisions(admin: str, *, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-    """What quotas decided lately, and who waits now: the page ``/decisions``. Raises `AdminUnreachableError`."""
+    """Return the page ``/decisions``: recent decisions of quotas, newest first, and the connections muted now.
+
+    ``user`` and ``client_id`` select entries; ``None`` selects all. Raises `AdminUnreachableError`.
+    """
     asked = {"user": user, "client_id": client_id, "newest": str(newest)}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
     answer = _request(admin, "GET", f"/decisions?{query}")
     if not isinstance(answer, dict) or not isinstance(answer.get("decisions"), list):
-        raise AdminUnreachableError(f"the admin server answered {answer!r}, not what quotas decided")
+        raise AdminUnreachableError(f"the admin server answered {answer!r}, which is not a list of decisions")
     return answer
 
 
 def _enabled(answer: Any) -> bool:
     if not isinstance(answer, dict) or not isinstance(answer.get("enabled"), bool):
-        raise AdminUnreachableError(f"the admin server answered {answer!r}, not whether enforcement is on")
+        raise AdminUnreachableError(f"the admin server answered {answer!r}, which is not the state of enforcement")
     enabled: bool = answer["enabled"]
     return enabled
 

@@ -1,7 +1,7 @@
-"""HTTP/1.1 for the admin server: on each connection one request after the other, whole bodies in and out.
+"""HTTP/1.1 for the admin server: sequential requests on each connection, with complete bodies in both directions.
 
-`h11` knows the protocol; here it meets trio. A web framework would do it, too, at nine MiB of resident memory for five
-pages. Called by `headrace.proxy.admin.server`; knows no page.
+This module connects `h11`, which implements the protocol, with trio. A web framework would need nine MiB of resident
+memory to serve five pages. Called by `headrace.proxy.admin.server`; must not depend on the pages.
 """
 
 from __future__ import annotations
@@ -21,33 +21,33 @@ import trio
 log = structlog.get_logger("headrace.admin")
 
 MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of a request line and its headers."""
+"""Limit for a request line and its headers."""
 MAX_BODY_BYTES: Final = 64 * 1024
-"""Kept of a request's body. More is read, so that the client comes to read the answer, and forgotten."""
+"""Limit for a request's body. The rest is read and discarded, so that the client proceeds to read the answer."""
 MAX_CONNECTIONS: Final = 100
-"""Open at a time; one more is closed at once. Operators and their tools are few."""
-PATIENCE_S: Final = 30.0
-"""For the next request to come whole, and for its answer to be taken: longer than scrapers usually pause."""
+"""Number of connections open at a time; further ones are closed at once. Operators and their tools are few."""
+TIMEOUT_S: Final = 30.0
+"""Time limit to receive a complete request, and to send its answer; longer than the usual interval of scrapers."""
 READ_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """A request whose body has come."""
+    """A request with its complete body."""
 
     method: str
     path: str
     query: Mapping[str, str]
-    """By name; of a name that is given twice, the last."""
+    """Query parameters by name; if a name is repeated, its last value."""
     body: bytes
-    """At most `MAX_BODY_BYTES` + 1: one more than may be, where more came."""
+    """At most `MAX_BODY_BYTES` + 1 bytes; that length means that the body exceeds the limit."""
     client: str
-    """The client's host."""
+    """Address of the client's host."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpResponse:
-    """An answer."""
+    """A response with its complete body."""
 
     status: int = HTTPStatus.OK
     body: bytes
@@ -59,17 +59,19 @@ Answer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 
 
 def plain(status: HTTPStatus, *headers: tuple[str, str]) -> HttpResponse:
-    """The status in words, for people."""
+    """Return a text response with the status phrase as its body."""
     return HttpResponse(status=status, body=status.phrase.encode(), content_type="text/plain", headers=headers)
 
 
 async def serve_http(listener: trio.SocketListener, answer: Answer) -> None:
-    """Accept and answer until cancelled, and close the listener then. What ``answer`` raises is logged, and told as
-    500."""
+    """Accept connections and answer requests until cancelled, then close the listener.
+
+    An exception raised by ``answer`` is logged, and the response has the status 500.
+    """
     free = trio.Semaphore(MAX_CONNECTIONS)
 
     async def handle(stream: trio.SocketStream) -> None:
-        with suppress(trio.WouldBlock, OSError):  # none is free; reset between accept and getpeername
+        with suppress(trio.WouldBlock, OSError):  # the limit is reached; reset between accept and getpeername
             client = stream.socket.getpeername()[0]
             free.acquire_nowait()
             try:
@@ -89,31 +91,30 @@ class HttpConnection:
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     async def serve(self, answer: Answer) -> None:
-        """Answer what comes, until the client leaves, breaks the protocol, or takes longer than `PATIENCE_S`; then
-        close the stream."""
+        """Answer requests until the client closes, violates the protocol or exceeds `TIMEOUT_S`; close the stream."""
         async with self._stream:
             with suppress(trio.BrokenResourceError, trio.TooSlowError):
                 while await self._serve_one(answer):
                     self._protocol.start_next_cycle()
 
     async def _serve_one(self, answer: Answer) -> bool:
-        """One request; whether another may follow."""
+        """Answer one request, and return whether another may follow."""
         try:
-            with trio.fail_after(PATIENCE_S):
+            with trio.fail_after(TIMEOUT_S):
                 request = await self._request()
             if request is None:
                 return False
-            response = await _answered(answer, request)
+            response = await _answer_or_500(answer, request)
         except h11.RemoteProtocolError as error:
             if self._protocol.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
                 return False
             request, response = None, plain(HTTPStatus(error.error_status_hint))
-        with trio.fail_after(PATIENCE_S):
+        with trio.fail_after(TIMEOUT_S):
             await self._send(response, with_body=request is None or request.method != "HEAD")
         return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
 
     async def _request(self) -> HttpRequest | None:
-        """The next one; ``None`` when the client has closed."""
+        """Receive the next request; return ``None`` when the client has closed the connection."""
         head = await self._event()
         if not isinstance(head, h11.Request):
             return None
@@ -132,7 +133,7 @@ class HttpConnection:
     async def _event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
         while (event := self._protocol.next_event()) is h11.NEED_DATA:
             if self._protocol.they_are_waiting_for_100_continue:
-                await self._pass(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
+                await self._send_events(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
             self._protocol.receive_data(bytes(await self._stream.receive_some(READ_BYTES)))
         return event
 
@@ -146,13 +147,13 @@ class HttpConnection:
         reason = HTTPStatus(response.status).phrase
         head = h11.Response(status_code=response.status, headers=headers, reason=reason)
         body = [h11.Data(data=response.body)] if with_body else []
-        await self._pass(head, *body, h11.EndOfMessage())
+        await self._send_events(head, *body, h11.EndOfMessage())
 
-    async def _pass(self, *events: h11.Event) -> None:
+    async def _send_events(self, *events: h11.Event) -> None:
         await self._stream.send_all(b"".join(self._protocol.send(event) or b"" for event in events))
 
 
-async def _answered(answer: Answer, request: HttpRequest) -> HttpResponse:
+async def _answer_or_500(answer: Answer, request: HttpRequest) -> HttpResponse:
     try:
         return await answer(request)
     except Exception as error:

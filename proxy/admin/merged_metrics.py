@@ -1,10 +1,10 @@
-"""One page of metrics from those of all workers.
+"""Metrics and decisions of all workers, merged into one page.
 
-What counts is added up; what every worker sees alike, since they share it, is told once (`AcrossWorkers` says which).
-Totals never go back: what a worker had counted when it was last asked stays counted after its end.
+`AcrossWorkers` states for each metric whether the workers' values are added up, or are the same in all workers, since
+they share what is measured. Counters never decrease: the last known totals of a worker are kept after its end.
 
-Workers tell their families as JSON (`encode`), one line for each piece of a family, so that neither side works on one
-for long without a pause.
+Workers encode their families as JSON (`encode`). Each line contains a part of a family, so that neither side encodes
+or decodes for long without a pause. Called by workers and by the supervisor.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from prometheus_client.samples import Sample
 
 PIECE: Final = 64
-"""Samples of a line: about 0.2 ms to encode."""
+"""Number of samples in a line; encoding them takes about 0.2 ms."""
 
 _JOIN: Final[Mapping[AcrossWorkers, Callable[[float, float], float]]] = {
     AcrossWorkers.SUM: lambda one, other: one + other,
@@ -34,18 +34,19 @@ _JOIN: Final[Mapping[AcrossWorkers, Callable[[float, float], float]]] = {
 }
 
 SampleName = tuple[str, tuple[tuple[str, str], ...]]
+"""A sample's name and its labels, sorted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Family:
-    """A metric with its samples, and how those of several workers become one."""
+    """A metric with its samples, and how to merge the samples of several workers."""
 
     metric: Metric
     across: AcrossWorkers = AcrossWorkers.SUM
 
 
 def encode(families: Iterable[Family]) -> bytes:
-    """For another process. In a thread, since it may be a megabyte; it pauses after each line."""
+    """Encode families for another process. Call it in a thread: the result may be a megabyte, with a pause per line."""
     return b"\n".join(_lines(families))
 
 
@@ -60,7 +61,7 @@ def _lines(families: Iterable[Family]) -> Iterator[bytes]:
 
 
 def decode(data: bytes) -> list[Family]:
-    """What `encode` made."""
+    """Decode families that `encode` encoded."""
     families: dict[str, Family] = {}
     for line in data.splitlines():
         name, documentation, kind, across, samples = json.loads(line)
@@ -86,36 +87,36 @@ class _Merged:
 
 
 class WorkerMetrics:
-    """What the workers told last, and what those had counted that are gone."""
+    """The last metrics of each worker, and the totals of workers that have ended."""
 
     def __init__(self) -> None:
         self._last: dict[int, list[Family]] = {}
-        self._gone: dict[str, _Merged] = {}
+        self._ended: dict[str, _Merged] = {}
 
-    def told(self, worker: int, families: list[Family]) -> None:
-        """A worker has answered."""
+    def update(self, worker: int, families: list[Family]) -> None:
+        """Replace the metrics of a worker."""
         self._last[worker] = families
 
-    def ended(self, worker: int) -> None:
-        """Keep the totals of a worker that is gone, and forget the rest."""
+    def remove(self, worker: int) -> None:
+        """Keep the totals of a worker that has ended, and drop its gauges."""
         totals = [family for family in self._last.pop(worker, []) if family.metric.type == "counter"]
-        _merge(totals, self._gone)
+        _merge(totals, self._ended)
 
-    def of_each(self, sample: str) -> Iterator[tuple[int, float]]:
-        """The workers' own values of a sample without labels."""
+    def by_worker(self, sample: str) -> Iterator[tuple[int, float]]:
+        """Yield the number of each worker with its value of a sample without labels."""
         for worker, families in self._last.items():
             for family in families:
                 for each in family.metric.samples:
                     if each.name == sample:
                         yield worker, each.value
 
-    def merged(self, besides: Iterable[Family]) -> list[Metric]:
-        """All as one, with what is told ``besides`` by the caller itself."""
+    def merged(self, own: Iterable[Family]) -> list[Metric]:
+        """Return the metrics of all workers, merged with the caller's ``own`` families."""
         merged = {
             name: _Merged(each.documentation, each.kind, each.across, dict(each.values))
-            for name, each in self._gone.items()
+            for name, each in self._ended.items()
         }
-        for families in (*self._last.values(), besides):
+        for families in (*self._last.values(), own):
             _merge(families, merged)
         return [_metric(name, each) for name, each in merged.items()]
 
@@ -142,7 +143,7 @@ def _metric(name: str, merged: _Merged) -> Metric:
 
 
 def merge_decisions(pages: Iterable[Mapping[str, Any]], newest: int) -> dict[str, Any]:
-    """What all workers decided, newest first, and who waits at any of them."""
+    """Merge the workers' pages ``/decisions``: the ``newest`` decisions, newest first, and all muted connections."""
     pages = list(pages)
     decisions = [decision for page in pages for decision in page["decisions"]]
     decisions.sort(key=lambda decision: float(decision["age_s"]))

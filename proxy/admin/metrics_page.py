@@ -1,5 +1,8 @@
-"""The Prometheus page: reads the counters when it is asked for, so that counting costs nothing on the path of a
-byte. It is written in a thread that pauses, so that a long page costs the loop little (`headrace.proxy.long_work`)."""
+"""The Prometheus page, made from the process's counters and the plugins' metrics when it is requested.
+
+The request path only increments plain attributes. The page is formatted in a thread that pauses regularly, so that a
+long page delays the event loop little (`headrace.proxy.long_work`). Called by `headrace.proxy.admin.operations`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class MetricsPage:
-    """All metrics of the process: as Prometheus' text, or for the supervisor, which tells those of all workers."""
+    """All metrics of the process, as Prometheus text, or encoded for the supervisor, which merges those of workers."""
 
     def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
         self._shared = shared
@@ -34,11 +37,11 @@ class MetricsPage:
         self._one_at_a_time = trio.Lock()
 
     async def render(self) -> bytes:
-        """The page as it is now: read on the loop, written in a thread, since it may be a megabyte."""
+        """Return the page: values are read on the loop, and formatted in a thread, since it may be a megabyte."""
         return await self._made(lambda families: page_of(family.metric for family in families))
 
     async def encoded(self) -> bytes:
-        """The same for `headrace.proxy.admin.merged_metrics`."""
+        """Return the metrics encoded by `headrace.proxy.admin.merged_metrics.encode`."""
         return await self._made(encode)
 
     async def _made(self, make: Callable[[Iterable[Family]], bytes]) -> bytes:
@@ -51,7 +54,12 @@ class MetricsPage:
                     *self._connection_metrics(),
                     *self._byte_metrics(),
                     *self._quota_metrics(),
-                    _labelled("plugin_errors", "Errors that plugins raised, by plugin.", "plugin", hooks.failures),
+                    _labelled(
+                        "plugin_errors",
+                        "Number of exceptions raised by plugins, by plugin name.",
+                        "plugin",
+                        hooks.failures,
+                    ),
                 ]
                 return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
 
@@ -59,19 +67,37 @@ class MetricsPage:
         counters, now_s = self._shared.counters, trio.current_time()
         in_flight = sum(len(connection.in_flight) for connection in self._connections)
         muted = sum(connection.mute.until_s > now_s for connection in self._connections)
-        yield _gauge("connections", "Client connections that are open.", counters.connections)
+        yield _gauge("connections", "Number of open client connections.", counters.connections)
         yield _gauge(
-            "upstream_connections", "Connections to brokers on behalf of clients.", counters.upstream_connections
+            "upstream_connections",
+            "Number of open connections to brokers on behalf of clients.",
+            counters.upstream_connections,
         )
-        yield _gauge("muted_connections", "Clients that are not read because of a quota (Kafka: queue-size).", muted)
-        yield _gauge("requests_in_flight", "Requests whose reply has not been sent.", in_flight)
-        yield _counter("connections_accepted", "Client connections accepted.", counters.connections_accepted)
+        yield _gauge(
+            "muted_connections",
+            "Number of client connections that are muted because of a quota (Kafka: queue-size).",
+            muted,
+        )
+        yield _gauge(
+            "requests_in_flight", "Number of requests whose response has not been sent to the client yet.", in_flight
+        )
+        yield _counter(
+            "connections_accepted", "Total number of accepted client connections.", counters.connections_accepted
+        )
         yield _labelled(
-            "connections_refused", "Connections closed at once, by limit.", "limit", counters.connections_refused
+            "connections_refused",
+            "Total number of client connections closed on arrival because a limit was reached, by limit.",
+            "limit",
+            counters.connections_refused,
         )
-        yield _labelled("errors", "Connections that ended with an error, by whose fault.", "fault", counters.errors)
+        yield _labelled(
+            "errors",
+            "Total number of connections that ended with an error, by the side that caused it.",
+            "fault",
+            counters.errors,
+        )
         requests = {API_NAMES.get(key, str(key)): count for key, count in counters.requests.items()}
-        yield _labelled("requests", "Requests read from clients, by API.", "api", requests)
+        yield _labelled("requests", "Total number of requests read from clients, by API.", "api", requests)
 
     def _byte_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters
@@ -87,29 +113,43 @@ class MetricsPage:
                     totals[side, "in"] += sock.bytes_received
                     totals[side, "out"] += sock.bytes_sent
         metric = CounterMetricFamily(
-            "headrace_bytes", "Bytes read (in) and written (out).", labels=("side", "direction")
+            "headrace_bytes",
+            "Total number of bytes read (in) and written (out), by side.",
+            labels=("side", "direction"),
         )
         for labels, value in totals.items():
             metric.add_metric(labels, value)
         yield metric
-        yield _counter("spliced_bytes", "Those of them that never entered user space.", counters.bytes_spliced)
-        yield _counter("leader_hints_hidden", "Fetch replies whose leader hint was made inert.", counters.hints_hidden)
+        yield _counter(
+            "spliced_bytes",
+            "Total number of forwarded bytes that the kernel spliced, without copying them to user space.",
+            counters.bytes_spliced,
+        )
+        yield _counter(
+            "leader_hints_hidden",
+            "Total number of Fetch responses in which the proxy invalidated the hint to the current leader.",
+            counters.hints_hidden,
+        )
 
     def _quota_metrics(self) -> Iterator[Metric]:
         counters, topology = self._shared.counters, self._shared.topology
-        yield _labelled("throttled_requests", "Requests that a quota throttled, by quota.", "quota", counters.throttled)
-        yield _counter("throttle_time_seconds", "Sum of all throttle times.", counters.throttled_ms / 1000)
-        yield _counter("refused_requests", "Requests that a quota refused.", counters.refused)
-        text = "Requests that a quota in shadow mode would have throttled or refused, by quota."
+        text = "Total number of requests that a quota throttled, by quota."
+        yield _labelled("throttled_requests", text, "quota", counters.throttled)
+        yield _counter("throttle_time_seconds", "Sum of all throttle times in seconds.", counters.throttled_ms / 1000)
+        yield _counter("refused_requests", "Total number of requests that a quota refused.", counters.refused)
+        text = "Total number of requests that a quota in shadow mode would have throttled or refused, by quota."
         yield _labelled("observed_requests", text, "quota", counters.observed)
-        yield _counter("lookups", "Requests of the proxy's own, to know what a mutation costs.", counters.lookups)
-        yield _gauge("enforcement_enabled", "1 while quotas are enforced.", int(self._shared.enforcement.enabled))
-        yield _gauge("brokers", "Brokers that the proxy knows.", len(topology.metadata.brokers))
-        yield _gauge("brokers_out_of_range", "Brokers whose id is outside listen.node_ids.", len(topology.out_of_range))
+        text = "Total number of requests that the proxy itself sent to brokers to determine the cost of a mutation."
+        yield _counter("lookups", text, counters.lookups)
+        text = "1 while quotas are enforced, 0 while they are not."
+        yield _gauge("enforcement_enabled", text, int(self._shared.enforcement.enabled))
+        yield _gauge("brokers", "Number of brokers in the metadata that the proxy has.", len(topology.metadata.brokers))
+        text = "Number of brokers whose id is outside the range listen.node_ids."
+        yield _gauge("brokers_out_of_range", text, len(topology.out_of_range))
 
 
 def page_of(metrics: Iterable[Metric]) -> bytes:
-    """Prometheus' text."""
+    """Return metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     registry.register(_Collected(metrics))
     return generate_latest(registry)
@@ -120,16 +160,16 @@ class _Collected(Collector):
         self._metrics = metrics
 
     def describe(self) -> Iterable[Metric]:
-        """Not known beforehand."""
+        """Return nothing: the metrics are not known in advance."""
         return ()
 
     def collect(self) -> Iterable[Metric]:
-        """Called by prometheus_client, once."""
+        """Return the metrics; prometheus_client calls this once."""
         return self._metrics
 
 
 def process_families() -> Iterator[Family]:
-    """What the system and the interpreter tell of this process."""
+    """Yield the metrics of prometheus_client about this process and its interpreter."""
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
         for metric in collector.collect():
             yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))
@@ -143,11 +183,11 @@ _ACROSS: Final = {
     "process_max_fds": AcrossWorkers.MIN,
     "python_info": AcrossWorkers.MAX,
 }
-"""What several workers do not add up, of what is told here."""
+"""How to merge those metrics of this module that are not added up across workers."""
 
 
 def _made_of(make: Callable[[Iterable[Family]], bytes], ours: list[Metric], plugins: list[Series]) -> bytes:
-    """In the thread, at the pace of `_families`."""
+    """Call ``make`` in the thread; the families are produced with pauses."""
 
     def families() -> Iterator[Family]:
         yield from process_families()
@@ -159,7 +199,7 @@ def _made_of(make: Callable[[Iterable[Family]], bytes], ours: list[Metric], plug
 
 
 def _families(series: Iterable[Series]) -> Iterator[Family]:
-    """What plugins told, by name, in lists that leave the interpreter to the loop now and then."""
+    """Group the samples of plugins by name, with pauses in which the event loop can take the interpreter's lock."""
     families: dict[str, Family] = {}
     for sample in PacedList(series):
         family = families.get(sample.name)

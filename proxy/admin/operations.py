@@ -1,7 +1,7 @@
-"""What operators ask of a proxy, and what one process answers.
+"""The operations that operators can perform on a proxy, and their implementation for one process.
 
-`Operations` is what the admin server needs of whoever stands behind it: the server of the only process
-(`ServerOperations`, which also answers for one worker of several), or the supervisor, which asks all workers.
+`Operations` is the interface of the admin server to the proxy. It is implemented by `ServerOperations` for a single
+process, or one of several workers, and by `headrace.proxy.workers.answers.WorkersOperations` for all workers together.
 """
 
 from __future__ import annotations
@@ -19,30 +19,34 @@ if TYPE_CHECKING:
 
 
 class Operations(Protocol):
-    """What the pages of the admin server are made of."""
+    """The operations behind the pages of the admin server."""
 
     @property
     def enforcement_enabled(self) -> bool:
         """Whether quotas are enforced."""
 
     async def not_live(self) -> list[str]:
-        """Why the proxy should be started anew; empty when it need not."""
+        """Return the reasons why the proxy should be restarted; empty when it is live."""
 
     async def not_ready(self) -> list[str]:
-        """Why the proxy should get no traffic; empty when it should."""
+        """Return the reasons why the proxy should get no traffic; empty when it is ready."""
 
     async def metrics(self) -> bytes:
-        """The Prometheus page."""
+        """Return the Prometheus page."""
 
     async def enforce(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off."""
+        """Turn enforcement on or off. ``by`` names the operator's address or another cause, for the log."""
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """What quotas decided lately (of a user and a client id, ``None`` is any), newest first, and who waits now."""
+        """Return the page ``/decisions``.
+
+        ``decisions`` are the ``newest`` decisions of quotas, newest first; ``waiting`` are the connections muted now.
+        Both are limited to ``user`` and ``client_id``; ``None`` stands for any.
+        """
 
 
 class ServerOperations:
-    """The answers of one process. ``serving`` and ``draining`` are set by its server."""
+    """The operations of one process. Its server sets ``serving`` and ``draining``."""
 
     def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
         self.shared = shared
@@ -58,11 +62,11 @@ class ServerOperations:
         return self.shared.enforcement.enabled
 
     async def not_live(self) -> list[str]:
-        """Whoever can be asked lives."""
+        """Return no reason: a process that can answer is live."""
         return []
 
     async def not_ready(self) -> list[str]:
-        """Draining, not open yet, or without a broker."""
+        """Return a reason while the proxy is draining, its listeners are not open, or no bootstrap server answers."""
         if self.draining:
             return ["the proxy is draining"]
         if not self.serving:
@@ -72,16 +76,16 @@ class ServerOperations:
         return []
 
     async def metrics(self) -> bytes:
-        """The page of this process."""
+        """Return the Prometheus page of this process."""
         return await (await self._metrics_page()).render()
 
     async def worker_metrics(self) -> bytes:
-        """The same for the supervisor."""
+        """Return the metrics of this process, encoded for the supervisor."""
         return await (await self._metrics_page()).encoded()
 
     async def _metrics_page(self) -> MetricsPage:
-        """Made when it is first asked for, in a thread, since that imports Prometheus' library: nobody pays for it who
-        is not scraped."""
+        """Create the page when it is first requested, so that a proxy that is never scraped does not import
+        prometheus_client. The import runs in a thread."""
         async with self._making:
             if self._page is None:
                 self._page = await trio.to_thread.run_sync(self._make_page)
@@ -93,22 +97,22 @@ class ServerOperations:
         return MetricsPage(self.shared, self._connections)
 
     async def enforce(self, enabled: bool, by: str) -> None:
-        """As `switch_enforcement`."""
+        """Turn enforcement on or off (`switch_enforcement`)."""
         self.switch_enforcement(enabled, by)
 
     def switch_enforcement(self, enabled: bool, by: str) -> None:
-        """Turn enforcement on or off; off also ends the mutes that have begun."""
+        """Turn enforcement on or off; turning it off also unmutes the connections that are muted."""
         self.shared.enforcement.switch(enabled=enabled, by=by)
         if not enabled:
             for connection in self._connections:
                 connection.release()
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """What was decided here, and who waits here."""
+        """Return the decisions and muted connections of this process."""
         return self.decisions_at(self.shared.clock(), user, client_id, newest)
 
     def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """The same, with ages as they are at ``now_s`` by the loop's clock, which workers have in common."""
+        """Return the page `decisions` with ages at the time ``now_s`` of the loop's clock, which all workers share."""
         waiting = [connection.waiting(now_s) for connection in self._connections if connection.mute.until_s > now_s]
         return {
             "waiting": [

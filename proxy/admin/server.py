@@ -1,7 +1,8 @@
-"""The admin HTTP server: health for orchestrators, metrics for Prometheus, and the switch of enforcement.
+"""The admin HTTP server: health for orchestrators, metrics for Prometheus, recent decisions, and turning enforcement
+on and off.
 
-Runs on the loop of the proxy's only process, or of the supervisor of several, with a socket that it bound. It has no
-authentication: it belongs on loopback or on a network for operators.
+It runs on the event loop of the proxy's only process, or of the supervisor of several workers. It has no
+authentication: bind it to loopback, or to a network that only operators can reach.
 """
 
 from __future__ import annotations
@@ -23,20 +24,20 @@ if TYPE_CHECKING:
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
-"""A broker is asked at most this often, however often ``/readyz`` is."""
+"""Seconds for which the result of ``/readyz`` is reused, so that frequent probes do not connect to brokers as often."""
 
 
 _READ: Final = ("GET", "HEAD")
 
 
 class AdminServer:
-    """The pages, of what ``operations`` answers."""
+    """The pages of the admin server, made from the answers of ``operations``."""
 
     def __init__(self, operations: Operations) -> None:
         self._operations = operations
-        self._asked_s = float("-inf")
+        self._checked_s = float("-inf")
         self._reasons: list[str] = []
-        self._asking = trio.Lock()
+        self._checking = trio.Lock()
         self._pages = {
             "/livez": (_READ, self._livez),
             "/readyz": (_READ, self._readyz),
@@ -46,11 +47,11 @@ class AdminServer:
         }
 
     async def serve(self, sock: socket.socket) -> None:
-        """Serve on a socket that listens, which becomes this server's to close, until cancelled."""
+        """Serve on a listening socket until cancelled, then close the socket."""
         await serve_http(trio.SocketListener(trio.socket.from_stdlib_socket(sock)), self.answer)
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """The page that is asked for."""
+        """Return the requested page."""
         methods, page = self._pages.get(request.path, ((), None))
         if page is None:
             return plain(HTTPStatus.NOT_FOUND)
@@ -64,10 +65,10 @@ class AdminServer:
         return _json({"status": "ok"})
 
     async def _readyz(self, _request: HttpRequest) -> HttpResponse:
-        async with self._asking:
-            if trio.current_time() - self._asked_s > READY_CACHE_S:
+        async with self._checking:
+            if trio.current_time() - self._checked_s > READY_CACHE_S:
                 self._reasons = await self._operations.not_ready()
-                self._asked_s = trio.current_time()
+                self._checked_s = trio.current_time()
         if self._reasons:
             return _json({"status": "not ready", "reasons": self._reasons}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
@@ -78,24 +79,24 @@ class AdminServer:
     async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
             if len(request.body) > MAX_BODY_BYTES:
-                return _refused(f"a body of over {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                return _refused(f"the body has more than {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             try:
-                wanted = json.loads(request.body)
+                body = json.loads(request.body)
             except ValueError:
-                wanted = None
-            if not isinstance(wanted, dict) or not isinstance(wanted.get("enabled"), bool):
+                body = None
+            if not isinstance(body, dict) or not isinstance(body.get("enabled"), bool):
                 return _refused('expected {"enabled": true} or {"enabled": false}')
-            await self._operations.enforce(wanted["enabled"], request.client)
+            await self._operations.enforce(body["enabled"], request.client)
         return _json({"enabled": self._operations.enforcement_enabled})
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
-        asked = request.query
-        newest = asked.get("newest", "100")
-        if unknown := asked.keys() - {"user", "client_id", "newest"}:
-            return _refused(f"unknown: {min(unknown)}; known: user, client_id, newest")
+        query = request.query
+        newest = query.get("newest", "100")
+        if unknown := query.keys() - {"user", "client_id", "newest"}:
+            return _refused(f"unknown parameter {min(unknown)}; expected user, client_id or newest")
         if not newest.isdecimal() or not 1 <= int(newest) <= KEPT_DECISIONS:
-            return _refused(f"newest is a whole number from 1 to {KEPT_DECISIONS}")
-        page = await self._operations.decisions(asked.get("user"), asked.get("client_id"), int(newest))
+            return _refused(f"newest is {newest!r}; expected a whole number from 1 to {KEPT_DECISIONS}")
+        page = await self._operations.decisions(query.get("user"), query.get("client_id"), int(newest))
         return _json(page)
 
 
@@ -104,12 +105,12 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     return HttpResponse(status=status, body=text.encode(), content_type="application/json")
 
 
-def _refused(why: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> HttpResponse:
-    return _json({"error": why}, status)
+def _refused(reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> HttpResponse:
+    return _json({"error": reason}, status)
 
 
 def bind_admin(address: Address) -> socket.socket:
-    """Bind the admin server's socket; `StartupError` names the address and why it cannot be had."""
+    """Bind the admin server's socket. Raises `StartupError` with the address and the reason if that fails."""
     try:
         family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, protocol)

@@ -1,6 +1,6 @@
-"""``headrace replay``: what quotas would have done to recorded traffic.
+"""``headrace replay``: applies quotas to recorded traffic, and writes what they would have decided.
 
-replay   a trace charged line by line
-files    the trace that is read, and the outcome that is written
-summary  what a replay has counted, for people
+replay   charging a trace line by line
+files    reading the trace, and writing the output
+summary  counts of a replay, and the text that reports them
 """

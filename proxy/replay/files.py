@@ -1,7 +1,7 @@
-"""The files of ``headrace replay``: a trace is read, and what came of it is either all there or not at all.
+"""The files of ``headrace replay``: reads a trace, and writes the output either completely or not at all.
 
-Called by the command line; the work is `headrace.proxy.replay.replay`'s. Blocking file reads and writes are the point
-here: this never runs in a proxy.
+Called by the command line; `headrace.proxy.replay.replay` processes the lines. Reads and writes block, which is
+acceptable here: this module never runs in a proxy.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from headrace.proxy.replay.summary import Summary
 
 STANDARD: Final = "-"
-"""As a path: standard input or output."""
+"""The path that stands for standard input or output."""
 
 
 def replay_file(trace: Path, output: Path) -> Summary:
-    """Replay a file into another. Raises `TraceError`, and `OSError` for what cannot be read or written.
+    """Replay a file into another.
 
-    While standard error is a terminal, it shows how far the replay is. A `BrokenPipeError` means that whoever reads
-    standard output has gone.
+    Shows a progress bar if standard error is a terminal. Raises `TraceError` for a bad line, and `OSError` for a file
+    that cannot be read or written; `BrokenPipeError` means that the reader of standard output has closed it.
     """
     name = "standard input" if str(trace) == STANDARD else str(trace)
     with _opened(trace) as lines, spooled(output) as out, _progress(lines) as progress:
@@ -43,14 +43,14 @@ def replay_file(trace: Path, output: Path) -> Summary:
 
 @contextmanager
 def spooled(output: Path) -> Iterator[IO[bytes]]:
-    """A file to write to, whose content is where it belongs only once the block has ended without an exception.
+    """Provide a file whose content is moved to ``output`` when the block has ended without an exception.
 
-    ``output`` is replaced in one step by a file beside it, so it is always either the old or the new one. Where it is
-    standard output, a device or a pipe, the content is spooled in the directory for temporary files and copied in the
-    end. Raises `OSError`.
+    An ordinary file is written beside ``output`` and then renamed, so that ``output`` always has either the old or the
+    new content. For standard output, a device or a pipe, the content is written to a temporary file first, and copied
+    at the end. Raises `OSError`.
     """
     stdout = str(output) == STANDARD
-    target = output.resolve()  # what a link points to is replaced, not the link
+    target = output.resolve()  # replace the target of a symbolic link, not the link
     if stdout or (target.exists() and not target.is_file()):
         with TemporaryFile() as spool:
             yield spool
@@ -82,9 +82,9 @@ def _opened(trace: Path) -> AbstractContextManager[IO[bytes]]:
 
 @contextmanager
 def _progress(lines: IO[bytes]) -> Iterator[Callable[[int], None]]:
-    """What is to be called with the bytes that were read; draws a bar if standard error is a terminal.
+    """Provide a function to call with the number of bytes read; it draws a bar if standard error is a terminal.
 
-    The length of a pipe is not known, so then the bar only counts.
+    The length of a pipe is not known; for a pipe only the number of bytes is shown.
     """
     if not sys.stderr.isatty():
         yield lambda _: None

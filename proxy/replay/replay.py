@@ -1,7 +1,7 @@
-"""``headrace replay``: what these quotas would have done to this traffic.
+"""Charging a trace line by line, and writing each usage line with what its quotas would have decided.
 
-A trace is charged line by line (`headrace.quota_callbacks.records.replay`). Called by `headrace.proxy.replay.files`;
-knows no files, sockets or loop.
+Called by `headrace.proxy.replay.files`; must not depend on files, sockets or an event loop. The arithmetic is that of
+`headrace.quota_callbacks.records.replay`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 PROGRESS_BYTES: Final = 256 * 1024
-"""How much is read between two reports of progress."""
+"""Number of bytes read between two reports of progress."""
 
 
 class TraceError(Exception):
@@ -37,8 +37,8 @@ class TraceError(Exception):
 def replay(trace: IO[bytes], name: str, out: IO[bytes], progress: Callable[[int], None] = lambda _: None) -> Summary:
     """Replay ``trace``, called ``name`` in errors, and write each usage line with its verdict to ``out``.
 
-    ``progress`` is told, now and then, how many more bytes were read. Raises `TraceError` for the first bad line;
-    what was written by then is to be thrown away.
+    ``progress`` is called from time to time with the number of bytes read since its last call. Raises `TraceError` for
+    the first bad line; the caller has to discard the output written until then.
     """
     summary = Summary()
     number = unreported = 0
@@ -66,7 +66,7 @@ def replay(trace: IO[bytes], name: str, out: IO[bytes], progress: Callable[[int]
     except (BadLineError, TimeOrderError) as error:
         raise TraceError(f"{name}: line {number}: {error}") from error
     if replaying is None:
-        raise TraceError(f"{name}: line 1: nothing, the trace is empty; expected a window line")
+        raise TraceError(f"{name}: line 1: the trace is empty; expected a window line")
     progress(unreported)
     summary.expired, summary.evicted = replaying.expired, replaying.quotas.evicted
     return summary
@@ -87,14 +87,19 @@ def _text(line: bytes) -> str:
 
 
 def _answer(text: str, members: Members, verdict: Throttle | Refuse | None) -> bytes:
-    """The line as it was, to the letter, with what was decided behind it."""
+    """Return the line unchanged, with ``throttle_time_ms`` and ``accepted`` appended.
+
+    If the line already has one of them, both are replaced, and the line is written anew as JSON.
+    """
     throttle_ms = 0 if verdict is None else verdict.throttle_ms
     accepted = not isinstance(verdict, Refuse)
-    if "throttle_time_ms" in members or "accepted" in members:  # of an earlier replay, or what a broker said
+    if "throttle_time_ms" in members or "accepted" in members:  # from an earlier replay, or recorded from a broker
         members |= {"throttle_time_ms": throttle_ms, "accepted": accepted}
         try:
             return (json.dumps(members, allow_nan=False) + "\n").encode()
         except ValueError as error:
-            raise BadLineError("holds a number that is too large; expected what a double holds") from error
-    said = f'"throttle_time_ms": {throttle_ms}, "accepted": {"true" if accepted else "false"}'
-    return f"{text[:-1].rstrip()}, {said}}}\n".encode()
+            raise BadLineError(
+                "contains a number that is too large; expected numbers that a double can represent"
+            ) from error
+    decision = f'"throttle_time_ms": {throttle_ms}, "accepted": {"true" if accepted else "false"}'
+    return f"{text[:-1].rstrip()}, {decision}}}\n".encode()

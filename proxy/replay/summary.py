@@ -1,7 +1,7 @@
-"""What a replay has seen, counted while it goes and told in the end.
+"""Counts of a replay, and the text that reports them at its end.
 
-Filled by `headrace.proxy.replay.replay`, printed by the command line. Holds one row for each quota that throttled
-somebody, so it grows with the entities that have quotas, not with the trace.
+Filled by `headrace.proxy.replay.replay`, printed by the command line. It keeps one row for each quota that throttled or
+refused a request, so its size depends on the number of entities with quotas, not on the length of the trace.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 TOP: Final = 5
-"""How many quotas are named, those first that throttled for longest."""
+"""Number of quotas in the report: those with the longest sum of throttle times."""
 
 
 class Tally:
-    """How much somebody was throttled."""
+    """Counts of events and throttle times, for an operation or for the quota of an entity."""
 
     __slots__ = ("events", "longest_ms", "refused", "throttled", "total_ms")
 
     def __init__(self) -> None:
         self.events = 0
         self.throttled = 0
-        """Events with a throttle time above 0, the refused ones among them."""
+        """Number of events with a throttle time above 0, including refused ones."""
         self.refused = 0
         self.total_ms = 0
         self.longest_ms = 0
 
     def count(self, verdict: Throttle | Refuse | None) -> None:
-        """One more event."""
+        """Count one event."""
         self.events += 1
         if verdict is None:
             return
@@ -47,26 +47,26 @@ class Tally:
 
 
 class Summary:
-    """Of one trace."""
+    """The counts of one trace."""
 
     def __init__(self) -> None:
         self.lines = 0
         self.changes = 0
         self.ops: dict[Op, Tally] = {}
         self.quotas: dict[tuple[str, str], Tally] = {}
-        """By quota key and entity, those alone that throttled or refused somebody."""
+        """Counts by quota key and entity, only for quotas that throttled or refused at least one event."""
         self.first_ms: int | None = None
         self.last_ms = 0
         self.expired = 0
         self.evicted = 0
 
     def changed(self, t_ms: int) -> None:
-        """One more ``alter`` line."""
+        """Count one ``alter`` line."""
         self.changes += 1
         self._at(t_ms)
 
     def count(self, usage: Usage, verdict: Throttle | Refuse | None) -> None:
-        """One more usage line, and what came of it."""
+        """Count one usage line and its verdict."""
         self._at(usage.t_ms)
         tally = self.ops.get(usage.op)
         if tally is None:
@@ -78,7 +78,7 @@ class Summary:
         self.quotas.setdefault((reason.quota, reason.entity), Tally()).count(verdict)
 
     def text(self, elapsed_s: float) -> Iterator[str]:
-        """Lines for people; ``elapsed_s`` is how long the replay took."""
+        """Yield the lines of the report; ``elapsed_s`` is the duration of the replay."""
         events = sum(tally.events for tally in self.ops.values())
         span_ms = 0 if self.first_ms is None else self.last_ms - self.first_ms
         yield (
@@ -92,13 +92,13 @@ class Summary:
             rows = [(f"{quota} of {entity}", tally) for (quota, entity), tally in worst[:TOP]]
             yield from _table(f"quotas that throttled most ({len(rows)} of {len(worst):,})", rows, events=False)
         elif self.ops:
-            yield "  nobody was throttled"
+            yield "  no client was throttled"
         if self.expired:
             yield f"  {_buckets(self.expired)} dropped after an hour without use, as a broker does"
         if self.evicted:
             yield (
-                f"warning: {_buckets(self.evicted)} dropped with their history, there were too many;"
-                " throttle times of their owners may be too short"
+                f"warning: {_buckets(self.evicted)} dropped with their history, because there were too many;"
+                " throttle times of their clients may be too short"
             )
 
     def _at(self, t_ms: int) -> None:
@@ -123,7 +123,7 @@ def _buckets(count: int) -> str:
 
 
 def _span(ms: int) -> str:
-    """Such as ``2 d 03:04:05.678``."""
+    """Return a duration as text, such as ``2 d 03:04:05.678``."""
     seconds, ms = divmod(ms, 1000)
     minutes, seconds = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)

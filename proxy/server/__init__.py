@@ -1,10 +1,10 @@
 """One server process: start, serve, reload, drain and stop.
 
 server              the server: owns the nurseries and the state that connections share
-running             how the event loop is run, and by which clock
-configured          the configuration's values in the proxy's own types
-preflight           what a valid configuration can still get wrong
-reloading           quotas from the configuration, and the reload
-bucket_state_file   the state of buckets, kept over a restart
-garbage_collection  Python's garbage collector, kept from stopping the loop
+running             starting the event loop, and its clock
+configured          conversion of configuration values to the proxy's own types
+preflight           checks of plugins and quotas that need no open port
+reloading           quotas from the configuration, and reloading it
+bucket_state_file   the file that keeps bucket state across restarts
+garbage_collection  freezing of long-lived objects, so that collections do not stall the loop
 """

@@ -1,10 +1,9 @@
-"""What has been used, kept over a restart: one SQLite file with the state of every bucket, so that a restart forgives
-nobody.
+"""The bucket state file: one SQLite file with the state of every bucket, so that a restart does not reset the quotas.
 
-Made and driven by the server: `UsageFile.open` at start, `save` every few seconds and at the end. The loop takes the
-states of the buckets that changed, a slice at a time; what blocks (SQLite, JSON) runs in a thread. States have ages
-instead of times, and the wall clock of the row tells how much older they are when they are taken up. Of several workers
-the supervisor has the file (`headrace.proxy.workers.bucket_state`).
+The server calls `BucketStateFile.open` at start, and `save` every few seconds and at the end. The event loop collects
+the states of the buckets that changed, in slices; blocking work (SQLite, JSON) runs in a thread. States contain ages
+instead of times, and each row has the wall-clock time at which it was saved, from which the additional age at the
+restart follows. With several workers the supervisor owns the file (`headrace.proxy.workers.bucket_state`).
 """
 
 from __future__ import annotations
@@ -32,15 +31,16 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.kinds import QuotaBucket
     from headrace.quota_callbacks.buckets.sampled_rate import Window
 
-log = structlog.get_logger("headrace.usage")
+log = structlog.get_logger("headrace.bucket_state")
 
 APPLICATION_ID: Final = 0x48524143
-"""``PRAGMA application_id``: "HRAC"."""
+"""Value of ``PRAGMA application_id``: "HRAC" in ASCII."""
 LAYOUT: Final = 1
-"""``PRAGMA user_version``."""
+"""Version of the file's tables, the value of ``PRAGMA user_version``."""
 NOTHING_SAVED_MS: Final = -(2**63)
-BUCKETS_A_SLICE: Final = 500
-"""States taken before the loop is given back, about 3 ms."""
+"""Time of the last save before the first one; earlier than any use of a bucket."""
+BUCKETS_PER_SLICE: Final = 500
+"""Number of states collected between two checkpoints; they take about 3 ms."""
 
 _SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
@@ -53,14 +53,15 @@ CREATE TABLE IF NOT EXISTS usage (
 """
 
 Row = tuple[str, int, str]
+"""A row of the file: a bucket's name as JSON, the wall-clock time in ms at which it was saved, its state as JSON."""
 State = tuple[list[Any], "Mapping[str, Any]"]
-"""What names a bucket, and what it holds."""
+"""A bucket's name (quota key, metric tags, samples and seconds of its window) and its state."""
 StateText = tuple[str, str]
-"""Both as JSON."""
+"""A bucket's name and state, each as JSON."""
 
 
-class UsageFile:
-    """The open file. One process at a time may have it."""
+class BucketStateFile:
+    """The open file. Only one process at a time can open it."""
 
     def __init__(self, database: sqlite3.Connection, path: str) -> None:
         self._database = database
@@ -70,55 +71,60 @@ class UsageFile:
         self.failing = False
 
     @classmethod
-    async def open(cls, path: str, quotas: ClientQuotas, now_ms: int) -> UsageFile:
-        """Open or make the file, and take up what it holds. Raises as `read`."""
+    async def open(cls, path: str, quotas: ClientQuotas, now_ms: int) -> BucketStateFile:
+        """Open or create the file, and restore the buckets' states from it. Raises the errors of `read`."""
         file, rows = await cls.read(path)
-        taken = await take_up(rows, quotas, now_ms)
-        log.info("usage taken up", file=path, buckets=taken, of=len(rows))
+        restored = await restore(rows, quotas, now_ms)
+        log.info("bucket state restored", file=path, buckets=restored, of=len(rows))
         return file
 
     @classmethod
-    async def read(cls, path: str) -> tuple[UsageFile, list[Row]]:
-        """Open or make the file; what it holds.
+    async def read(cls, path: str) -> tuple[BucketStateFile, list[Row]]:
+        """Open or create the file, and return it with its rows.
 
-        Raises `StartupError` when it cannot be had: no directory, no right, or another proxy has it. A file that is
-        damaged is put aside, since the proxy is worth more than the memory of an hour.
+        Raises `StartupError` when the file cannot be opened: its directory does not exist, permission is denied, or
+        another proxy has it open. A damaged file is renamed, and the proxy starts with empty buckets: serving clients
+        is more important than about an hour of bucket state.
         """
         try:
             database, rows = await trio.to_thread.run_sync(_open, path)
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise StartupError(_cannot_open(path, error)) from error
-            aside = await trio.to_thread.run_sync(_put_aside, path)
-            log.error("usage file damaged; starting without it", file=path, put_aside=aside, error=str(error))  # noqa: TRY400
+            renamed = await trio.to_thread.run_sync(_rename_damaged, path)
+            log.error("bucket state file damaged; starting without it", file=path, renamed_to=renamed, error=str(error))  # noqa: TRY400
             database, rows = await trio.to_thread.run_sync(_open, path)
         return cls(database, path), rows
 
     async def rows(self) -> list[Row]:
-        """What it holds now."""
+        """Return the rows that the file contains now."""
         return await trio.to_thread.run_sync(_rows_of, self._database)
 
     async def save(self, quotas: ClientQuotas, now_ms: int, *, last: bool = False) -> None:
-        """Save the buckets that were used since the last time. What fails is logged and tried again the next time.
+        """Save the buckets that were used since the last save. A failure is logged, and the next save tries again.
 
-        *Cancellation:* waits for the disk, unless it is the ``last`` save, which is left behind.
+        *Cancellation:* waits for the disk first, except in the ``last`` save, whose thread is abandoned.
         """
         states = await states_of(quotas, self.saved_up_to_ms, now_ms)
         await self.save_texts(texts_of(states), longest_kept_ms(quotas.window), now_ms, last=last)
 
     async def save_texts(self, texts: Iterable[StateText], keep_ms: int, now_ms: int, *, last: bool = False) -> None:
-        """The same with states as they were at ``now_ms``, which are taken from ``texts`` in the thread; rows that are
-        older than ``keep_ms`` are dropped."""
+        """Save states as they were at ``now_ms``, and delete the rows that are older than ``keep_ms``.
+
+        ``texts`` is consumed in the thread. Failures and cancellation are as in `save`.
+        """
         async with self._saving:
             try:
                 await trio.to_thread.run_sync(_write, self._database, texts, keep_ms, abandon_on_cancel=last)
             except sqlite3.Error as error:
                 if not self.failing:
-                    log.error("usage cannot be saved; a restart would forgive it", file=self._path, error=str(error))  # noqa: TRY400
+                    log.error(  # noqa: TRY400
+                        "bucket state cannot be saved; a restart would reset it", file=self._path, error=str(error)
+                    )
                 self.failing = True
                 return
             if self.failing:
-                log.info("usage is saved again", file=self._path)
+                log.info("bucket state is saved again", file=self._path)
             self.failing = False
             self.saved_up_to_ms = now_ms
 
@@ -128,10 +134,10 @@ class UsageFile:
 
 
 async def states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[State]:
-    """Name and state of each bucket used since ``since_ms``, a slice at a time."""
+    """Return name and state of each bucket used since ``since_ms``, with a checkpoint after each slice."""
     states: list[State] = []
     for number, bucket in enumerate(list(quotas)):
-        if number % BUCKETS_A_SLICE == 0:
+        if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
         if bucket.last_used_ms >= since_ms:
             states.append((_name(bucket), bucket.state(now_ms)))
@@ -143,12 +149,15 @@ def _name(bucket: QuotaBucket) -> list[Any]:
     return [bucket.key.value, list(bucket.tags.items()), window.samples, window.seconds]
 
 
-async def take_up(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
-    """Restore what is not older than its bucket would have been kept."""
-    taken = 0
+async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
+    """Restore bucket states, and return how many.
+
+    Skips a row whose bucket would have expired since it was saved, or whose window is configured differently now.
+    """
+    restored = 0
     wall_ms = time_ns() // 1_000_000
     for number, (name, saved_ms, text) in enumerate(rows):
-        if number % BUCKETS_A_SLICE == 0:
+        if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
         down_ms = max(0, wall_ms - saved_ms)
         try:
@@ -157,16 +166,16 @@ async def take_up(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int
             window = quotas.window(key)
             if (window.samples, window.seconds) != (samples, seconds) or down_ms >= _kept_ms(seconds):
                 continue
-            quotas.restore(key, dict(tags), json.loads(text, object_hook=_bytes_again), now_ms - down_ms)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # not by this release
-            log.warning("a row of the usage file was left out", bucket=name, error=str(error))
+            quotas.restore(key, dict(tags), json.loads(text, object_hook=_decode_bytes), now_ms - down_ms)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # written by another release
+            log.warning("a row of the bucket state file was skipped", bucket=name, error=str(error))
             continue
-        taken += 1
-    return taken
+        restored += 1
+    return restored
 
 
 def longest_kept_ms(window: Callable[[QuotaKey], Window]) -> int:
-    """How old a row may be, by the windows of all keys."""
+    """Return the age in ms at which every row has expired, given the windows of all quota keys."""
     return max(_kept_ms(window(key).seconds) for key in QuotaKey)
 
 
@@ -174,7 +183,7 @@ def _kept_ms(window_s: int) -> int:
     return max(IDLE_EXPIRY_MS, window_s * 1000)
 
 
-# --- in a thread ---
+# --- called in a thread ---
 
 
 def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
@@ -201,7 +210,7 @@ def _check_is_ours(database: sqlite3.Connection) -> None:
     found = database.execute("PRAGMA application_id").fetchone()[0]
     layout = database.execute("PRAGMA user_version").fetchone()[0]
     if found not in (0, APPLICATION_ID) or (found == 0 and _has_tables(database)) or layout > LAYOUT:
-        raise sqlite3.OperationalError("it is not a usage file of this version of headrace")
+        raise sqlite3.OperationalError("it is not a bucket state file of this version of headrace")
 
 
 def _has_tables(database: sqlite3.Connection) -> bool:
@@ -209,16 +218,17 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 
 
 def _cannot_open(path: str, error: sqlite3.OperationalError) -> str:
-    reason = "another process has it; each proxy needs a file of its own" if "locked" in str(error) else str(error)
+    locked = "locked" in str(error)
+    reason = "another process has it open; each proxy needs a file of its own" if locked else str(error)
     return f"quota.state.file: cannot use {path}: {reason}"
 
 
-def _put_aside(path: str) -> str:
-    aside = f"{path}.damaged"
-    os.replace(path, aside)  # noqa: PTH105 -- the setting is a text
+def _rename_damaged(path: str) -> str:
+    renamed = f"{path}.damaged"
+    os.replace(path, renamed)  # noqa: PTH105 -- the setting is a str
     for suffix in ("-wal", "-shm"):
         Path(path + suffix).unlink(missing_ok=True)
-    return aside
+    return renamed
 
 
 def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: int) -> None:
@@ -236,16 +246,16 @@ def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: in
 
 
 def texts_of(states: Iterable[State]) -> Iterator[StateText]:
-    """As the file has them."""
+    """Yield names and states as JSON, as the file contains them."""
     for name, state in states:
-        yield json.dumps(name), json.dumps(state, default=_as_text)
+        yield json.dumps(name), json.dumps(state, default=_encode_bytes)
 
 
-def _as_text(value: object) -> dict[str, str]:
+def _encode_bytes(value: object) -> dict[str, str]:
     if isinstance(value, bytes | bytearray):
         return {"base64": base64.b64encode(value).decode("ascii")}
     raise TypeError(f"{type(value).__name__} cannot be saved")
 
 
-def _bytes_again(value: dict[str, Any]) -> Any:
+def _decode_bytes(value: dict[str, Any]) -> Any:
     return base64.b64decode(value["base64"]) if value.keys() == {"base64"} else value

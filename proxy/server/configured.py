@@ -1,4 +1,7 @@
-"""The configuration's values in the proxy's own types. Called by whoever makes parts of the proxy, and on reload."""
+"""Conversion of configuration values to the proxy's own types.
+
+Called by the server when it creates the parts of the proxy, and at a reload.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def limits_of(config: Config) -> Limits:
-    """The caps of one connection."""
+    """Return the limits that apply to each connection."""
     limits = config.limits
     return Limits(
         max_frame_bytes=limits.max_frame_bytes,
@@ -25,5 +28,5 @@ def limits_of(config: Config) -> Limits:
 
 
 def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
-    """Where to connect to."""
+    """Return configured servers as addresses to connect to."""
     return tuple(Address(host=server.host, port=server.port) for server in servers)

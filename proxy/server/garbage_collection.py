@@ -1,7 +1,8 @@
-"""Python's garbage collector, kept from stopping the loop.
+"""Freezing of long-lived objects, so that Python's garbage collector does not stall the event loop.
 
-A full collection looks at every object that lives: half a second with 100,000 buckets. What is there for good (modules,
-configuration, buckets) is frozen: no longer looked at, and still freed when nobody refers to it.
+A full collection traverses every tracked object: half a second with 100,000 buckets. Long-lived objects (modules,
+configuration, buckets) are frozen with `gc.freeze`: collections skip them, and reference counting still frees them.
+Called by the server.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import gc
 from typing import Final
 
 GROWN_BY: Final = 5_000
-"""Buckets that have come since the last freeze before it is done again: 25 ms of a full collection."""
+"""Number of buckets created since the last freeze that causes another: 25 ms of a full collection."""
 
 
 class Collector:
-    """Freezes what has come to stay. One for the process."""
+    """Freezes long-lived objects. There is one in a process."""
 
     __slots__ = ("_buckets",)
 
@@ -22,13 +23,15 @@ class Collector:
         self._buckets = 0
 
     def start(self) -> None:
-        """All is loaded and nobody is served yet: collect once, and freeze what is left."""
+        """Collect once, and freeze the remaining objects. Call it when all is loaded and no client is served yet."""
         gc.collect()
         gc.freeze()
 
-    def look(self, buckets: int) -> None:
-        """Freeze again when so many buckets are there that a full collection would be felt. Frees nothing, and so
-        takes no time; what is garbage in a cycle at that moment stays."""
+    def freeze_if_grown(self, buckets: int) -> None:
+        """Freeze again when the number of ``buckets`` has grown so much that a full collection would take long.
+
+        Freezing takes no time, since it collects nothing; cyclic garbage that exists at that moment is never freed.
+        """
         if buckets - self._buckets >= GROWN_BY:
             gc.freeze()
         if abs(buckets - self._buckets) >= GROWN_BY:

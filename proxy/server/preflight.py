@@ -1,7 +1,6 @@
-"""What a valid configuration file can still get wrong, found without opening a port: plugins and quotas that do not
-fit.
+"""Checks of a valid configuration that need no open port: whether plugins load, and whether every quota is enforced.
 
-Called by ``headrace check-config`` and by the server at start.
+Called by ``headrace check-config``, and by the server at start and at a reload.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
 
-_NAMES_USERS: Final = "sasl_identity"
-"""The plugin that finds out who a client is, unless ``plugins.load`` brings another."""
+_IDENTITY_PLUGIN: Final = "sasl_identity"
+"""Name of the built-in plugin that determines the principal of a client; ``plugins.load`` may add another one."""
 
 
 def problems_of(config: Config) -> list[str]:
-    """Return why the proxy would not start: a plugin that is refused, or a quota that nobody enforces.
+    """Return the reasons why the proxy would not start: a plugin that is refused, or a quota that no plugin enforces.
 
-    Plugins are configured with ``dry`` set, so they start nothing, and closed again.
+    Plugins are configured with ``dry`` set, so they start nothing, and are closed afterwards.
     """
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
@@ -58,24 +57,27 @@ def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]], enfor
             if key not in enforced:
                 known = ", ".join(sorted(enforced)) or "none"
                 raise StartupError(
-                    f"quotas: {key} of {entity} would be enforced by nobody: no plugin that is loaded"
+                    f"quotas: {key} of {entity} would not be enforced: no loaded plugin"
                     f" enforces {key}; enforced are {known}"
                 )
 
 
 def warnings_of(config: Config) -> Iterator[str]:
-    """What is allowed and will not do what it seems to: users are named, and nobody finds out who is one."""
-    if _NAMES_USERS not in config.plugins.disabled or config.plugins.load:
+    """Yield a warning for each setting that names a user while no plugin determines the principals of clients.
+
+    Such a setting is valid but has no effect.
+    """
+    if _IDENTITY_PLUGIN not in config.plugins.disabled or config.plugins.load:
         return
     for entity in config.entity_quotas():
         if isinstance(entity.user, str) and entity.user != ANONYMOUS:
             yield (
-                f"quotas: {entity} holds nobody: without the plugin {_NAMES_USERS} every connection is {ANONYMOUS};"
-                " take it out of plugins.disabled, or use a client-id"
+                f"quotas: {entity} applies to no client: without the plugin {_IDENTITY_PLUGIN} every connection is"
+                f" {ANONYMOUS}; remove it from plugins.disabled, or use a client-id"
             )
     for user in config.enforcement.exempt_users:
         if user != ANONYMOUS:
             yield (
-                f"enforcement.exempt_users: {user} exempts nobody: without the plugin {_NAMES_USERS} everybody is"
-                f" {ANONYMOUS}; take it out of plugins.disabled, or use exempt_client_ids"
+                f"enforcement.exempt_users: {user} exempts no client: without the plugin {_IDENTITY_PLUGIN} every"
+                f" connection is {ANONYMOUS}; remove it from plugins.disabled, or use exempt_client_ids"
             )

@@ -1,4 +1,7 @@
-"""Quotas from the configuration, and the reload: what changed takes effect, or nothing does and the log says why."""
+"""Quotas from the configuration, and reloading the configuration.
+
+An invalid configuration changes nothing, and the log gives the reasons. Called by the server and the supervisor.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ log = structlog.get_logger("headrace.reload")
 
 
 class Reloader:
-    """Holds the configuration in force in one process."""
+    """Owns the configuration that is in force in one process, and applies changes of it."""
 
     def __init__(self, config: Config, operations: ServerOperations, load: Callable[[], Config] | None) -> None:
         self.config = config
@@ -36,11 +39,11 @@ class Reloader:
 
     @property
     def enforced(self) -> frozenset[QuotaKey]:
-        """The quota keys that some callback enforces."""
+        """The quota keys that at least one callback enforces."""
         return self._operations.shared.hooks.enforced_quotas()
 
     def set_quotas(self) -> None:
-        """Put the configured quotas into force; `StartupError` for one that no callback enforces."""
+        """Put the configured quotas into force. Raises `StartupError` for a quota that no callback enforces."""
         hooks = self._operations.shared.hooks
         limits = self.config.entity_quotas()
         check_enforced(limits, self.enforced)
@@ -51,15 +54,21 @@ class Reloader:
             hooks.quotas.quotas_changed()
 
     async def reload(self) -> bool:
-        """Load the configuration anew and apply it; ``False`` when it is invalid and the old one stays in force."""
+        """Load the configuration again and apply it.
+
+        Returns ``False`` when it is invalid, or there is no file; the old one then stays in force.
+        """
         new = await load_again(self._load, self.enforced)
         if new is None:
             return False
-        tell(self.apply(new))
+        log_changes(self.apply(new))
         return True
 
     def apply(self, new: Config) -> ConfigDiff:
-        """Put into force what can change while the proxy runs, of a configuration that was checked."""
+        """Apply those settings of a checked configuration that can change while the proxy runs.
+
+        Returns the changes, including those that need a restart.
+        """
         changes = diff(self.config, new)
         old, self.config = self.config, changes.effective
         hooks = self._operations.shared.hooks
@@ -81,14 +90,17 @@ class Reloader:
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
         shared.enforcement.exempt_users = frozenset(new.enforcement.exempt_users)
         shared.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
-        if new.enforcement.enabled != old.enforcement.enabled:  # otherwise the operator's switch stays as it is
+        if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set
             self._operations.switch_enforcement(new.enforcement.enabled, "reload")
         if new.log.level is not old.log.level:
             set_log_level(new.log.level.value)
 
 
 async def load_again(load: Callable[[], Config] | None, enforced: frozenset[QuotaKey]) -> Config | None:
-    """Read the file anew; ``None`` when there is none, or it is invalid, which the log then tells."""
+    """Read and check the configuration file again. Returns ``None``, and logs why, when there is none or it is invalid.
+
+    ``enforced`` are the quota keys that at least one callback enforces.
+    """
     if load is None:
         log.warning("nothing to reload: headrace runs without a configuration file")
         return None
@@ -105,9 +117,9 @@ async def load_again(load: Callable[[], Config] | None, enforced: frozenset[Quot
     return new
 
 
-def tell(changes: ConfigDiff) -> None:
-    """Log what changed, and what waits for a restart."""
-    warn_of(changes.effective)
+def log_changes(changes: ConfigDiff) -> None:
+    """Log the settings that changed, and those that take effect only after a restart."""
+    log_warnings(changes.effective)
     for applied in changes.at_once:
         log.info("configuration changed", change=str(applied))
     for waiting in changes.needs_restart:
@@ -116,7 +128,7 @@ def tell(changes: ConfigDiff) -> None:
         log.info("configuration reloaded; nothing changed")
 
 
-def warn_of(config: Config) -> None:
-    """Log what is allowed and will not do what it seems to."""
+def log_warnings(config: Config) -> None:
+    """Log the settings that are valid but have no effect."""
     for warning in warnings_of(config):
         log.warning("configuration", warning=warning)

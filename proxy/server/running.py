@@ -1,4 +1,7 @@
-"""How a process's event loop is run: by which clock, and what becomes of an error that keeps it from starting."""
+"""Starting the event loop of a process: its clock, and unwrapping of the errors that prevent the start.
+
+Called by the command line and by workers.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +19,34 @@ T = TypeVar("T")
 
 
 class CommonClock(trio.abc.Clock):
-    """The system's monotonic clock as it is, so that the times of all processes of one machine can be compared; trio's
-    own begins anywhere."""
+    """The system's monotonic clock without an offset, so that times of all processes of a machine can be compared.
+
+    trio's own clock begins at a random number in each process.
+    """
 
     def start_clock(self) -> None:
-        """It runs."""
+        """Do nothing: the system's clock is always running."""
 
     def current_time(self) -> float:
-        """Seconds."""
+        """Return the time in seconds."""
         return time.monotonic()
 
     def deadline_to_sleep_time(self, deadline: float) -> float:
-        """Seconds from now."""
+        """Return the seconds from now until ``deadline``."""
         return deadline - time.monotonic()
 
 
 def running_clock() -> Callable[[], float]:
-    """What tells the running loop's time, as directly as can be: it is asked several times for each request."""
+    """Return the function with which to read the running loop's time, in seconds.
+
+    It is called several times for each request, so it has as few layers as possible.
+    """
     clock = trio.lowlevel.current_clock()
     return time.monotonic if isinstance(clock, CommonClock) else clock.current_time
 
 
 def run_loop(main: Callable[[], Awaitable[T]]) -> T:
-    """``trio.run`` by the `CommonClock`; raises a `StartupError` as it is, however many nurseries have wrapped it."""
+    """Call ``trio.run`` with the `CommonClock`; raise a `StartupError` without the groups that nurseries wrap it in."""
     try:
         return trio.run(main, clock=CommonClock())
     except BaseExceptionGroup as group:
@@ -48,7 +56,7 @@ def run_loop(main: Callable[[], Awaitable[T]]) -> T:
 
 
 def startup_error_of(group: BaseExceptionGroup[BaseException]) -> StartupError:
-    """The first one in ``group``, which has one."""
+    """Return the first `StartupError` in ``group``, which must contain one."""
     for error in group.exceptions:
         if isinstance(error, StartupError):
             return error

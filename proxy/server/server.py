@@ -1,8 +1,8 @@
-"""The proxy's life: start, serve, reload, drain, stop. It makes the shared parts, opens the listeners and owns the
-nurseries.
+"""The server: starts, serves, reloads, drains and stops. It creates the state that connections share, opens the
+listeners and owns the nurseries.
 
-Nurseries are nested in the order of shutdown: the admin server and the sweeper outlive the connections, and the
-connections outlive the listeners.
+Nurseries are nested in the order of shutdown: the admin server and the periodic sweep outlive the connections, and the
+connections outlive the listeners. Called by the command line and by workers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.server.configured import addresses_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
-from headrace.proxy.server.reloading import Reloader, warn_of
+from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import PluginContext
@@ -49,26 +49,29 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.connection.state import ConnectionState
     from headrace.proxy.network.listeners import Listener
-    from headrace.proxy.server.bucket_state_file import UsageFile
+    from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.workers.shared_memory import WorkerPlace
 
 log = structlog.get_logger("headrace.server")
 
 SWEEP_S: Final = 5.0
-"""How often idle and overdue connections and idle buckets are looked for: one pass over all, instead of a deadline
-for each, which would have to be moved on every read."""
+"""Seconds between two searches for idle and overdue connections and idle buckets.
+
+One pass over all of them replaces a deadline for each, which would have to be moved at every read.
+"""
 
 CLOSE_TIMEOUT_S: Final = 10.0
-"""How long plugins may take to flush when the proxy ends."""
+"""Seconds that plugins may take to flush when the proxy ends."""
 
 
 class Server:
-    """One process's proxy. Make it, then `run` it once.
+    """The proxy of one process. Create it, then call `run` once.
 
-    ``place`` is for one worker of several, whose supervisor serves the admin port and keeps the usage file.
+    ``place`` is given to each of several workers, whose supervisor serves the admin port and owns the bucket state
+    file.
 
-    Raises `StartupError` from the constructor and from `run`, before anything serves, for what the operator has to
-    mend.
+    The constructor and `run` raise `StartupError`, before any client is served, for errors that the operator has to
+    correct.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Server:
             windows=config.windows(),
             metric_tags=hooks.quota_metric_tags,
             quota_limit=hooks.quota_limit,
-            shared=place.usage if place is not None else None,
+            shared=place.bucket_state if place is not None else None,
         )
         self.connections: set[ConnectionState] = set()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -125,7 +128,7 @@ class Server:
         self.reloader = Reloader(config, self.operations, load)
         self.reloader.set_quotas()
         if place is None:
-            warn_of(config)
+            log_warnings(config)
         topology.on_change(self._brokers_changed)
         self._counts = ConnectionCounts(place.connections if place is not None else None)
         self._serial = 0
@@ -134,7 +137,7 @@ class Server:
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
         self._all_gone: trio.Event | None = None
-        self._usage: UsageFile | None = None
+        self._bucket_state: BucketStateFile | None = None
         self._collector = Collector()
         self.admin_address: Address | None = None
 
@@ -158,27 +161,27 @@ class Server:
             async with trio.open_nursery() as outer:
                 if self._place is None:
                     self._open_admin(outer)
-                    await self._open_usage(outer)
+                    await self._open_bucket_state(outer)
                 outer.start_soon(self._sweep)
                 outer.start_soon(self.shared.upstream.refresh)
                 await self._serve(on_ready)
                 outer.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
-                await self._close_usage()
+                await self._close_bucket_state()
             close_listeners(self._listeners)
             self.shared.pipes.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
                 await trio.to_thread.run_sync(self.shared.hooks.close, abandon_on_cancel=True)
 
     def stop(self) -> None:
-        """Begin to drain; the second call ends at once what is still open."""
+        """Begin to drain; the second call closes the remaining connections at once."""
         if self._stop.is_set() and self._relays is not None:
             self._relays.cancel_scope.cancel()
         self._stop.set()
 
     async def handle_signals(self) -> None:
-        """SIGTERM and SIGINT stop, SIGHUP reloads. Runs until cancelled."""
+        """Stop at SIGTERM and SIGINT, and reload at SIGHUP. Runs until cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 if number == signal.SIGHUP:
@@ -187,7 +190,7 @@ class Server:
                     log.info("stopping", signal=signal.Signals(number).name)
                     self.stop()
 
-    # --- what plugins are given ---
+    # --- the plugins' context ---
 
     def _context(self, quotas: ClientQuotas) -> PluginContext:
         return PluginContext(
@@ -201,15 +204,15 @@ class Server:
         )
 
     def _muted(self) -> Counter[str]:
-        """Connections that are not read now, by the quota that it is for; not those that the broker throttles."""
+        """Return the number of connections that are muted now, by quota; without those that the broker throttles."""
         now_s = self.shared.clock()
         mutes = [connection.mute for connection in self.connections]
         return Counter(mute.quota for mute in mutes if mute.quota is not None and mute.until_s > now_s)
 
     def _run_on_loop(self, function: Callable[[], Awaitable[None]]) -> None:
         if self._token is None:
-            raise RuntimeError("the event loop does not run yet")
-        with suppress(trio.Cancelled):  # the loop's end, which is no scope of this thread's
+            raise RuntimeError("the event loop is not running yet")
+        with suppress(trio.Cancelled):  # raised when the loop ends; this thread is in no cancel scope
             trio.from_thread.run(function, trio_token=self._token)
             return
         raise RuntimeError("the event loop is ending")
@@ -230,7 +233,7 @@ class Server:
             await self._drain(relays)
 
     async def _drain(self, relays: trio.Nursery) -> None:
-        """Let what is in flight finish, up to ``shutdown.drain_timeout``."""
+        """Let requests in flight finish, for at most ``shutdown.drain_timeout``."""
         self.operations.draining = True
         timeout_s = self.reloader.config.shutdown.drain_timeout_s
         log.info("draining", connections=len(self.connections), drain_timeout_s=timeout_s)
@@ -303,27 +306,27 @@ class Server:
         self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
         nursery.start_soon(AdminServer(self.operations).serve, sock)
 
-    async def _open_usage(self, nursery: trio.Nursery) -> None:
-        """Take up what was used before a restart, before anybody is served, and save it from now on."""
+    async def _open_bucket_state(self, nursery: trio.Nursery) -> None:
+        """Restore bucket state from before a restart, before clients are served, and start to save it regularly."""
         state, quotas = self._config.quota.state, self.shared.hooks.quotas
         if state.file is None or quotas is None:
             return
-        from headrace.proxy.server.bucket_state_file import UsageFile
+        from headrace.proxy.server.bucket_state_file import BucketStateFile
 
-        self._usage = await UsageFile.open(state.file, quotas, self._now_ms())
-        nursery.start_soon(self._save_usage, self._usage, quotas, state.interval_s)
+        self._bucket_state = await BucketStateFile.open(state.file, quotas, self._now_ms())
+        nursery.start_soon(self._save_bucket_state, self._bucket_state, quotas, state.interval_s)
 
-    async def _save_usage(self, usage: UsageFile, quotas: ClientQuotas, interval_s: float) -> None:
+    async def _save_bucket_state(self, file: BucketStateFile, quotas: ClientQuotas, interval_s: float) -> None:
         while True:
             await trio.sleep(interval_s)
-            await usage.save(quotas, self._now_ms())
+            await file.save(quotas, self._now_ms())
 
-    async def _close_usage(self) -> None:
-        usage, quotas = self._usage, self.shared.hooks.quotas
-        if usage is None or quotas is None:
+    async def _close_bucket_state(self) -> None:
+        file, quotas = self._bucket_state, self.shared.hooks.quotas
+        if file is None or quotas is None:
             return
-        await usage.save(quotas, self._now_ms(), last=True)
-        await usage.close()
+        await file.save(quotas, self._now_ms(), last=True)
+        await file.close()
 
     def _now_ms(self) -> int:
         return int(self.shared.clock() * 1000)
@@ -339,12 +342,12 @@ class Server:
                 connection.end_waiting()
             if self.shared.hooks.quotas is not None:
                 self.shared.hooks.quotas.expire(int(now_s * 1000))
-                self._collector.look(len(self.shared.hooks.quotas))
+                self._collector.freeze_if_grown(len(self.shared.hooks.quotas))
             if self._place is not None:
                 self._place.sweep()
 
     def _brokers_changed(self, changed: frozenset[int]) -> None:
-        """Tell the callbacks, and move connections away from where their broker no longer is."""
+        """Pass the new metadata to the callbacks, and drain the connections to a broker whose address has changed."""
         topology = self.shared.topology
         self.shared.hooks.update_cluster_metadata(topology.metadata)
         for connection in list(self.connections):

@@ -1,8 +1,8 @@
-"""What the proxy says of API versions: the broker's answer, cut to what the proxy can stand between.
+"""The APIs and versions that the proxy offers to clients: the broker's, restricted to what the proxy supports.
 
-The broker's ApiVersions response is rewritten with `restrict_api_versions`; the proxy's own answer to a request of a
-version it does not know is `unsupported_version_reply`. Features, cluster and node ids, tagged fields and all else of
-the broker's answer are copied byte for byte.
+The broker's ApiVersions response is rewritten with `restrict_api_versions`; `unsupported_version_reply` is the proxy's
+own response to an ApiVersions request of an unknown version. All other fields of the broker's response are copied byte
+for byte: features, cluster and node ids, tagged fields. Called by `headrace.proxy.connection`.
 
 Source: KIP-511 (the fallback to version 0), KAFKA-18659 (Produce's minimum), ``ApiVersionsResponse.json``.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.editing import Drop, Edit
 
 UNSUPPORTED_VERSION: Final = 35
-"""``Errors.UNSUPPORTED_VERSION``."""
+"""Kafka's error code ``Errors.UNSUPPORTED_VERSION``."""
 
 _ERROR: Final = Struct(">h")
 _FRAME: Final = Struct(">ii")
@@ -41,26 +41,26 @@ class OfferedApi:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestrictedVersions:
-    """A broker's ApiVersions response, cut to what the proxy knows."""
+    """A broker's ApiVersions response, restricted to the APIs and versions that the proxy supports."""
 
     body: bytes
     error_code: int
     offered: tuple[OfferedApi, ...]
-    """What the broker itself offers."""
+    """The APIs that the broker offers."""
     cut: tuple[int, ...]
-    """The keys that were left out."""
+    """Keys of the APIs that were removed."""
     layout_version: int
-    """The version whose layout the body has: 0 where the broker did not know the version asked for (KIP-511)."""
+    """The version whose layout the body has: 0 if the broker does not support the version of the request (KIP-511)."""
 
 
 def layout_version(version: int, body: Buffer) -> int:
-    """The version whose layout a response has: 0 for the UNSUPPORTED_VERSION reply to a newer request, else
-    ``version``.
+    """Return the version whose layout a response to a request of ``version`` has.
 
-    Raises `MalformedMessage` for a body shorter than its error code.
+    This is 0 for an UNSUPPORTED_VERSION response, otherwise ``version``. Raises `MalformedMessage` for a body shorter
+    than its error code.
     """
     if len(body) < _ERROR.size:
-        reason = f"{len(body)} bytes hold no error code"
+        reason = f"{len(body)} bytes are too short for an error code"
         raise MalformedMessage(
             message="ApiVersionsResponse", version=version, field="error_code", offset=0, reason=reason
         )
@@ -69,13 +69,13 @@ def layout_version(version: int, body: Buffer) -> int:
 
 
 def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | None = None) -> RestrictedVersions:
-    """Cut a broker's ApiVersions response to what the proxy can stand between.
+    """Restrict a broker's ApiVersions response to the APIs and versions that the proxy supports.
 
-    An unknown API is cut. One that the proxy reads or rewrites (`Api.must_know`) is capped at the highest version that
-    there is a schema for, and cut if its minimum lies above. All others keep the broker's range, and nobody's minimum
-    is raised. Sets throttle_time_ms (milliseconds) if asked, where the layout has one.
+    An unknown API is removed. An API that the proxy reads or rewrites (`Api.must_know`) is limited to the highest
+    version for which there is a schema, and removed if its minimum is above that. All others keep the broker's range;
+    no minimum is raised. If ``throttle_time_ms`` is given, the field is set where the layout has it.
 
-    Raises `UnknownMessage` for a version without a schema and `MalformedMessage` for bytes that break it.
+    Raises `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it.
     """
     layout = layout_version(version, body)
     offered: list[OfferedApi] = []
@@ -105,7 +105,7 @@ def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | No
 
 
 def highest_allowed(api_key: int, min_version: int, max_version: int) -> int | None:
-    """The highest version of a broker's range that clients may be offered, or ``None`` to leave the API out."""
+    """Return the highest version of a broker's range to offer to clients, or ``None`` to remove the API."""
     api = APIS.get(api_key)
     if api is None:
         return None
@@ -115,10 +115,10 @@ def highest_allowed(api_key: int, min_version: int, max_version: int) -> int | N
 
 
 def unsupported_version_reply(correlation_id: int) -> bytes:
-    """The whole frame that answers an ApiVersions request newer than the proxy knows, in the layout of version 0.
+    """Return the frame that answers an ApiVersions request of a version that is too new, in the layout of version 0.
 
-    It names ApiVersions alone, as a broker's does, so that the client asks again in a version that both know. Source:
-    ``ApiVersionsRequest.getErrorResponse``.
+    Like a broker's, it contains only ApiVersions, so that the client sends the request again in a version that both
+    support. Source: ``ApiVersionsRequest.getErrorResponse``.
     """
     api = APIS[ApiKey.API_VERSIONS]
     row = {"api_key": api.key, "min_version": api.min_version, "max_version": api.max_version}

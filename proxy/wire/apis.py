@@ -1,8 +1,8 @@
-"""The table of Kafka's APIs: versions, header versions, where the throttle time stands, and what the proxy must know.
+"""The table of Kafka's APIs: versions, header versions, offset of the throttle time, and what the proxy must support.
 
-Everything here is a look-up by API key and version, for the hot path; the rows come from Kafka's own definitions
-(`headrace.proxy.wire.api_rows`). A key is taken as a plain ``int``: `ApiKey` members are ints, and what comes off the
-wire need not be one of them.
+All functions are look-ups by API key and version, and fast enough for the hot path; the rows are generated from Kafka's
+own definitions (`headrace.proxy.wire.api_rows`). Keys are plain ``int`` values, since a key in a request may be
+unknown; members of `ApiKey` are ints, too.
 """
 
 from __future__ import annotations
@@ -26,39 +26,41 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api:
-    """What is known of one API."""
+    """The properties of one API."""
 
     key: ApiKey
     name: str
-    """As Kafka writes it: ``CreateTopics``. The messages are this name with ``Request`` and ``Response`` behind it."""
+    """Kafka's name, such as ``CreateTopics``. With ``Request`` or ``Response`` appended it names the messages."""
     min_version: int
     max_version: int
-    """The highest version that `headrace.proxy.wire` has a schema for, unstable ones included."""
+    """The highest version for which `headrace.proxy.wire` has a schema, including unstable versions."""
     flexible_from: int | None
     """The first version with tagged fields and compact lengths (KIP-482)."""
     throttle_from: int | None
     """The first version whose response has throttle_time_ms."""
     throttle_offset: int | None
-    """Bytes from the start of the response's body to throttle_time_ms, in every version that has one.
+    """Offset in bytes of throttle_time_ms in the response's body, the same in every version that has the field.
 
-    ``None`` where there is none or where it lies behind fields of varying length: Produce, ApiVersions,
+    ``None`` if there is no such field, or it follows fields of variable length: Produce, ApiVersions,
     CreateDelegationToken, DescribeDelegationToken."""
     back_off_from: int | None
-    """The first version for which Java's client (4.4) waits as throttle_time_ms says; older ones must be muted."""
+    """The first version for which Java's client (4.4) waits for throttle_time_ms; for older ones the proxy must mute
+    the connection."""
     controller_only: bool
-    """No broker of 4.4 serves it to clients: a controller's API, or one between the brokers of the ZooKeeper days."""
+    """Whether no broker of 4.4 serves the API to clients: it is for controllers, or was for brokers with ZooKeeper."""
     rewrite_from: int | None
-    """The first version whose response must be edited before a client may see it. `must_rewrite` looks it up."""
+    """The first version whose response must be edited before it is sent to a client; see `must_rewrite`."""
     must_know: bool
-    """The proxy reads or edits its requests or responses: a version beyond ``max_version`` must not be negotiated."""
+    """Whether the proxy reads or edits its requests or responses, so that clients must not use a version above
+    ``max_version``."""
 
     def knows(self, version: int) -> bool:
-        """Whether there is a schema for this version."""
+        """Return whether there is a schema for this version."""
         return self.min_version <= version <= self.max_version
 
 
-# Where a broker's address, or the list of APIs, comes to the client. Fetch is not collected:
-# `headrace.proxy.wire.walks.fetch`. Produce, Fetch: the leader hints of KIP-951.
+# By API, the first version whose response contains a broker's address, or the list of APIs. In Produce that is the
+# leader hint of KIP-951. Fetch has one, too, but is not collected: see `headrace.proxy.wire.walks.fetch`.
 _REWRITE_FROM: Final = {
     ApiKey.PRODUCE: 10,
     ApiKey.METADATA: 0,
@@ -69,7 +71,8 @@ _REWRITE_FROM: Final = {
     ApiKey.SHARE_ACKNOWLEDGE: 0,
 }
 
-# Beside those: Fetch's hints and limits; who the client is; what is refused by topic; what the proxy answers itself.
+# APIs that the proxy reads for other reasons: leader hints and limits in Fetch, authentication, mutations that are
+# refused by topic, and the client quota APIs, which the proxy answers itself.
 _MUST_KNOW: Final = frozenset(_REWRITE_FROM) | {
     ApiKey.FETCH,
     ApiKey.SASL_HANDSHAKE,
@@ -118,10 +121,10 @@ _BACK_OFF_FROM: Final = {api.key.value: api.back_off_from for api in APIS.values
 
 
 def request_header_version(api_key: int, version: int) -> int:
-    """Which RequestHeader stands before a request: 2 with tagged fields, 1 with a client id, 0 with neither.
+    """Return the version of a request's header: 2 with tagged fields, 1 with a client id, 0 with neither.
 
-    A version above the highest known keeps what the highest has (a flexible API stays flexible); an unknown key is
-    taken for flexible, as every API since 2.4 is. Source: ``ApiMessageType.requestHeaderVersion``.
+    A version above the highest known one has the header of the highest (a flexible API stays flexible); an unknown key
+    is taken as flexible, as all APIs added since 2.4 are. Source: ``ApiMessageType.requestHeaderVersion``.
     """
     if version >= _FLEXIBLE_FROM.get(api_key, 0):
         return 2
@@ -129,9 +132,10 @@ def request_header_version(api_key: int, version: int) -> int:
 
 
 def response_header_version(api_key: int, version: int) -> int:
-    """Which ResponseHeader stands before a response: 1 with tagged fields, 0 without; always 0 for ApiVersions.
+    """Return the version of a response's header: 1 with tagged fields, 0 without; always 0 for ApiVersions.
 
-    Unknown versions and keys as in `request_header_version`. Source: ``ApiMessageType.responseHeaderVersion``.
+    Unknown versions and keys are handled as in `request_header_version`. Source:
+    ``ApiMessageType.responseHeaderVersion``.
     """
     if api_key == ApiKey.API_VERSIONS:
         return 0
@@ -139,24 +143,24 @@ def response_header_version(api_key: int, version: int) -> int:
 
 
 def must_rewrite(api_key: int, version: int) -> bool:
-    """Whether the response has to be collected and edited (`headrace.proxy.wire.endpoints`,
+    """Return whether the response has to be collected and edited (`headrace.proxy.wire.endpoints`,
     `headrace.proxy.wire.api_versions`).
 
-    Fetch is not among them: its hints are made inert as it passes.
+    This is false for Fetch, whose leader hints are invalidated while it is forwarded.
     """
     first = _REWRITTEN_FROM.get(api_key)
     return first is not None and version >= first
 
 
 def back_off_from(api_key: int) -> int:
-    """The first version for which Java's client obeys throttle_time_ms; above any version where it never does."""
+    """Return the first version for which Java's client obeys throttle_time_ms; above any version if there is none."""
     return _BACK_OFF_FROM.get(api_key, _NEVER)
 
 
 def throttle_offset(api_key: int, version: int) -> int | None:
-    """Bytes from the start of the response's body to throttle_time_ms (INT32), or ``None`` if it has no fixed place.
+    """Return the offset in bytes of throttle_time_ms (INT32) in the response's body, or ``None`` if it varies.
 
-    ``None`` also for a version above the highest known, whose layout may differ.
+    Also returns ``None`` if the version has no such field, or is above the highest known, whose layout may differ.
     """
     found = _THROTTLE.get(api_key)
     if found is None or version < found[0] or version > APIS[api_key].max_version:

@@ -1,11 +1,11 @@
-"""Where a response names a broker's address, the proxy's stands in its place; all else is copied byte for byte.
+"""Replacing the brokers' addresses in responses with the proxy's; everything else is copied byte for byte.
 
-`rewrite_endpoints` takes the collected body of a response for which `headrace.proxy.wire.apis.must_rewrite` holds
-(ApiVersions excepted) and returns the new one together with what it told about the cluster. Fetch is not collected:
-`headrace.proxy.wire.walks.fetch` makes its hints inert. Which responses hold an address at all is a test that reads
-every schema.
+`rewrite_endpoints` takes the collected body of a response for which `headrace.proxy.wire.apis.must_rewrite` is true
+(except ApiVersions), and returns the new body together with what the response contains about the cluster. Fetch is not
+collected: `headrace.proxy.wire.walks.fetch` invalidates its leader hints. A test reads every schema to check that no
+other response contains an address.
 
-Pure: who is advertised where is the caller's, as an `Advertise`.
+Called by `headrace.proxy.connection`, which provides the advertised addresses as an `Advertise`.
 """
 
 from __future__ import annotations
@@ -27,22 +27,21 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.editing import Drop, Edit
 
 COORDINATOR_NOT_AVAILABLE: Final = 15
-"""``Errors.COORDINATOR_NOT_AVAILABLE``: clients ask again."""
+"""Kafka's error code ``Errors.COORDINATOR_NOT_AVAILABLE``, after which clients send the request again."""
 
 _INT32: Final = Struct(">i")
 
 
 class Advertise(Protocol):
-    """Where clients reach a broker through the proxy; ``None`` for an id outside the range that it is configured
-    for."""
+    """A function that returns the address at which clients reach a broker through the proxy."""
 
     def __call__(self, node_id: int, /) -> tuple[str, int] | None:
-        """Host and port."""
+        """Return host and port, or ``None`` for an id outside the configured range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerAddress:
-    """A broker as the cluster knows it, before rewriting."""
+    """A broker as the response names it, before rewriting."""
 
     node_id: int
     host: str
@@ -52,26 +51,26 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """A response's new body, and what the old one told."""
+    """A response's new body, and what the old body contains about the cluster."""
 
     body: bytes
     brokers: tuple[BrokerAddress, ...] = ()
-    """Every broker it named, those left out included."""
+    """All brokers in the response, including those that were left out."""
     left_out: tuple[int, ...] = ()
-    """The ids that have no place at the proxy: the caller logs them, with the setting that would give them one."""
+    """Ids of brokers that the proxy does not advertise: the caller logs them, with the setting to change."""
     cluster_id: str | None = None
     controller_id: int | None = None
-    """As the response has it: -1 where it knows none; ``None`` if it does not speak of it."""
+    """The value of the field, -1 for no controller; ``None`` if the response has no such field."""
 
 
 def rewrite_endpoints(
     api_key: int, version: int, body: Buffer, advertise: Advertise, throttle_time_ms: int | None = None
 ) -> Rewritten:
-    """Put the proxy's addresses into a response's body and, if asked, its throttle_time_ms (milliseconds).
+    """Replace the addresses in a response's body with the proxy's, and set ``throttle_time_ms`` if it is given.
 
-    A broker that is not advertised is left out of Metadata, DescribeCluster and the node endpoints of KIP-951; a
-    coordinator that is not becomes COORDINATOR_NOT_AVAILABLE. Raises `UnknownMessage` for an API that names no
-    addresses or a version without a schema, and `MalformedMessage` for bytes that break it.
+    A broker that is not advertised is left out of Metadata, DescribeCluster and the node endpoints of KIP-951; if a
+    coordinator is not advertised, its row gets the error COORDINATOR_NOT_AVAILABLE. Raises `UnknownMessage` for an API
+    without addresses or a version without a schema, and `MalformedMessage` for a body that violates it.
     """
     rewrite = _REWRITES.get(api_key)
     if rewrite is None:
@@ -81,7 +80,7 @@ def rewrite_endpoints(
 
 @dataclass(slots=True)
 class _Learning:
-    """What one response tells while it is rewritten."""
+    """What one response contains about the cluster, collected while it is rewritten."""
 
     advertise: Advertise
     brokers: list[BrokerAddress] = field(default_factory=list)
@@ -90,7 +89,7 @@ class _Learning:
     controller_id: int | None = None
 
     def place(self, node_id: int, row: Message) -> tuple[str, int] | None:
-        """Note a broker and say where it is advertised."""
+        """Record a broker, and return its advertised address."""
         self.brokers.append(BrokerAddress(node_id=node_id, host=row["host"], port=row["port"], rack=row.get("rack")))
         place = self.advertise(node_id)
         if place is None:
@@ -110,7 +109,7 @@ class _Learning:
         return self._broker(row, row["node_id"])
 
     def described_broker(self, row: Message) -> Message | Drop:
-        """Edit a row of DescribeCluster, which has its own name for the id."""
+        """Edit a row of DescribeCluster, which uses another field name for the id."""
         return self._broker(row, row["broker_id"])
 
     def _broker(self, row: Message, node_id: int) -> Message | Drop:
@@ -118,7 +117,7 @@ class _Learning:
         return DROP if place is None else {**row, "host": place[0], "port": place[1]}
 
     def coordinator(self, row: Message) -> Message:
-        """Edit a coordinator; one with an error has no address (node -1)."""
+        """Edit a coordinator. A row with an error has no address (its node id is -1), and stays unchanged."""
         node_id: int = row["node_id"]
         if node_id < 0:
             return row
@@ -194,7 +193,7 @@ def _rewrite_share(name: str) -> _Rewrite:
 
 
 def _rewrite_produce(version: int, body: Buffer, learn: _Learning, throttle_time_ms: int | None) -> Rewritten:
-    """The hot path: no hints, which is nearly always, means at most four bytes to change."""
+    """Rewrite a Produce response. This is on the hot path: usually there is no hint, and at most 4 bytes change."""
     throttle_at, hints_at = find_produce_tail(body, version)
     if hints_at is not None:
         edits: dict[str, Edit] = {"node_endpoints": learn.broker, **_throttle(throttle_time_ms)}

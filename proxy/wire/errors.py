@@ -1,28 +1,28 @@
-"""What can go wrong with bytes on the wire: one tree, split into the peer's fault and ours.
+"""The exceptions of `headrace.proxy.wire`, split into errors of the peer and bugs of the proxy.
 
-Raised everywhere in `headrace.proxy.wire`. A caller that holds a connection catches `PeerFault` and closes that
-connection; `OurFault` is a mistake in the proxy and is left to climb.
+The owner of a connection catches `PeerFault` and closes that connection; `OurFault` is a bug in the proxy, which
+callers let propagate.
 """
 
 from __future__ import annotations
 
 
 class WireError(Exception):
-    """Any error of `headrace.proxy.wire`."""
+    """The base class of all errors of `headrace.proxy.wire`."""
 
 
-class PeerFault(WireError):  # noqa: N818 -- named for whose fault it is
-    """The bytes that a client or a broker sent break Kafka's protocol."""
+class PeerFault(WireError):  # noqa: N818 -- named after the side that caused it
+    """The bytes that a client or a broker sent violate the Kafka protocol."""
 
 
 class MalformedFrame(PeerFault):
-    """A frame, or the head of one, cannot be what it says it is."""
+    """The length or the header of a frame is invalid, or its fields exceed its length."""
 
 
 class MalformedMessage(PeerFault):
-    """A message's body does not follow its schema.
+    """A message's body does not match its schema.
 
-    ``offset`` is in bytes from the body's first byte, where the field begins that could not be read.
+    ``offset`` is the position of the field that could not be read, in bytes from the start of the body.
     """
 
     def __init__(self, *, message: str, version: int, field: str, offset: int, reason: str) -> None:
@@ -34,17 +34,17 @@ class MalformedMessage(PeerFault):
         self.reason = reason
 
 
-class OurFault(WireError):  # noqa: N818 -- likewise
-    """The proxy asked for something that cannot be."""
+class OurFault(WireError):  # noqa: N818 -- named after the side that caused it
+    """The proxy has called this package with arguments that are not valid."""
 
 
 class UnknownMessage(OurFault):
-    """No schema for a message of this name, or not in this version."""
+    """There is no schema for a message of this name and version."""
 
 
 class UnencodableValue(OurFault):
-    """A value does not fit the field it was to be written to."""
+    """A value does not fit the field to which it should be written."""
 
 
 class RefusalImpossible(OurFault):
-    """A request that has no reply with an error in it: close the connection instead."""
+    """The request has no response that can contain an error. The caller closes the connection instead."""

@@ -1,16 +1,18 @@
-"""Splitting one direction of a connection into frames, without keeping what need not be kept.
+"""Splitting one direction of a connection into frames, with as little copying as possible.
 
-`FrameScanner` looks at a window of bytes that its driver owns. At the boundary between two frames the driver reads a
-head (`headrace.proxy.wire.heads`) and then says what becomes of the frame: `skip` it (hand its bytes on as they are) or
-`collect` it (until it is there whole). In the middle of a frame, `advance` goes on with what was said. The scanner
-never holds bytes of a skipped frame, and of a collected one it holds at most ``max_collected_bytes``.
+`FrameScanner` scans a window of bytes that its caller owns. At the beginning of a frame the caller reads its head
+(`headrace.proxy.wire.heads`) and then decides what to do with the frame: `skip` it (forward its bytes unchanged) or
+`collect` it (copy it until it is complete). In the middle of a frame, `advance` continues with that decision. The
+scanner keeps no bytes of a skipped frame, and at most ``max_collected_bytes`` of a collected one.
 
     scanner.feed(buffer, end)
     while there is more:
-        if scanner.mid_frame: frame = scanner.advance()       # a collected frame that is now whole, or None
+        if scanner.mid_frame: frame = scanner.advance()       # a collected frame that is now complete, or None
         else: head = read_request_head(buffer, scanner.position, scanner.end, ...)
               scanner.skip(size) or scanner.collect(size)
-    rest = scanner.tail()                                      # goes before the next bytes
+    rest = scanner.tail()                                      # the caller puts it before the next bytes
+
+Called by the relays of `headrace.proxy.connection`.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ _NOTHING = memoryview(b"")
 
 
 class FrameScanner:
-    """Where one direction of a connection stands between its frames."""
+    """The position of one direction of a connection within its frames."""
 
     __slots__ = ("_collected", "_collecting", "buffer", "end", "left", "max_collected_bytes", "position")
 
@@ -35,16 +37,17 @@ class FrameScanner:
         self.max_collected_bytes = max_collected_bytes
         self.buffer: Buffer = _NOTHING
         self.position = 0
-        """Everything before it in the window has been dealt with."""
+        """Index in the window of the first byte that has not been processed."""
         self.end = 0
+        """Index in the window after its last byte."""
         self.left = 0
-        """Bytes of the current frame that are yet to come; behind the window when ``position == end``."""
+        """Number of bytes of the current frame that have not been processed."""
         self._collecting = False
         self._collected = bytearray()
 
     @property
     def mid_frame(self) -> bool:
-        """Whether the next byte belongs to a frame that was skipped or collected, not to a head."""
+        """Whether the next byte belongs to a frame that is being skipped or collected, and not to a new frame."""
         return self.left > 0
 
     @property
@@ -53,21 +56,24 @@ class FrameScanner:
         return self._collecting
 
     def feed(self, buffer: Buffer, end: int) -> None:
-        """Look at ``buffer[0:end]`` next. What was left of the last window must stand at its front (see `tail`)."""
+        """Continue with the window ``buffer[0:end]``, which must begin with the `tail` of the last window."""
         self.buffer = buffer
         self.position = 0
         self.end = end
 
     def skip(self, size: int) -> None:
-        """Hand the frame at ``position`` on as it is: ``size`` bytes and the length before them."""
+        """Skip the frame at ``position``: ``size`` bytes, and the length field before them."""
         self._pass(LENGTH_BYTES + size)
 
     def pass_bytes(self, count: int) -> None:
-        """Step over ``count`` bytes of the frame, in this window and beyond."""
+        """Skip ``count`` bytes of the frame, which may extend beyond this window."""
         self._pass(count)
 
     def collect(self, size: int) -> bytes | None:
-        """Take the frame at ``position`` out of the stream; return it (length included) when it is here whole."""
+        """Collect the frame at ``position``. Returns it, with its length field, if the window contains all of it.
+
+        Raises `MalformedFrame` if it is longer than ``max_collected_bytes``.
+        """
         whole = LENGTH_BYTES + size
         if whole > self.max_collected_bytes:
             raise MalformedFrame(
@@ -85,7 +91,7 @@ class FrameScanner:
         return None
 
     def advance(self) -> bytes | None:
-        """Go on in the middle of a frame; return a collected frame that became whole by it."""
+        """Continue in the middle of a frame. Returns a collected frame when it has become complete."""
         if not self._collecting:
             left, self.left = self.left, 0
             self._pass(left)
@@ -102,11 +108,11 @@ class FrameScanner:
         return frame
 
     def passed_outside(self, count: int) -> None:
-        """``count`` bytes of a skipped frame went on without coming through the window (by splice)."""
+        """Account for ``count`` bytes of a skipped frame that were forwarded by splice, outside the window."""
         self.left -= count
 
     def tail(self) -> bytes:
-        """The bytes behind ``position``: an unfinished head, or frames that have to wait."""
+        """Return the bytes from ``position`` on: an incomplete head, or frames that cannot be processed yet."""
         return bytes(self.buffer[self.position : self.end])
 
     def _pass(self, count: int) -> None:

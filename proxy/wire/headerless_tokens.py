@@ -1,10 +1,11 @@
 """The SASL tokens that follow SaslHandshake v0: length-prefixed bytes without a request header.
 
-They end without a sign of their own; the next thing is an ordinary request. PLAIN is one token from the client (which
-can look like a request header: it may begin with a zero byte), SCRAM two. Tokens of any other mechanism never look
-like a request: GSSAPI's begin with 0x60 or 0x05 and OAUTHBEARER's with ``n`` or 0x01, so that read as a request header
-they have an API key of 256 or more. No broker serves such a key, so a frame that is taken for a token here is never
-served as a request there; versions and keys that only this proxy does not know are requests.
+Nothing marks the last token; the next frame is an ordinary request. With PLAIN the client sends one token (which can
+look like a request header, since it may begin with a zero byte), with SCRAM two. Tokens of other mechanisms never look
+like a request: GSSAPI's begin with 0x60 or 0x05, and OAUTHBEARER's with ``n`` or 0x01, so that their first bytes, read
+as a request header, contain an API key of 256 or more. No broker serves such a key, so a frame that is taken for a
+token here is never served as a request by a broker. Frames with smaller keys are requests, even if this proxy does not
+know the key or the version.
 
 Source: KIP-43, ``SaslServerAuthenticator``, RFC 4121, RFC 4616, RFC 5802, RFC 7628.
 """
@@ -21,20 +22,20 @@ _INT16 = Struct(">h")
 _REQUEST_START = Struct(">ih")
 _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id
 _NO_API_FROM: Final = 256
-"""Kafka's API keys are far below it (4.4 ends at 94), and the first bytes of tokens are above it."""
-_COUNTED: Final = {"PLAIN": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
+"""Kafka's API keys are far below this (94 is the last one in 4.4), and the first two bytes of tokens are above it."""
+_TOKEN_COUNTS: Final = {"PLAIN": 1, "SCRAM-SHA-256": 2, "SCRAM-SHA-512": 2}
 
 
 class HeaderlessTokens:
-    """Tells a client's tokens from its requests, from SaslHandshake v0 on."""
+    """Distinguishes a client's tokens from its requests, after SaslHandshake v0."""
 
     __slots__ = ("_left",)
 
     def __init__(self, mechanism: str) -> None:
-        self._left = _COUNTED.get(mechanism)
+        self._left = _TOKEN_COUNTS.get(mechanism)
 
     def is_token(self, buffer: Buffer, position: int, end: int) -> bool | None:
-        """Whether the frame at ``position`` is a token; ``None`` while too little is there to tell."""
+        """Return whether the frame at ``position`` is a token; ``None`` while the window is too short to decide."""
         if self._left is not None:
             return self._left > 0
         if end - position < _REQUEST_START.size:
@@ -43,13 +44,13 @@ class HeaderlessTokens:
         return size < _SHORTEST_REQUEST or not 0 <= api_key < _NO_API_FROM
 
     def passed(self) -> None:
-        """A token went by."""
+        """Count a token that was forwarded."""
         if self._left is not None:
             self._left -= 1
 
 
 def handshake_mechanism(body: bytes | memoryview) -> str:
-    """The mechanism that a SaslHandshake v0 or v1 asks for; "" when it cannot be read."""
+    """Return the mechanism of a SaslHandshake request v0 or v1; "" if it cannot be read."""
     if len(body) < 2:
         return ""
     length: int = _INT16.unpack_from(body, 0)[0]

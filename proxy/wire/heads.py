@@ -1,8 +1,9 @@
-"""Skimming: the header of a request or a reply, and the few body fields that a quota needs, read where they lie.
+"""Reading the head of a frame in place: the header of a request or response, and the few body fields that quotas need.
 
-A frame is ``length: INT32`` and then ``length`` bytes of header and body. Everything here takes a window
-``buffer[position:end]`` that begins with a frame, answers ``None`` while the window is too short to tell, and raises
-`MalformedFrame` as soon as the bytes cannot be a frame. Nothing is consumed or copied.
+A frame is ``length: INT32``, followed by ``length`` bytes of header and body. All functions take a window
+``buffer[position:end]`` that begins with a frame, return ``None`` while the window is too short, and raise
+`MalformedFrame` as soon as the bytes cannot be a frame. They do not consume or copy the bytes. Called by the relays of
+`headrace.proxy.connection`.
 
 Source: ``RequestHeader.json`` (v0-v2), ``ResponseHeader.json`` (v0-v1), ``ProduceRequest.json``, ``FetchRequest.json``,
 ``ShareFetchRequest.json``.
@@ -21,8 +22,9 @@ Buffer = bytearray | memoryview
 
 LENGTH_BYTES: Final = 4
 MAX_HEAD_BYTES: Final = 128 * 1024
-"""The longest head that is waited for: two strings of 32,767 bytes (client id, transactional id) and room for tagged
-fields. A head must fit in the read buffer whole."""
+"""Longest accepted head: two strings of 32,767 bytes (client id, transactional id), and space for tagged fields.
+
+A whole head must fit in the read buffer."""
 
 _LENGTH = Struct(">i")
 _FIXED = Struct(">ihhi")
@@ -33,15 +35,17 @@ _REPLY = Struct(">ii")
 _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id: header v0
 _SHORTEST_REPLY: Final = 4  # correlation id
 PLAIN_BODY_AT: Final = LENGTH_BYTES + _SHORTEST_REPLY
-"""Where the body of a reply begins that has no tagged fields in its header, or where the number of them stands."""
+"""Offset of the body in a response whose header has no tagged fields, otherwise of the number of tagged fields."""
 _QUICK_NEEDS: Final = {0: 5, 1: 17}
-"""Bytes behind the client id that `_quick_head` reads: tagged fields (1), and Produce's transactional id (up to 2) and
-acks (2), or Fetch's replica_id, max_wait_ms, min_bytes and max_bytes (4 each)."""
+"""Number of bytes after the client id that `_quick_head` reads, by API key.
+
+They are the number of tagged fields (1), and in Produce the transactional id (up to 2) and acks (2), in Fetch
+replica_id, max_wait_ms, min_bytes and max_bytes (4 each)."""
 _QUICK_BYTES: Final = 15
 
 
 class RequestHead:
-    """What was skimmed from the front of a request."""
+    """The head of a request: its header, and the few body fields that quotas need."""
 
     __slots__ = ("acks", "api_key", "api_version", "body_at", "client_id", "correlation_id", "fetch_limits_at", "size")
 
@@ -49,27 +53,30 @@ class RequestHead:
         self, size: int, api_key: int, api_version: int, correlation_id: int, client_id: str, body_at: int
     ) -> None:
         self.size = size
-        """Bytes of header and body, without the length."""
+        """Number of bytes of header and body, without the length field."""
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        """"" for a null client id, as ``RequestHeader`` has it."""
+        """The client id; "" if it is null, as in Kafka's ``RequestHeader``."""
         self.body_at = body_at
-        """Where the body begins, counted from the frame's first byte (its length included)."""
+        """Offset of the body in the frame, including the length field."""
         self.acks: int | None = None
-        """Produce only."""
+        """``acks`` of Produce; ``None`` for other APIs."""
         self.fetch_limits_at: int | None = None
-        """Fetch v3+ and ShareFetch: where ``min_bytes`` and behind it ``max_bytes`` lie (both INT32), counted
-        likewise."""
+        """Offset in the frame of ``min_bytes``, which ``max_bytes`` follows (both INT32), for Fetch v3+ and ShareFetch;
+        otherwise ``None``."""
 
 
 class TooShort(Exception):  # noqa: N818 -- a signal inside this module, not an error
-    """The window ends before the field does."""
+    """The window ends before the end of the field."""
 
 
 def frame_size(buffer: Buffer, position: int, end: int, max_frame_bytes: int, shortest: int) -> int | None:
-    """Read the length before a frame, or ``None`` while fewer than 4 bytes are there."""
+    """Return the length field of a frame, or ``None`` if the window has fewer than 4 bytes.
+
+    Raises `MalformedFrame` for a length outside ``shortest``..``max_frame_bytes``.
+    """
     if end - position < LENGTH_BYTES:
         return None
     size: int = _LENGTH.unpack_from(buffer, position)[0]
@@ -79,10 +86,10 @@ def frame_size(buffer: Buffer, position: int, end: int, max_frame_bytes: int, sh
 
 
 def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> RequestHead | None:
-    """Skim the request that begins at ``position``.
+    """Read the head of the request that begins at ``position``; return ``None`` while it is incomplete.
 
-    Raises `MalformedFrame` for a length outside 8..``max_frame_bytes`` and an API key that Kafka does not have (a
-    broker closes the connection then, too), and for fields that reach beyond their frame.
+    Raises `MalformedFrame` for a length outside 8..``max_frame_bytes``, for an unknown API key (a broker closes the
+    connection then, too), and for fields that extend beyond their frame.
     """
     available = end - position
     if available < LENGTH_BYTES + _SHORTEST_REQUEST:
@@ -125,9 +132,9 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
 def _quick_head(
     buffer: Buffer, position: int, limit: int, size: int, api_key: int, api_version: int, correlation_id: int
 ) -> RequestHead | None:
-    """The same for what nearly every request is: nothing unusual before its body, and all of it here.
+    """Read the head of a usual request quickly: one that is completely in the window, without unusual fields.
 
-    ``None`` where that is not so; then the cursor says what is the matter.
+    Returns ``None`` for any other request, which `read_request_head` then reads field by field.
     """
     length: int = _INT16.unpack_from(buffer, position + 12)[0]
     body_at = position + 14 + max(length, 0)
@@ -152,7 +159,7 @@ def _quick_head(
 
 
 def _quick_acks(buffer: Buffer, at: int, api_version: int) -> int | None:
-    """A Produce's acks; ``None`` behind a transactional id."""
+    """Return ``acks`` of a Produce request, or ``None`` if it follows a transactional id."""
     if api_version >= 9:
         return None if buffer[at] > 1 else int(_INT16.unpack_from(buffer, at + 1)[0])
     if api_version >= 3:
@@ -163,7 +170,10 @@ def _quick_acks(buffer: Buffer, at: int, api_version: int) -> int | None:
 
 
 def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> tuple[int, int] | None:
-    """Size (without the length) and correlation id of the reply that begins at ``position``."""
+    """Return size (without the length field) and correlation id of the response at ``position``.
+
+    Returns ``None`` while the window is too short. Raises `MalformedFrame` for a length outside 4..``max_frame_bytes``.
+    """
     if end - position < LENGTH_BYTES + _SHORTEST_REPLY:
         frame_size(buffer, position, end, max_frame_bytes, _SHORTEST_REPLY)
         return None
@@ -174,7 +184,10 @@ def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes:
 
 
 def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key: int, api_version: int) -> int | None:
-    """Where the body of the reply at ``position`` begins, counted from its first byte (its length included)."""
+    """Return the offset of the body in the response at ``position``, including the length field.
+
+    Returns ``None`` while the window is too short. Raises `MalformedFrame` for a header longer than its frame.
+    """
     if response_header_version(api_key, api_version) == 0:
         return PLAIN_BODY_AT
     frame_end = position + LENGTH_BYTES + size
@@ -191,7 +204,7 @@ def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key
 
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
-    """A whole request of the proxy's own, length and header included; not for ControlledShutdown v0."""
+    """Return a request of the proxy's own as a frame with length and header; not for ControlledShutdown v0."""
     name = client_id.encode()
     header = _FIXED.pack(0, api_key, version, correlation_id)[4:] + _INT16.pack(len(name)) + name
     if request_header_version(api_key, version) >= 2:
@@ -206,7 +219,7 @@ def _bad_size(size: int, shortest: int, longest: int) -> MalformedFrame:
 
 
 class _Cursor:
-    """Reads forward in a window."""
+    """A reader of consecutive fields in a window."""
 
     __slots__ = ("at", "buffer", "limit")
 
@@ -216,7 +229,7 @@ class _Cursor:
         self.limit = limit
 
     def advance(self, count: int) -> int:
-        """Step over ``count`` bytes and return where they begin."""
+        """Skip ``count`` bytes, and return the position of the first of them."""
         begin = self.at
         if count < 0:
             raise MalformedFrame(f"a length of {count} in a request's head")
@@ -230,8 +243,7 @@ class _Cursor:
         return value
 
     def string(self) -> str:
-        """Read a NULLABLE_STRING as a broker does: a negative length is null, which is "", and what is not UTF-8
-        becomes replacement characters."""
+        """Read a NULLABLE_STRING as a broker does: null (a negative length) is "", and invalid UTF-8 is replaced."""
         length = self.int16()
         if length < 0:
             return ""
@@ -272,7 +284,7 @@ def _skim_produce(cursor: _Cursor, head: RequestHead, _position: int) -> None:
 
 def _skim_fetch(cursor: _Cursor, head: RequestHead, position: int) -> None:
     if head.api_version < 3:
-        return  # max_bytes came with v3
+        return  # max_bytes exists since v3
     cursor.advance(4 if head.api_version >= 15 else 8)  # replica_id (until v14), max_wait_ms
     head.fetch_limits_at = cursor.advance(8) - position
 
@@ -292,14 +304,14 @@ _SKIMS: Final = {
 
 
 def cap_fetch(buffer: Buffer, limits_at: int, max_bytes: int) -> None:
-    """Cap a Fetch's ``max_bytes`` and, with it, its ``min_bytes``, in place (``KafkaApis.handleFetchRequest``).
+    """Limit ``max_bytes`` and ``min_bytes`` of a Fetch request to ``max_bytes``, in place.
 
-    ``limits_at`` is where ``min_bytes`` lies in ``buffer``.
+    ``limits_at`` is the position of ``min_bytes`` in ``buffer``. Source: ``KafkaApis.handleFetchRequest``.
     """
-    min_asked: int = _INT32.unpack_from(buffer, limits_at)[0]
-    max_asked: int = _INT32.unpack_from(buffer, limits_at + 4)[0]
-    max_allowed = min(max_asked, max_bytes)
-    if max_allowed != max_asked:
+    requested_min: int = _INT32.unpack_from(buffer, limits_at)[0]
+    requested_max: int = _INT32.unpack_from(buffer, limits_at + 4)[0]
+    max_allowed = min(requested_max, max_bytes)
+    if max_allowed != requested_max:
         _INT32.pack_into(buffer, limits_at + 4, max_allowed)
-    if min_asked > max_allowed:
+    if requested_min > max_allowed:
         _INT32.pack_into(buffer, limits_at, max_allowed)

@@ -1,9 +1,9 @@
-"""CreateTopics, DeleteTopics and CreatePartitions, topic by topic: what is asked for, which part goes on, what comes
-back.
+"""CreateTopics, DeleteTopics and CreatePartitions, topic by topic: reading and splitting requests, merging responses.
 
-A controller mutation over quota is refused per topic (KIP-599): `read_mutation` says what a request asks for,
-`split_request` takes the refused topics out of it, and `merge_response` puts them into the broker's answer in the
-order of the request. What was admitted is copied byte for byte in both directions. Deciding is the caller's.
+A controller mutation that exceeds its quota is refused per topic (KIP-599): `read_mutation` returns what a request asks
+for, `split_request` removes the refused topics from it, and `merge_response` inserts them into the broker's response,
+in the order of the request. Admitted topics are copied byte for byte in both directions. The caller, in
+`headrace.proxy.connection`, decides which topics are refused.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.editing import Drop, Edit, Row
 
 TopicKey: TypeAlias = str | bytes
-"""How a request names a topic: by its name, or by the 16 bytes of its id (DeleteTopics from version 6)."""
+"""A topic in a request: its name, or the 16 bytes of its id (DeleteTopics from version 6)."""
 
 NO_ID: Final = bytes(16)
-"""``Uuid.ZERO_UUID``."""
+"""Kafka's ``Uuid.ZERO_UUID``, which stands for no id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicRefusal:
-    """Why a topic is refused."""
+    """The error with which a topic is refused."""
 
     error_code: int
     error_message: str | None
@@ -40,30 +40,29 @@ class TopicRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedTopic:
-    """One row of a mutation."""
+    """One row of a mutation request."""
 
     key: TopicKey
     partitions: int | None
-    """CreateTopics: how many to create, -1 for the broker's default. CreatePartitions: how many there shall be in all.
-
+    """CreateTopics: the number of partitions, -1 for the broker's default. CreatePartitions: the new total number.
     DeleteTopics: ``None``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MutationRequest:
-    """What a mutation asks for."""
+    """The contents of a mutation request."""
 
     topics: tuple[RequestedTopic, ...]
-    """In the order of the request; a topic may stand there twice."""
+    """The topics in the order of the request, which may contain a topic twice."""
     validate_only: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Arrays:
-    """Where the rows stand."""
+    """The names of the fields with the rows."""
 
     request: tuple[str, ...]
-    """One of them, by version."""
+    """The possible names; each version has one of them."""
     response: str
 
 
@@ -78,14 +77,14 @@ def _arrays(api_key: int) -> _Arrays:
     try:
         return _ARRAYS[api_key]
     except KeyError:
-        raise UnknownMessage(f"api key {api_key} is no controller mutation") from None
+        raise UnknownMessage(f"api key {api_key} is not a controller mutation") from None
 
 
 def read_mutation(api_key: int, version: int, body: Buffer) -> MutationRequest:
-    """What a mutation's body asks for.
+    """Read the body of a mutation request.
 
-    Raises `UnknownMessage` for another API or a version without a schema, and `MalformedMessage` for bytes that break
-    it.
+    Raises `UnknownMessage` for another API or a version without a schema, and `MalformedMessage` for a body that
+    violates it.
     """
     arrays = _arrays(api_key)
     request = decode(f"{API_NAMES[api_key]}Request", version, body)
@@ -97,7 +96,7 @@ def read_mutation(api_key: int, version: int, body: Buffer) -> MutationRequest:
 
 
 def _key(row: str | Message) -> TopicKey:
-    """How a row of a request names its topic; by name if it has one, as ``DeleteTopicState`` is read."""
+    """Return the topic of a request's row: the name if it has one, otherwise the id, as brokers read it."""
     if isinstance(row, str):
         return row
     key: TopicKey = row["topic_id"] if row["name"] is None else row["name"]
@@ -113,9 +112,9 @@ def _partitions(row: str | Message) -> int | None:
 
 
 def split_request(api_key: int, version: int, body: Buffer, refused: Mapping[TopicKey, TopicRefusal]) -> bytes | None:
-    """The request without the refused topics, or ``None`` if none is left to forward.
+    """Return the request's body without the refused topics, or ``None`` if all topics are refused.
 
-    A request that names no topic at all goes on as it is. Raises as `read_mutation` does.
+    If no topic is refused, the body is unchanged. Raises the errors of `read_mutation`.
     """
     if not refused:
         return bytes(body)
@@ -141,12 +140,12 @@ def merge_response(
     refused: Mapping[TopicKey, TopicRefusal],
     throttle_time_ms: int,
 ) -> bytes:
-    """The broker's answer with the refused topics in it, all in the order of the request.
+    """Return the broker's response with rows for the refused topics, all in the order of the request.
 
-    ``body`` is ``None`` where nothing was forwarded; ``request_topics`` are the keys of the request, refused ones
-    included. An error message stands on refused rows only, and where the version has the field. A row of the broker's
-    that nobody asked for stays, at the end. Sets throttle_time_ms (milliseconds) where the version has it. Raises as
-    `read_mutation`.
+    ``body`` is ``None`` if nothing was forwarded; ``request_topics`` are the topics of the request, including refused
+    ones. Only rows of refused topics get an error message, if the version has the field. Rows of the broker for topics
+    that are not in the request are kept at the end. Sets ``throttle_time_ms`` if the version has the field. Raises the
+    errors of `read_mutation`.
     """
     name = f"{API_NAMES[api_key]}Response"
     array = _arrays(api_key).response
@@ -171,8 +170,10 @@ def merge_response(
 
 
 def read_topic_errors(api_key: int, version: int, body: Buffer) -> dict[TopicKey, int]:
-    """The error code of every topic in the broker's answer, by name and, where it has one, by id. Raises as
-    `read_mutation` does."""
+    """Return the error code of each topic in the broker's response, by name and, if it has one, also by id.
+
+    Raises the errors of `read_mutation`.
+    """
     response = decode(f"{API_NAMES[api_key]}Response", version, body)
     errors: dict[TopicKey, int] = {}
     for row in response[_arrays(api_key).response]:
@@ -184,7 +185,7 @@ def read_topic_errors(api_key: int, version: int, body: Buffer) -> dict[TopicKey
 
 
 def _by_key(rows: Sequence[Row]) -> dict[TopicKey, list[int]]:
-    """Where a broker's rows stand, by name and, if there is one, by id: the request may have used either."""
+    """Return the indexes of a broker's rows, by name and, if there is one, by id: the request may have used either."""
     answers: dict[TopicKey, list[int]] = {}
     for place, row in enumerate(rows):
         topic_id = row.value.get("topic_id", NO_ID)

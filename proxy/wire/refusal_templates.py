@@ -1,8 +1,8 @@
-"""What a reply looks like that says no, for each API: the data behind `headrace.proxy.wire.refusals`.
+"""Templates of error responses, one for each API, from which `headrace.proxy.wire.refusals` builds refusals.
 
-A template gives the fields that differ from their default; a field that a version lacks is passed over, so that one
-template serves all versions. ``throttle_time_ms`` is filled in by itself. Source: ``getErrorResponse`` of Kafka's
-request classes, which the tests compare with, byte for byte.
+A template contains the fields that differ from their default. Fields that a version does not have are skipped, so that
+one template serves all versions. ``throttle_time_ms`` is set for all APIs and not part of the templates. Source:
+``getErrorResponse`` of Kafka's request classes, with which the tests compare the responses byte for byte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 
 
 class Slot(Enum):
-    """What is filled in from the refusal or from the request's row."""
+    """A value that is filled in from the refusal, or from the request's row."""
 
     ERROR = "error code"
     MESSAGE = "error message"
@@ -25,16 +25,16 @@ class Slot(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """The field of this name in the request's row, or in the request; null becomes "" where null is not allowed."""
+    """The value of a field of the request's row, or of the request; null becomes "" if the target is not nullable."""
 
     field: str
     null: str | None = None
-    """What stands for null even where null is allowed."""
+    """The value that replaces null, even if the target is nullable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Each:
-    """An array with a row for each row of the request's field."""
+    """An array with one row for each row of the request's field ``of``."""
 
     of: str
     row: Template
@@ -42,7 +42,7 @@ class Each:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """What is given up to a version of the response, where later ones have the field too."""
+    """A field that is set only up to this version of the response, although later versions have it, too."""
 
     version: int
     part: Each
@@ -50,7 +50,7 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """An array of all the rows that each row of the request's field ``outer`` has."""
+    """An array that concatenates the rows made from each row of the request's field ``outer``."""
 
     outer: str
     inner: Each
@@ -74,7 +74,7 @@ _SHARE_STATE: Final[Template] = {
         },
     )
 }
-"""Every answer of the share coordinator."""
+"""Template of all responses of the share coordinator."""
 
 _NO_NODE: Final[Template] = {"node_id": -1, "host": "", "port": -1}
 
@@ -104,7 +104,7 @@ TEMPLATES: Final[dict[int, Template]] = {
     ApiKey.FETCH: {
         **_CODE,
         "session_id": Copied("session_id"),
-        # From version 13 on the error at the top is enough.
+        # From version 13 on, only the error at the top level is set.
         "responses": Until(
             12,
             Each(

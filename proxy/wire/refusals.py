@@ -1,7 +1,7 @@
-"""The reply that the proxy gives alone when it refuses a request: what a broker would answer that met the same error.
+"""The response that refuses a whole request: the same response that a broker sends for that error.
 
-Which fields say so is data (`headrace.proxy.wire.refusal_templates`). A request is refused whole here; refusing some
-topics of a mutation and forwarding the others is `headrace.proxy.wire.mutations`.
+`headrace.proxy.wire.refusal_templates` defines which fields are set. Refusing some topics of a mutation and forwarding
+the others is in `headrace.proxy.wire.mutations`. Called by `headrace.proxy.connection`.
 """
 
 from __future__ import annotations
@@ -28,32 +28,34 @@ _HEADER_V0: Final = Struct(">ii")
 _HEADER_V1: Final = Struct(">iib")
 
 NO_ACKS: Final = 0
-"""``acks`` of a Produce that wants no reply, not even for an error."""
+"""Value of ``acks`` in a Produce request without a response, even if there is an error."""
 
 IRREFUSABLE: Final[dict[int, str]] = {
     api.key: "no broker serves it to clients" for api in APIS.values() if api.controller_only
 }
-"""APIs that have no reply with an error for a client, and why. Beyond them, what depends on version and request:
+"""APIs that cannot be refused with a response to a client, and the reason.
 
-- Produce with acks=0: no reply is read;
-- DescribeLogDirs v0-2: only its log directories have error codes, and the request names none;
+Whether other APIs can be refused may depend on the version and the request. These cannot:
+
+- Produce with acks=0: the client reads no response;
+- DescribeLogDirs v0-2: only log directories have error codes, and the request names none;
 - Metadata v0-12 for all topics: only topics have error codes, and the request names none.
 
-For all of these `refuse_whole` raises `RefusalImpossible`, and the caller closes the connection as a broker would.
+For all of these `refuse_whole` raises `RefusalImpossible`, and the caller closes the connection as a broker does.
 """
 
 
 @dataclass(slots=True)
 class _Refusal:
-    """One reply in the making."""
+    """A response that is being built."""
 
     error_code: int
     error_message: str | None
     version: int
     placed: bool = False
-    """Whether the error stands anywhere."""
+    """Whether the error code was set in at least one field."""
     nothing_to_name: bool = True
-    """Whether no array of the request was there to be answered row by row; one that is there and empty counts."""
+    """Whether the request has no array that is answered row by row; an empty array counts as one, null does not."""
 
 
 def refuse_whole(
@@ -65,12 +67,12 @@ def refuse_whole(
     error_message: str | None,
     throttle_time_ms: int,
 ) -> bytes:
-    """The whole frame, length and header included, that refuses a request with one of Kafka's error codes.
+    """Return the frame, with length and header, that refuses a request with one of Kafka's error codes.
 
-    ``error_message`` goes where the version has a field for it; ``None`` is null, or "" where null is not allowed.
-    ``throttle_time_ms`` (milliseconds) goes where the version has the field. Raises `RefusalImpossible` where no reply
-    can carry the error (`IRREFUSABLE`), `UnknownMessage` for a version without a schema, `MalformedMessage` for a body
-    that breaks it. Source: ``AbstractRequest.getErrorResponse``.
+    ``error_message`` and ``throttle_time_ms`` are set if the version has the fields; the message ``None`` is null, or
+    "" if the field is not nullable. Raises `RefusalImpossible` if no response can contain the error (`IRREFUSABLE`),
+    `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it. Source:
+    ``AbstractRequest.getErrorResponse``.
     """
     if api_key == ApiKey.API_VERSIONS and error_code == UNSUPPORTED_VERSION:
         return unsupported_version_reply(correlation_id)
@@ -80,26 +82,26 @@ def refuse_whole(
     name = API_NAMES[api_key]
     request = decode(f"{name}Request", version, request_body)
     if api_key == ApiKey.PRODUCE and request["acks"] == NO_ACKS:
-        raise RefusalImpossible("a Produce with acks=0 has no reply")
+        raise RefusalImpossible("a Produce request with acks=0 has no response")
     refusal = _Refusal(error_code=error_code, error_message=error_message, version=version)
     fields = schema(f"{name}Response", version).fields
     response = _fill(template, fields, request, refusal)
     if not refusal.placed and refusal.nothing_to_name:
-        raise RefusalImpossible(f"{name} v{version}: its reply has no place for error {error_code}")
+        raise RefusalImpossible(f"{name} v{version}: its response has no field for error {error_code}")
     if any(field.name == "throttle_time_ms" for field in fields):
         response["throttle_time_ms"] = throttle_time_ms
     return response_frame(api_key, version, correlation_id, encode(f"{name}Response", version, response))
 
 
 def response_frame(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
-    """A body with its length and response header before it."""
+    """Return a response's body as a frame with length and header."""
     if response_header_version(api_key, version) == 0:
         return _HEADER_V0.pack(4 + len(body), correlation_id) + body
     return _HEADER_V1.pack(5 + len(body), correlation_id, 0) + body
 
 
 def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refusal) -> Message:
-    """The fields of a template that this version has, for one row of the request (or the request itself)."""
+    """Return the fields of a template that this version has, filled in for one row of the request, or the request."""
     by_name = {field.name: field for field in fields}
     filled: Message = {}
     for name, part in template.items():
@@ -131,7 +133,7 @@ def _value(part: Part, field: Field, row: Any, refusal: _Refusal) -> Any:
 
 
 def _rows(part: Each | Joined | tuple[Each, ...], field: Field, row: Any, refusal: _Refusal) -> list[Message]:
-    """The rows of one or more arrays of the request, answered one by one; an array that is null gives none."""
+    """Return one row for each row of one or more arrays of the request; an array that is null has no rows."""
     if isinstance(part, Joined):
         refusal.nothing_to_name = False
         return [answer for outer in row[part.outer] for answer in _rows(part.inner, field, outer, refusal)]

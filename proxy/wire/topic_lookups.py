@@ -1,8 +1,8 @@
-"""What the proxy asks a broker before it can say what a mutation costs: how many partitions topics have or would get.
+"""Look-ups that determine the cost of a mutation: the number of partitions that topics have or would get.
 
-Requests that the proxy originates, in versions that every broker from 2.4 to 4.4 speaks, and what their replies tell.
-Sans-IO; `headrace.proxy.connection.mutation_lookup` sends them over the client's own connection, with the client's
-rights.
+This module encodes requests that the proxy itself sends, in versions that every broker from 2.4 to 4.4 supports, and
+reads their responses. `headrace.proxy.connection.mutation_lookup` sends them over the client's upstream connection, so
+they are authorized as the client.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.mutations import TopicKey
 
 BY_NAME_VERSION: Final = 4
-"""Metadata: the first with ``allow_auto_topic_creation``."""
+"""The first version of Metadata with ``allow_auto_topic_creation``."""
 BY_ID_VERSION: Final = 12
-"""Metadata: the first that takes topic ids (KIP-516)."""
+"""The first version of Metadata that accepts topic ids (KIP-516)."""
 VALIDATE_VERSION: Final = 5
-"""CreateTopics: the first whose reply tells how many partitions a topic has."""
+"""The first version of CreateTopics whose response contains the number of partitions of a topic."""
 TOPIC_IDS_FROM: Final = 10
-"""Metadata: the first whose reply has topic ids."""
+"""The first version of Metadata whose response contains topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
 NO_ID: Final = bytes(16)
 """``Uuid.ZERO_UUID``."""
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
+"""Kafka's error code ``Errors.UNKNOWN_TOPIC_OR_PARTITION``."""
 BROKERS_DEFAULT: Final = -1
+"""Number of partitions, or replication factor, that stands for the broker's default."""
 
 
 def ask_for_topics(topics: Iterable[TopicKey]) -> tuple[int, bytes]:
-    """A Metadata request, version and body, for topics by name or by id that creates none of them."""
+    """Return version and body of a Metadata request for topics, by name or by id, that creates no topic."""
     topics = list(topics)
     by_id = any(isinstance(topic, bytes) for topic in topics)
     version = BY_ID_VERSION if by_id else BY_NAME_VERSION
@@ -47,7 +49,10 @@ def ask_for_topics(topics: Iterable[TopicKey]) -> tuple[int, bytes]:
 
 
 def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
-    """How many partitions each topic of a Metadata reply has, by name and by id; topics with an error are left out."""
+    """Return the number of partitions of each topic in a Metadata response, by name and by id.
+
+    Topics with an error are left out.
+    """
     counts: dict[TopicKey, int] = {}
     for row in decode("MetadataResponse", version, body)["topics"]:
         if row["error_code"]:
@@ -60,7 +65,7 @@ def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
 
 
 def read_unknown_topics(version: int, body: Buffer) -> list[str]:
-    """The names of the topics that a Metadata reply does not know."""
+    """Return the names of the topics that do not exist according to a Metadata response."""
     rows = decode("MetadataResponse", version, body)["topics"]
     return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
 
@@ -74,7 +79,10 @@ def read_topic_names(version: int, body: Buffer) -> Iterator[tuple[bytes, str]]:
 
 
 def read_auto_creation(version: int, body: Buffer) -> list[str]:
-    """The topics that a Metadata request names and would create; none where its flag is off or it asks for all."""
+    """Return the topics that a Metadata request names and would create if they do not exist.
+
+    The list is empty if the request's flag is off, or it requests all topics.
+    """
     request = decode("MetadataRequest", version, body)
     if not request.get("allow_auto_topic_creation", True):
         return []
@@ -82,12 +90,15 @@ def read_auto_creation(version: int, body: Buffer) -> list[str]:
 
 
 def without_auto_creation(version: int, body: Buffer) -> bytes:
-    """The Metadata request, from v4, with its auto-creation flag off."""
+    """Return the body of a Metadata request, v4 or later, with its auto-creation flag turned off."""
     return edit("MetadataRequest", version, body, {"allow_auto_topic_creation": lambda _old: False})
 
 
 def ask_to_validate(version: int, body: Buffer) -> tuple[int, bytes]:
-    """A client's CreateTopics as one that only validates, in a version whose reply tells partitions."""
+    """Return version and body of a client's CreateTopics request, changed to only validate.
+
+    The version is raised to `VALIDATE_VERSION` if it is lower.
+    """
     if version >= VALIDATE_VERSION:
         return version, edit("CreateTopicsRequest", version, body, {"validate_only": lambda _old: True})
     request = decode("CreateTopicsRequest", version, body)
@@ -95,15 +106,21 @@ def ask_to_validate(version: int, body: Buffer) -> tuple[int, bytes]:
 
 
 def ask_to_validate_names(names: Iterable[str]) -> tuple[int, bytes]:
-    """The same for topics with all of the broker's defaults, as auto-creation makes them."""
+    """Return version and body of a validating CreateTopics request for topics with the broker's defaults.
+
+    They are the same as for topics that a broker creates automatically.
+    """
     rows = [{"name": name, "num_partitions": BROKERS_DEFAULT, "replication_factor": BROKERS_DEFAULT} for name in names]
     fields = {"topics": rows, "timeout_ms": 10_000, "validate_only": True}
     return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, fields)
 
 
 def read_validated(version: int, body: Buffer) -> dict[str, int | None]:
-    """Partitions that each topic would get: 0 where the broker would refuse it, ``None`` where it does not tell (the
-    client may not describe configurations)."""
+    """Return the number of partitions that each topic would get, from a response to a validating CreateTopics request.
+
+    It is 0 if the broker would refuse the topic, and ``None`` if the response does not contain it, because the client
+    is not authorized to describe configurations.
+    """
     found: dict[str, int | None] = {}
     for row in decode("CreateTopicsResponse", version, body)["topics"]:
         partitions = row.get("num_partitions", -1)

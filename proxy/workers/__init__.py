@@ -1,11 +1,11 @@
 """Several server processes on the same ports, as one proxy.
 
-start          the start, in the order that makes forking safe
-supervisor     the process that starts workers, replaces them, and hands signals on to all
-fork_server    the process that forks them
+start          starting the processes, in the order that makes forking safe
+supervisor     the process that starts and replaces workers, and forwards signals to them
+fork_server    the process that forks workers
 worker         one worker: a server and its end of a pipe
 pipe           messages between the supervisor and a worker
-answers        the answers of all workers to operators, as one
-bucket_state   the file of bucket states, which the supervisor keeps for all
-shared_memory  the memory that all workers see
+answers        answers of all workers to operators, merged into one
+bucket_state   bucket state exchanged between workers and the supervisor, which owns the file
+shared_memory  memory shared by all workers
 """

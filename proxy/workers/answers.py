@@ -1,8 +1,8 @@
-"""What operators ask of a proxy with several workers: their answers as one.
+"""The operations of a proxy with several workers: asks all workers, and merges their answers into one.
 
-Each question has a time limit for each worker. One that is down for a moment, or does not answer, is left out: of its
-metrics the last that it told are shown, gauges as long as it lives and totals for good, and ``headrace_worker_up``
-says so.
+Called by the admin server in the supervisor's process. Each worker has a time limit to answer. A worker that is down,
+or does not answer in time, is left out of the merged answer; for metrics its last known values are used: its gauges
+while its process lives, its totals forever. ``headrace_worker_up`` shows which workers serve.
 """
 
 from __future__ import annotations
@@ -21,42 +21,52 @@ from headrace.proxy.workers.pipe import WorkerSilentError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from headrace.proxy.workers.pipe import AskedWorker, Message
+    from headrace.proxy.workers.pipe import Message, WorkerPipe
     from headrace.proxy.workers.supervisor import Supervisor, WorkerSlot
 
 LIVE_TIMEOUT_S: Final = 2.0
-"""Below the time-outs of orchestrators' probes, and far above any pause of a loop that lives."""
+"""Shorter than the time-outs of orchestrators' probes, and much longer than any pause of a working event loop."""
 METRICS_TIMEOUT_S: Final = 8.0
-"""Below Prometheus' 10 s."""
+"""Shorter than Prometheus' default scrape time-out, 10 s."""
 DECISIONS_TIMEOUT_S: Final = 5.0
-"""Below the 10 s of ``headrace why``."""
+"""Shorter than the time-out of ``headrace why``, 10 s."""
 READY_TIMEOUT_S: Final = 60.0
-"""A worker asks the bootstrap servers one after the other, up to ``upstream.connect_timeout`` each."""
+"""A worker tries the bootstrap servers one after the other, each for at most ``upstream.connect_timeout``."""
 _WORKER: Final = ("worker",)
 _BY_WORKER: Final = (
-    (GaugeMetricFamily, "headrace_worker_connections", "Client connections of each worker.", "headrace_connections"),
-    (CounterMetricFamily, "headrace_worker_cpu_seconds", "CPU time of each worker.", "process_cpu_seconds_total"),
+    (
+        GaugeMetricFamily,
+        "headrace_worker_connections",
+        "Number of open client connections, by worker.",
+        "headrace_connections",
+    ),
+    (
+        CounterMetricFamily,
+        "headrace_worker_cpu_seconds",
+        "User and system CPU time spent, in seconds, by worker.",
+        "process_cpu_seconds_total",
+    ),
     (
         GaugeMetricFamily,
         "headrace_worker_resident_memory_bytes",
-        "Resident memory of each worker; what they share counts for each.",
+        "Resident memory size in bytes, by worker; shared pages are included in the value of each worker.",
         "process_resident_memory_bytes",
     ),
 )
 
 
 class WorkersOperations:
-    """The answers of all workers (`headrace.proxy.admin.operations.Operations`)."""
+    """The operations of all workers (implements `headrace.proxy.admin.operations.Operations`)."""
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor = supervisor
-        self._told = WorkerMetrics()
+        self._metrics = WorkerMetrics()
         self._one_at_a_time = trio.Lock()
-        supervisor.on_lost(self._told.ended)
+        supervisor.on_worker_end(self._metrics.remove)
 
     @property
     def enforcement_enabled(self) -> bool:
-        """What was set last; a worker that is started gets it, too."""
+        """Whether quotas are enforced: the state set last, which newly started workers also receive."""
         return self._supervisor.enforcement
 
     async def enforce(self, enabled: bool, by: str) -> None:
@@ -64,65 +74,71 @@ class WorkersOperations:
         await self._supervisor.enforce(enabled, by)
 
     async def not_live(self) -> list[str]:
-        """Workers whose loop hangs. One that is down is being replaced."""
+        """Return a reason for each worker whose event loop hangs; a worker that is being replaced is not one."""
         silent: list[int] = []
 
-        def heard(slot: WorkerSlot, answer: Message | None) -> None:
+        def on_answer(slot: WorkerSlot, answer: Message | None) -> None:
             if answer is None:
                 silent.append(slot.number)
 
-        await self._ask_all("live", {}, heard, timeout_s=LIVE_TIMEOUT_S)
+        await self._ask_all("live", {}, on_answer, timeout_s=LIVE_TIMEOUT_S)
         return [f"worker {number} does not answer" for number in sorted(silent)]
 
     async def not_ready(self) -> list[str]:
-        """Draining, or no worker that serves; else what the first worker that answers says."""
+        """Return why the proxy should get no traffic: it is draining, no worker serves, or what a worker answers.
+
+        Workers are asked one after the other until the first answer.
+        """
         if self._supervisor.draining.is_set():
             return ["the proxy is draining"]
         for slot in self._supervisor.slots:
-            if slot.ready and slot.asked is not None:
+            if slot.ready and slot.pipe is not None:
                 with suppress(WorkerSilentError):
-                    answer = await slot.asked.ask("not_ready", {}, timeout_s=READY_TIMEOUT_S)
+                    answer = await slot.pipe.ask("not_ready", {}, timeout_s=READY_TIMEOUT_S)
                     reasons: list[str] = answer.head["reasons"]
                     return reasons
         return ["no worker serves"]
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
-        """What all workers decided lately, and who waits at any of them."""
+        """Return the recent decisions of all workers and the muted connections, as the page ``/decisions`` has them."""
         pages: list[dict[str, Any]] = []
 
-        def heard(_slot: WorkerSlot, answer: Message | None) -> None:
+        def on_answer(_slot: WorkerSlot, answer: Message | None) -> None:
             if answer is not None:
                 pages.append(json.loads(answer.body))
 
-        asked = {"now_s": trio.current_time(), "user": user, "client_id": client_id, "newest": newest}
-        await self._ask_all("decisions", asked, heard, timeout_s=DECISIONS_TIMEOUT_S)
+        arguments = {"now_s": trio.current_time(), "user": user, "client_id": client_id, "newest": newest}
+        await self._ask_all("decisions", arguments, on_answer, timeout_s=DECISIONS_TIMEOUT_S)
         return merge_decisions(pages, newest)
 
     async def metrics(self) -> bytes:
-        """One page of all workers and the supervisor (not of the fork server), and a few series of each worker."""
+        """Return one Prometheus page for all workers and the supervisor, with a few series for each worker.
 
-        def heard(slot: WorkerSlot, answer: Message | None) -> None:
+        The fork server is not included.
+        """
+
+        def on_answer(slot: WorkerSlot, answer: Message | None) -> None:
             if answer is not None:
-                self._told.told(slot.number, decode(answer.body))
+                self._metrics.update(slot.number, decode(answer.body))
 
         async with self._one_at_a_time:
-            await self._ask_all("metrics", {}, heard, timeout_s=METRICS_TIMEOUT_S)
-            merged = self._told.merged([*process_families(), *self._of_workers()])
+            await self._ask_all("metrics", {}, on_answer, timeout_s=METRICS_TIMEOUT_S)
+            merged = self._metrics.merged([*process_families(), *self._worker_families()])
             return await trio.to_thread.run_sync(page_of, merged)
 
-    def _of_workers(self) -> Iterator[Family]:
-        up = GaugeMetricFamily("headrace_worker_up", "1 while a worker serves.", labels=_WORKER)
+    def _worker_families(self) -> Iterator[Family]:
+        up = GaugeMetricFamily("headrace_worker_up", "1 while the worker serves, 0 otherwise.", labels=_WORKER)
         restarts = CounterMetricFamily(
-            "headrace_worker_restarts", "How often a worker was replaced, because it had died.", labels=_WORKER
+            "headrace_worker_restarts", "Number of times the worker died and was replaced.", labels=_WORKER
         )
         for slot in self._supervisor.slots:
             up.add_metric((str(slot.number),), int(slot.ready))
             restarts.add_metric((str(slot.number),), slot.restarts)
         yield Family(metric=up)
         yield Family(metric=restarts)
-        for make, name, text, told_as in _BY_WORKER:
+        for make, name, text, sample in _BY_WORKER:
             metric = make(name, text, labels=_WORKER)
-            for worker, value in self._told.of_each(told_as):
+            for worker, value in self._metrics.by_worker(sample):
                 metric.add_metric((str(worker),), value)
             yield Family(metric=metric)
 
@@ -130,21 +146,23 @@ class WorkersOperations:
         self,
         do: str,
         arguments: Mapping[str, object],
-        heard: Callable[[WorkerSlot, Message | None], None],
+        on_answer: Callable[[WorkerSlot, Message | None], None],
         *,
         timeout_s: float,
     ) -> None:
-        """Ask all workers that serve; ``heard`` is called with each answer while its worker lives, and with ``None``
-        for one that gives none in time."""
+        """Ask all workers that serve, and call ``on_answer`` for each one that has not been replaced meanwhile.
 
-        async def ask(slot: WorkerSlot, asked: AskedWorker) -> None:
+        ``on_answer`` is called with ``None`` for a worker that has not answered within ``timeout_s``.
+        """
+
+        async def ask(slot: WorkerSlot, pipe: WorkerPipe) -> None:
             answer = None
             with suppress(WorkerSilentError):
-                answer = await asked.ask(do, arguments, timeout_s=timeout_s)
-            if slot.asked is asked:
-                heard(slot, answer)
+                answer = await pipe.ask(do, arguments, timeout_s=timeout_s)
+            if slot.pipe is pipe:
+                on_answer(slot, answer)
 
         async with trio.open_nursery() as nursery:
             for slot in self._supervisor.slots:
-                if slot.ready and slot.asked is not None:
-                    nursery.start_soon(ask, slot, slot.asked)
+                if slot.ready and slot.pipe is not None:
+                    nursery.start_soon(ask, slot, slot.pipe)

@@ -1,11 +1,12 @@
-"""The usage file of a proxy with several workers: one file, which the supervisor has.
+"""Bucket state of a proxy with several workers: the supervisor owns the file, and exchanges states with the workers.
 
-A bucket that several workers use is the same in all of them (`headrace.quota_callbacks.buckets.shared.usage`), so
-whoever of them tells its state tells the whole. Every few seconds all are asked for what has changed; a worker that
-ends tells it unasked. A worker that begins takes up what the file has, and to buckets that others use already that
-changes nothing.
+A bucket that several workers use has the same state in all of them, since it lies in shared memory
+(`headrace.quota_callbacks.buckets.shared.usage`), so any of them can report it. Every few seconds the supervisor asks
+all workers for the states that have changed; a worker that ends reports them without being asked. A worker that starts
+restores the states that the file contains; this does not change buckets that other workers already use.
 
-On the way, a bucket is a line: its name, when it was saved, its state, with tabs between them, which JSON has none of.
+In messages a bucket is one line: its name, the time at which it was saved (only in messages to a worker) and its state.
+They are separated by tabs, which JSON escapes.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ import trio
 
 from headrace.proxy.server.bucket_state_file import (
     NOTHING_SAVED_MS,
-    UsageFile,
+    BucketStateFile,
     longest_kept_ms,
+    restore,
     states_of,
-    take_up,
     texts_of,
 )
 from headrace.proxy.workers.pipe import WorkerSilentError
@@ -33,39 +34,39 @@ if TYPE_CHECKING:
     from headrace.proxy.server.server import Server
     from headrace.proxy.workers.supervisor import WorkerSlot
 
-log = structlog.get_logger("headrace.usage")
+log = structlog.get_logger("headrace.bucket_state")
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""For a worker to tell the states of all its buckets: 200,000 take some five seconds, beside its work."""
+"""Time limit for a worker to report all its buckets: 200,000 take about five seconds while it serves clients."""
 
 
-class WorkersUsage:
-    """The supervisor's side."""
+class SupervisorBucketState:
+    """The supervisor's side: owns the file, and collects the workers' states in it."""
 
-    def __init__(self, file: UsageFile, config: Config) -> None:
+    def __init__(self, file: BucketStateFile, config: Config) -> None:
         self._file = file
         self._interval_s = config.quota.state.interval_s
         self._keep_ms = longest_kept_ms(config.windows().__getitem__)
         self._keeping = trio.CancelScope()
-        self._last: dict[str, str] = {}
-        """What workers told, and is not saved yet."""
+        self._unsaved: dict[str, str] = {}
+        """States that workers reported and that are not saved yet, by the bucket's name."""
 
     @classmethod
-    async def open(cls, config: Config) -> WorkersUsage | None:
-        """Open the file, if there is to be one. Raises `StartupError` when it cannot be had."""
+    async def open(cls, config: Config) -> SupervisorBucketState | None:
+        """Open the file if one is configured. Raises `StartupError` when it cannot be opened."""
         if config.quota.state.file is None:
             return None
-        file, rows = await UsageFile.read(config.quota.state.file)
-        log.info("usage read", file=config.quota.state.file, buckets=len(rows))
+        file, rows = await BucketStateFile.read(config.quota.state.file)
+        log.info("bucket state read", file=config.quota.state.file, buckets=len(rows))
         return cls(file, config)
 
-    async def told_to_new(self) -> bytes:
-        """What a worker that begins is to take up."""
+    async def lines_for_new_worker(self) -> bytes:
+        """Return the states that a starting worker has to restore, as lines."""
         rows = await self._file.rows()
         return await trio.to_thread.run_sync(_row_lines, rows)
 
     async def keep(self, slots: Iterable[WorkerSlot]) -> None:
-        """Save what has changed, until cancelled or closed."""
+        """Collect and save the states that have changed, periodically, until cancelled or closed."""
         with self._keeping:
             while True:
                 await trio.sleep(self._interval_s)
@@ -77,51 +78,54 @@ class WorkersUsage:
                 await self._save(since_ms if silent else now_ms, last=False)
 
     async def _ask(self, slot: WorkerSlot, since_ms: int, silent: list[WorkerSlot]) -> None:
-        if not slot.ready or slot.asked is None:
+        if not slot.ready or slot.pipe is None:
             return
         try:
-            answer = await slot.asked.ask("usage", {"since_ms": since_ms}, timeout_s=ANSWER_TIMEOUT_S)
+            answer = await slot.pipe.ask("bucket_state", {"since_ms": since_ms}, timeout_s=ANSWER_TIMEOUT_S)
         except WorkerSilentError as error:
             if slot.ready:
-                log.warning("a worker did not tell its usage", worker=slot.number, reason=str(error))
+                log.warning("a worker did not report its bucket state", worker=slot.number, reason=str(error))
                 silent.append(slot)
             return
-        self.take(answer.body)
+        self.add(answer.body)
 
-    def take(self, lines: bytes) -> None:
-        """What a worker has told of its buckets."""
-        self._last.update(_texts_in(lines))
+    def add(self, lines: bytes) -> None:
+        """Add the states that a worker reported to those that the next save writes."""
+        self._unsaved.update(_texts_in(lines))
 
     async def _save(self, now_ms: int, *, last: bool) -> None:
-        told, self._last = self._last, {}
-        await self._file.save_texts(told.items(), self._keep_ms, now_ms, last=last)
+        saving, self._unsaved = self._unsaved, {}
+        await self._file.save_texts(saving.items(), self._keep_ms, now_ms, last=last)
         if self._file.failing:
-            self._last = told | self._last
+            self._unsaved = saving | self._unsaved
 
     async def close(self) -> None:
-        """Save what the workers told at their end, and close the file."""
+        """Save the states that the workers reported when they ended, and close the file."""
         self._keeping.cancel()
         await self._save(int(trio.current_time() * 1000), last=True)
         await self._file.close()
 
 
-class WorkerUsage:
-    """One worker's side."""
+class WorkerBucketState:
+    """A worker's side: restores states at start, and reports those of its own buckets."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
         self._since_ms = NOTHING_SAVED_MS
 
-    async def take_up(self, lines: bytes) -> None:
-        """Before anybody is served: what was used before this worker began."""
+    async def restore(self, lines: bytes) -> None:
+        """Restore the states in ``lines``. Call it before clients are served."""
         quotas = self._server.shared.hooks.quotas
         if quotas is not None and lines:
             rows = await trio.to_thread.run_sync(_rows_in, lines)
-            taken = await take_up(rows, quotas, self._now_ms())
-            log.info("usage taken up", buckets=taken, of=len(rows))
+            restored = await restore(rows, quotas, self._now_ms())
+            log.info("bucket state restored", buckets=restored, of=len(rows))
 
-    async def told(self, since_ms: int | None = None) -> bytes:
-        """The buckets that were used since then, or since the supervisor was last told."""
+    async def report(self, since_ms: int | None = None) -> bytes:
+        """Return the states of the buckets used since ``since_ms``, as lines.
+
+        Without ``since_ms``, the time that the supervisor asked for last is used.
+        """
         if since_ms is not None:
             self._since_ms = since_ms
         quotas = self._server.shared.hooks.quotas

@@ -1,13 +1,13 @@
 """A process that forks workers, and does nothing else.
 
-Workers share the memory of what was loaded before them, so they are forked; but a process with an event loop, threads
-and open connections must not be forked, since its child would have half of each. So the supervisor forks this process
-first, before its own loop runs: it has one thread, no loop, and waits in ``select`` for two things: the supervisor, who
-asks for another worker, and the end of a worker, which it reports.
+Workers are forked so that they share the memory of the loaded code and configuration. But a process with an event loop,
+threads and open connections must not be forked, since the child would inherit their state incompletely. So the
+supervisor forks this process first, before its own loop runs. It has one thread and no loop, and waits in ``select``
+for requests of the supervisor to fork a worker, and for the exit of workers, which it reports.
 
-The supervisor makes the worker's channel and sends one end along. When the supervisor is gone, however that happened,
-its workers learn it by the end of their channels; this process waits for them, kills those that are left after a while,
-and ends.
+The supervisor creates the worker's pipe and sends one end with its request. When the supervisor exits or dies, its
+workers notice because their pipes are closed; this process waits for them, kills those that remain after
+`END_GRACE_S`, and exits.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _REPORT: Final = struct.Struct("=iiii")
 _FORKED, _ENDED = 0, 1
 
 END_GRACE_S: Final = 15.0
-"""For workers whose supervisor is gone: they close their plugins, which may take
+"""Seconds that workers may take to exit after the supervisor has exited: they close their plugins, which may take
 `headrace.proxy.server.server.CLOSE_TIMEOUT_S`."""
-_LOOK_EVERY_S: Final = 0.05
+_POLL_INTERVAL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forked:
-    """A worker runs."""
+    """The report that a worker was forked."""
 
     worker: int
     pid: int
@@ -52,18 +52,22 @@ class Forked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A worker has ended."""
+    """The report that a worker has exited or could not be forked."""
 
     worker: int
     pid: int
     status: int
-    """The exit status; minus the signal's number if a signal ended it. Of pid 0, which could not be forked: why not
-    (``errno``)."""
+    """The exit status, or the negative signal number if a signal killed the worker.
+
+    If it could not be forked, ``pid`` is 0 and this is the ``errno``.
+    """
 
 
 class ForkServer:
-    """The supervisor's side. Made before any loop or thread runs; ``serve`` is what a worker does with its number and
-    its end of the channel, and returns its exit status."""
+    """The supervisor's side. It must be created before any loop or thread runs.
+
+    Each worker calls ``serve`` with its number and its end of the pipe, and exits with the status that it returns.
+    """
 
     def __init__(self, serve: Serve) -> None:
         self._sock, theirs = socket.socketpair()
@@ -77,14 +81,17 @@ class ForkServer:
         self._sock.setblocking(False)
 
     def fork(self, worker: int) -> socket.socket:
-        """Ask for a worker; the supervisor's end of its channel. Raises ``OSError`` when the fork server is gone."""
+        """Request a worker, and return the supervisor's end of its pipe.
+
+        Raises ``OSError`` when the fork server has exited.
+        """
         ours, theirs = socket.socketpair()
         with theirs:
             socket.send_fds(self._sock, [_WORKER.pack(worker)], [theirs.fileno()])
         return ours
 
-    async def follow(self, tell: Callable[[Forked | Ended], None]) -> None:
-        """Tell what happens to workers, until the fork server is gone."""
+    async def follow(self, on_report: Callable[[Forked | Ended], None]) -> None:
+        """Call ``on_report`` with each report of the fork server, until it has exited."""
         sock = trio.socket.from_stdlib_socket(self._sock)
         received = bytearray()
         while True:
@@ -98,48 +105,51 @@ class ForkServer:
                 kind, worker, pid, status = _REPORT.unpack_from(received)
                 del received[: _REPORT.size]
                 if kind == _FORKED:
-                    tell(Forked(worker=worker, pid=pid))
+                    on_report(Forked(worker=worker, pid=pid))
                 else:
-                    tell(Ended(worker=worker, pid=pid, status=status))
+                    on_report(Ended(worker=worker, pid=pid, status=status))
 
     def close(self) -> None:
-        """Let it end, with all workers, and wait for that: at most some `END_GRACE_S`. Blocks."""
+        """Let the fork server and all workers exit, and wait for them. Blocks for about `END_GRACE_S` at most."""
         self._sock.close()
         with suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
 
 
 class _Forker:
-    """The fork server itself."""
+    """The fork server's own side."""
 
     def __init__(self, supervisor: socket.socket, serve: Serve) -> None:
         self._supervisor = supervisor
         self._serve = serve
         self._workers: dict[int, int] = {}
-        self._woken, self._waking = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wakeup_read, self._wakeup_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> int:
-        """Fork and reap until the supervisor is gone, and then see to it that the workers go, too."""
-        listen_to_no_signal()
-        signal.set_wakeup_fd(self._waking, warn_on_full_buffer=False)
+        """Fork and reap workers until the supervisor has exited; then wait until the workers exit, or kill them.
+
+        Returns the exit status.
+        """
+        ignore_stop_signals()
+        signal.set_wakeup_fd(self._wakeup_write, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
         with suppress(OSError):
             while self._step():
                 pass
         deadline = time.monotonic() + END_GRACE_S
         while self._workers and time.monotonic() < deadline:
-            select.select([self._woken], [], [], _LOOK_EVERY_S)
+            select.select([self._wakeup_read], [], [], _POLL_INTERVAL_S)
             self._reap(report=False)
         for pid in self._workers:
             os.kill(pid, signal.SIGKILL)
         return 0
 
     def _step(self) -> bool:
-        watched: list[socket.socket | int] = [self._supervisor, self._woken]
+        watched: list[socket.socket | int] = [self._supervisor, self._wakeup_read]
         ready, _, _ = select.select(watched, [], [])
-        if self._woken in ready:
+        if self._wakeup_read in ready:
             with suppress(BlockingIOError):
-                os.read(self._woken, 4096)
+                os.read(self._wakeup_read, 4096)
             self._reap(report=True)
         if self._supervisor in ready:
             data, descriptors, _, _ = socket.recv_fds(self._supervisor, _WORKER.size, 1)
@@ -148,25 +158,25 @@ class _Forker:
             worker = _WORKER.unpack(data)[0]
             if descriptors:
                 self._fork(worker, socket.socket(fileno=descriptors[0]))
-            else:  # no room for one more: the kernel has dropped it
+            else:  # the kernel dropped the descriptor, since this process has too many open
                 self._supervisor.sendall(_REPORT.pack(_ENDED, worker, 0, errno.EMFILE))
         return True
 
-    def _fork(self, worker: int, channel: socket.socket) -> None:
+    def _fork(self, worker: int, pipe: socket.socket) -> None:
         try:
             pid = os.fork()
         except OSError as error:  # no memory, or too many processes
-            channel.close()
+            pipe.close()
             self._supervisor.sendall(_REPORT.pack(_ENDED, worker, 0, error.errno or 1))
             return
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             self._supervisor.close()
-            os.close(self._woken)
-            os.close(self._waking)
-            _end(lambda: self._serve(worker, channel))
-        channel.close()
+            os.close(self._wakeup_read)
+            os.close(self._wakeup_write)
+            _end(lambda: self._serve(worker, pipe))
+        pipe.close()
         self._workers[pid] = worker
         self._supervisor.sendall(_REPORT.pack(_FORKED, worker, pid, 0))
 
@@ -181,21 +191,22 @@ class _Forker:
                 self._supervisor.sendall(ended)
 
 
-def listen_to_no_signal() -> None:
-    """Leave it to the supervisor what a signal means that reaches all processes of a terminal or a service.
+def ignore_stop_signals() -> None:
+    """Do nothing at SIGTERM, SIGINT and SIGHUP, which may reach all processes of a terminal or a service.
 
-    By a handler, since what is ignored stays ignored in programs that a plugin may start.
+    Only the supervisor acts on them. An empty handler is used instead of SIG_IGN, since programs that a plugin starts
+    would inherit SIG_IGN.
     """
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda _number, _frame: None)
 
 
 def _end(main: Callable[[], int]) -> None:
-    """Do ``main`` in a process that was just forked, and end it: what the parent has on its stack is the parent's."""
+    """Call ``main`` in a process that was just forked, and exit with its status; do not unwind the parent's stack."""
     status = 1
     try:
         status = main()
-    except Exception:  # noqa: BLE001 -- the last resort of a process
+    except Exception:  # noqa: BLE001 -- the process exits anyway; print why
         traceback.print_exc()
     finally:
         with suppress(OSError, ValueError):

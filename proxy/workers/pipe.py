@@ -1,10 +1,10 @@
-"""What the supervisor and a worker say to each other: messages over a Unix socket pair, one channel for each worker.
+"""Messages between the supervisor and a worker over a pipe: a Unix socket pair, one for each worker.
 
-A message is a JSON object and, where much is told, a body of bytes. The supervisor asks (``do``) and the worker answers
-(``re``, with the number of what was asked); what a worker tells unasked is an event (``event``). Messages are written
-one after the other by a task of the channel's own, so that whoever gives up waiting leaves no half message behind. The
-end of the other side is the end of the channel: a worker learns in this way that its supervisor is gone, however that
-happened.
+A message is a JSON object, its head, and a body of bytes, which may be empty. The supervisor sends requests (``do``);
+the worker sends answers (``re``, with the number of the request) and events, which were not requested (``event``). A
+task of the pipe's own writes the messages one after the other, so that a cancelled caller never leaves a message
+incomplete. When the process at one end exits or dies, the other end reads the end of the stream: this is how a worker
+notices that its supervisor has exited.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ if TYPE_CHECKING:
 
 _LENGTHS: Final = struct.Struct("=II")
 MAX_MESSAGE_BYTES: Final = 512 * 1024 * 1024
-"""200,000 buckets as the usage file keeps them are 100 MiB; a longer message is nonsense."""
+"""The states of 200,000 buckets are 100 MiB; a longer message can only be an error."""
 MAX_WAITING_MESSAGES: Final = 1000
-"""To a worker that takes none. Operators' questions are few, and those that go unanswered are told as such."""
+"""Number of messages that may wait to be written to a process that does not read. Requests of operators are few."""
 READ_BYTES: Final = 256 * 1024
 
 
 class WorkerSilentError(Exception):
-    """A worker has not answered in time, or is gone."""
+    """A worker has not answered in time, or has exited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """What was said."""
+    """A message that was received."""
 
     head: Mapping[str, Any]
     body: bytes = b""
 
 
-class Channel:
-    """One end. What is sent is written while `run` runs."""
+class Pipe:
+    """One end of a pipe. Messages that were sent are written while `run` runs."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -50,7 +50,7 @@ class Channel:
         self._received = bytearray()
 
     async def run(self) -> None:
-        """Write what is to be sent, until `end` and all of it is written, or the other side is gone."""
+        """Write messages until all that were sent before `end` are written, or the other end is closed."""
         async with self._waiting:
             try:
                 async for data in self._waiting:
@@ -59,21 +59,27 @@ class Channel:
                 return
 
     def send(self, head: Mapping[str, Any], body: bytes = b"") -> None:
-        """Send a message; it is lost where the other side is gone. Raises `WorkerSilentError` when too many wait."""
+        """Send a message without waiting; it is dropped when the other end is closed.
+
+        Raises `WorkerSilentError` when `MAX_WAITING_MESSAGES` messages already wait to be written.
+        """
         text = json.dumps(head).encode()
         try:
             self._put.send_nowait(_LENGTHS.pack(len(text), len(body)) + text + body)
         except trio.WouldBlock:
-            raise WorkerSilentError(f"{MAX_WAITING_MESSAGES} messages wait for it") from None
+            raise WorkerSilentError(f"{MAX_WAITING_MESSAGES} messages to it have not been read") from None
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
 
     def end(self) -> None:
-        """Nothing more will be sent."""
+        """Let `run` return when all messages are written. Nothing can be sent after this."""
         self._put.close()
 
     async def receive(self) -> Message | None:
-        """The next message; ``None`` when the other side has ended. A wait that is cancelled loses nothing."""
+        """Return the next message, or ``None`` when the other end is closed.
+
+        *Cancellation:* loses no data.
+        """
         while True:
             message = self._received_message()
             if message is not None:
@@ -93,7 +99,9 @@ class Channel:
         head_bytes, body_bytes = _LENGTHS.unpack_from(received)
         end = _LENGTHS.size + head_bytes + body_bytes
         if end > MAX_MESSAGE_BYTES:
-            raise AssertionError(f"a message of {end} bytes between processes of one proxy")
+            raise AssertionError(
+                f"a message between processes has {end} bytes; at most {MAX_MESSAGE_BYTES} are possible"
+            )
         if len(received) < end:
             return None
         head = json.loads(received[_LENGTHS.size : _LENGTHS.size + head_bytes])
@@ -102,63 +110,70 @@ class Channel:
         return Message(head=head, body=body)
 
     def close(self) -> None:
-        """Close it at once."""
+        """Close this end at once."""
         self._put.close()
         self._stream.socket.close()
 
 
 @dataclass(slots=True)
-class _Asked:
-    answered: trio.Event = field(default_factory=trio.Event)
-    reply: Message | None = None
+class _PendingRequest:
+    done: trio.Event = field(default_factory=trio.Event)
+    answer: Message | None = None
+    """``None`` after ``done`` is set means that the worker has exited."""
 
 
-class AskedWorker:
-    """The supervisor's end: asks, and hands on events."""
+class WorkerPipe:
+    """The supervisor's end of a worker's pipe: sends requests, receives answers and events."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._channel = Channel(sock)
-        self._asked: dict[int, _Asked] = {}
+        self._pipe = Pipe(sock)
+        self._pending: dict[int, _PendingRequest] = {}
         self._number = 0
-        self._gone = False
+        self._closed = False
 
-    async def run(self, heard: Callable[[Message], None]) -> None:
-        """Write and read until the worker is gone; ``heard`` is called with its events."""
+    async def run(self, on_event: Callable[[Message], None]) -> None:
+        """Write and read messages until the worker has closed its end, and call ``on_event`` with each event."""
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._channel.run)
-                while (message := await self._channel.receive()) is not None:
+                nursery.start_soon(self._pipe.run)
+                while (message := await self._pipe.receive()) is not None:
                     number = message.head.get("re")
                     if number is None:
-                        heard(message)
-                    elif (asked := self._asked.pop(number, None)) is not None:
-                        asked.reply = message
-                        asked.answered.set()
+                        on_event(message)
+                    elif (pending := self._pending.pop(number, None)) is not None:
+                        pending.answer = message
+                        pending.done.set()
                 nursery.cancel_scope.cancel()
         finally:
-            self._gone = True
-            for asked in self._asked.values():
-                asked.answered.set()
-            self._channel.close()
+            self._closed = True
+            for pending in self._pending.values():
+                pending.done.set()
+            self._pipe.close()
 
-    def tell(self, do: str, arguments: Mapping[str, object], body: bytes = b"") -> int:
-        """Ask for something without waiting for the answer; the number of what was asked."""
+    def send(self, do: str, arguments: Mapping[str, object], body: bytes = b"") -> int:
+        """Send a request without waiting for the answer, and return its number.
+
+        Raises `WorkerSilentError` when too many messages wait to be written.
+        """
         self._number += 1
-        self._channel.send({**arguments, "do": do, "number": self._number}, body)
+        self._pipe.send({**arguments, "do": do, "number": self._number}, body)
         return self._number
 
     async def ask(self, do: str, arguments: Mapping[str, object], body: bytes = b"", *, timeout_s: float) -> Message:
-        """Ask, and wait for the answer. Raises `WorkerSilentError` when there is none in time."""
-        if self._gone:
-            raise WorkerSilentError("it is gone")
-        asked = _Asked()
-        number = self.tell(do, arguments, body)
-        self._asked[number] = asked
+        """Send a request, and return the answer.
+
+        Raises `WorkerSilentError` when there is none within ``timeout_s``, or the worker has exited.
+        """
+        if self._closed:
+            raise WorkerSilentError("it has exited")
+        pending = _PendingRequest()
+        number = self.send(do, arguments, body)
+        self._pending[number] = pending
         try:
             with trio.move_on_after(timeout_s):
-                await asked.answered.wait()
+                await pending.done.wait()
         finally:
-            self._asked.pop(number, None)
-        if asked.reply is None:
-            raise WorkerSilentError("it is gone" if self._gone else f"no answer within {timeout_s:g} s")
-        return asked.reply
+            self._pending.pop(number, None)
+        if pending.answer is None:
+            raise WorkerSilentError("it has exited" if self._closed else f"no answer within {timeout_s:g} s")
+        return pending.answer

@@ -1,6 +1,7 @@
-"""The memory that all workers see: made by the supervisor before it forks, and divided here among those who use it.
+"""Memory shared by all workers: created by the supervisor before it forks, and divided here into its parts.
 
-Nothing of it is a file with a name: it goes with the last process.
+The parts are the connection counts and the bucket state. The memory is anonymous, without a file name, so the kernel
+frees it when the last process exits.
 """
 
 from __future__ import annotations
@@ -22,17 +23,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.server")
 
-MOST_SAMPLES: Final = 200
-"""Of a window; of one that has more, a worker that has not looked for 200 samples misses the older ones."""
-MOST_USAGE_BYTES: Final = 2**30
-"""Of address space. With many workers, or windows of many samples, there is room for fewer buckets."""
+MAX_SAMPLES: Final = 200
+"""Number of samples of a window that are shared.
+
+If a window has more, a worker that has not read a bucket for 200 samples misses the older ones.
+"""
+MAX_BUCKET_STATE_BYTES: Final = 2**30
+"""Address space for bucket state. With many workers, or windows of many samples, it holds fewer buckets."""
 
 
 class ProcessLock:
-    """Excludes other processes, for the block of a ``with``. A process that dies gives it back.
+    """A lock between processes, held for a ``with`` block. The kernel releases it when its holder dies.
 
-    A record lock on a file without a name: unlike a semaphore in shared memory it cannot be left behind locked. It
-    takes two system calls, so it is for what happens seldom, and does not exclude threads of one process.
+    It is a record lock on an anonymous file; a semaphore in shared memory would stay locked when its holder dies.
+    Acquiring and releasing it are system calls, so it is for rare operations. It does not exclude threads of the same
+    process.
     """
 
     def __init__(self) -> None:
@@ -53,52 +58,58 @@ class ProcessLock:
 
 @dataclass(slots=True, kw_only=True)
 class WorkerPlace:
-    """One worker of several: its number, how many there are, and its part of what they share."""
+    """One worker's view of the shared memory: its number, the number of workers, and its parts."""
 
     number: int
     workers: int
     connections: WorkerConnections
-    usage: SharedUsage
+    bucket_state: SharedUsage
     _left_out: int = 0
 
     def sweep(self) -> None:
-        """To be called every few seconds, so that a worker whose own clients bring no producer ids learns those of
-        others before they are overwritten: up to 800 new ones a second and worker."""
-        self.usage.take_up_ids()
-        if self.usage.left_out > self._left_out:
-            self._left_out = self.usage.left_out
+        """Read the producer ids that other workers have added, and log buckets that found no room.
+
+        Call it every few seconds: a worker whose own clients send no producer ids must read those of the others before
+        they are overwritten, which supports up to 800 new ones per second and worker.
+        """
+        self.bucket_state.take_up_ids()
+        if self.bucket_state.left_out > self._left_out:
+            self._left_out = self.bucket_state.left_out
             log.warning("no room in shared memory: these buckets count for one worker alone", buckets=self._left_out)
 
 
 class SharedMemory:
-    """Made once, before the fork; each worker then asks for its `place`. Memory is taken for what is used of it."""
+    """All of the shared memory. Created once, before the fork; each worker then calls `place`.
+
+    The kernel provides physical memory only for the pages that are used.
+    """
 
     def __init__(self, workers: int, samples: int) -> None:
-        """``samples`` are those of the longest window that quotas are measured over."""
+        """Create it; ``samples`` is the largest number of samples of any window that quotas are measured over."""
         self.workers = workers
-        samples = min(samples, MOST_SAMPLES)
+        samples = min(samples, MAX_SAMPLES)
         rows = ROWS
-        while SharedUsage.size_of(workers, rows, samples) > MOST_USAGE_BYTES:
+        while SharedUsage.size_of(workers, rows, samples) > MAX_BUCKET_STATE_BYTES:
             rows //= 2
         size = SharedUsage.size_of(workers, rows, samples)
         self._memory = mmap.mmap(-1, workers * PART_BYTES + size)
-        self._usage = memoryview(self._memory)[workers * PART_BYTES :]
+        self._bucket_state = memoryview(self._memory)[workers * PART_BYTES :]
         self._lock = ProcessLock()
-        SharedUsage.create(self._usage, workers=workers, rows=rows, samples=samples)
+        SharedUsage.create(self._bucket_state, workers=workers, rows=rows, samples=samples)
 
     def place(self, number: int) -> WorkerPlace:
-        """What the worker ``number`` has of it; to be asked for in its process, whose clock is `CommonClock`."""
+        """Return the view of worker ``number``. Call it in the worker's process, whose clock is `CommonClock`."""
         return WorkerPlace(
             number=number,
             workers=self.workers,
             connections=self._connections(number),
-            usage=SharedUsage(self._usage, worker=number, lock=self._lock),
+            bucket_state=SharedUsage(self._bucket_state, worker=number, lock=self._lock),
         )
 
     def worker_lost(self, number: int) -> None:
-        """The worker ``number`` is gone: its connections with it. What it has charged stays charged."""
+        """Clear the connection counts of worker ``number``, which has exited. What it charged to buckets remains."""
         self._connections(number).clear()
-        SharedUsage.worker_lost(self._usage, number)
+        SharedUsage.worker_lost(self._bucket_state, number)
 
     def _connections(self, number: int) -> WorkerConnections:
         return WorkerConnections(self._memory, 0, workers=self.workers, number=number)

@@ -1,5 +1,7 @@
-"""The start of a proxy with several workers, in the order that makes forking safe: what all processes share is loaded
-and made first, then the fork server goes its own way, and only then does the supervisor's loop run.
+"""Starting a proxy with several workers, in the order that makes forking safe.
+
+First the plugins are imported and the shared memory is created, then the fork server is forked, and only then the
+supervisor's event loop is run. Called by the command line.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 
 
 def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
-    """Serve with several workers until a signal says stop. Raises `StartupError`, before anything serves."""
-    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))  # the code; workers make them
+    """Serve with several workers until a signal stops the proxy. Raises `StartupError` before any client is served."""
+    # Import the plugins' code here, so that its memory is shared; each worker creates its own plugin objects.
+    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))
     memory = SharedMemory(
         count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
     )
@@ -36,7 +39,7 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
         return run_worker(memory.place(number), sock)
 
     gc.collect()
-    gc.freeze()  # what the collector does not touch stays on pages that all processes share
+    gc.freeze()  # pages to which the collector does not write remain shared by all processes
     fork_server = ForkServer(serve)
     try:
         supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)

@@ -1,15 +1,15 @@
-"""The process that looks after workers: it starts them, replaces who dies, and hands signals and reloads on to all.
+"""The supervisor: the process that starts workers, replaces those that die, and forwards signals and reloads to all.
 
     supervisor ──▶ fork server ──fork──▶ worker 0 ... worker n, each with its own loop, listeners and connections
-         └──────── a channel to each ──────┘
+         └──────── a pipe to each ─────────┘
 
-It holds no connection of a client. It serves the admin port, with the answers of all workers
-(`headrace.proxy.workers.answers`), and keeps the usage file. Why the workers are forked by a third process says
-`headrace.proxy.workers.fork_server`; how they learn that the supervisor is gone, `headrace.proxy.workers.pipe`.
+It has no client connections. It serves the admin port, with the answers of all workers
+(`headrace.proxy.workers.answers`), and owns the bucket state file. `headrace.proxy.workers.fork_server` explains why a
+third process forks the workers, and `headrace.proxy.workers.pipe` how they notice that the supervisor has exited.
 
-A worker has a task here, from its first start to the end of the proxy. One that dies before all are ready ends the
-start, with its problem as the only one that is told; one that dies later is replaced, at once at first, and after a
-while when it does not live long.
+Each worker has a task here, from its first start to the end of the proxy. If a worker dies before all are ready, the
+start fails, and only the problem of that worker is reported. A worker that dies later is replaced: at once the first
+time, and after increasing pauses if it dies again soon.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from headrace.proxy.admin.server import AdminServer, bind_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import set_log_level
 from headrace.proxy.network.listeners import close_listeners, open_listeners
-from headrace.proxy.server.reloading import load_again, tell, warn_of
+from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from headrace.proxy.workers.answers import WorkersOperations
-from headrace.proxy.workers.bucket_state import WorkersUsage
+from headrace.proxy.workers.bucket_state import SupervisorBucketState
 from headrace.proxy.workers.fork_server import Forked
-from headrace.proxy.workers.pipe import AskedWorker, WorkerSilentError
-from headrace.proxy.workers.worker import LAST_WORDS_S, packed
+from headrace.proxy.workers.pipe import WorkerPipe, WorkerSilentError
+from headrace.proxy.workers.worker import LAST_MESSAGES_S, packed
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.requests import Address
 
@@ -49,34 +49,34 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.supervisor")
 
 LIVED_S: Final = 10.0
-"""A worker that was ready for so long before it died is replaced at once."""
+"""A worker that had been ready for at least this many seconds when it died is replaced at once."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 30.0
-"""Between starts of a worker that does not live: a cause that lasts must not take a core, nor the log."""
+"""Longest pause between starts of a worker that keeps dying, so that it neither occupies a core nor fills the log."""
 COMMAND_TIMEOUT_S: Final = 5.0
-"""For a worker to do what it is told, before that is logged. It will still do it when it comes to it."""
+"""Seconds until it is logged that a worker has not confirmed a command. The worker still executes it when it can."""
 END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + 5.0
-"""For a worker to close its plugins behind the drain; then it is killed."""
+"""Seconds that a worker may take after the drain to close its plugins, before it is killed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerSlot:
-    """A worker's number, and who has it now."""
+    """A worker's number, and the process that currently has it."""
 
     number: int
     pid: int | None = None
-    asked: AskedWorker | None = None
+    pipe: WorkerPipe | None = None
     ready: bool = False
     ready_s: float = 0.0
     restarts: int = 0
     problem: str | None = None
-    """What kept it from starting, in its own words."""
+    """The error that prevented the worker's start, as it reported it."""
     ended: Ended | None = None
     reaped: trio.Event = field(default_factory=trio.Event)
 
 
 class Supervisor:
-    """Make it, then `run` it once. Raises `StartupError` from `run`, before anything serves."""
+    """The supervisor of all workers. Create it, then call `run` once, which raises `StartupError` if a start fails."""
 
     def __init__(
         self, config: Config, *, load: Callable[[], Config] | None, fork_server: ForkServer, memory: SharedMemory
@@ -93,29 +93,29 @@ class Supervisor:
         self._all_ready = trio.Event()
         self._reloading = trio.Lock()
         self._forks = True
-        self._usage: WorkersUsage | None = None
-        self._lost: list[Callable[[int], None]] = []
+        self._bucket_state: SupervisorBucketState | None = None
+        self._end_callbacks: list[Callable[[int], None]] = []
 
-    def on_lost(self, forget: Callable[[int], None]) -> None:
-        """Call ``forget`` with the number of every worker that has ended."""
-        self._lost.append(forget)
+    def on_worker_end(self, callback: Callable[[int], None]) -> None:
+        """Call ``callback`` with the worker's number whenever a worker has exited."""
+        self._end_callbacks.append(callback)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Serve until `stop`. ``on_ready`` is called once every worker has opened every port."""
         self._check_ports()
-        warn_of(self.config)
+        log_warnings(self.config)
         async with trio.open_nursery() as nursery:
             self._open_admin(nursery)
-            self._usage = await WorkersUsage.open(self.config)
+            self._bucket_state = await SupervisorBucketState.open(self.config)
             nursery.start_soon(self._follow)
             nursery.start_soon(self._announce, on_ready)
-            nursery.start_soon(self._kill_who_stays)
+            nursery.start_soon(self._kill_remaining)
             async with trio.open_nursery() as tending:
                 for slot in self.slots:
-                    tending.start_soon(self._tend, slot)
-            if self._usage is not None:
+                    tending.start_soon(self._keep_running, slot)
+            if self._bucket_state is not None:
                 with trio.move_on_after(CLOSE_TIMEOUT_S):  # a disk may hang
-                    await self._usage.close()
+                    await self._bucket_state.close()
             nursery.cancel_scope.cancel()
         if not self._forks:
             raise StartupError("the process that forks workers has ended")
@@ -123,11 +123,14 @@ class Supervisor:
     async def _announce(self, on_ready: Callable[[], None]) -> None:
         await self._all_ready.wait()
         on_ready()
-        if self._usage is not None:
-            await self._usage.keep(self.slots)
+        if self._bucket_state is not None:
+            await self._bucket_state.keep(self.slots)
 
     def _check_ports(self) -> None:
-        """Ports that the workers share cannot tell them that somebody else shares them, too: look before."""
+        """Raise `StartupError` if another program uses one of the ports.
+
+        The workers would not notice it: they open the ports with SO_REUSEPORT.
+        """
         listen = self.config.listen
         close_listeners(
             open_listeners(listen.address.host, listen.address.port, listen.node_ids, backlog=listen.backlog)
@@ -141,10 +144,10 @@ class Supervisor:
         self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
         nursery.start_soon(AdminServer(WorkersOperations(self)).serve, sock)
 
-    # --- what operators do ---
+    # --- operators' commands ---
 
     async def handle_signals(self) -> None:
-        """SIGTERM and SIGINT stop, SIGHUP reloads. Runs until cancelled."""
+        """Stop at SIGTERM and SIGINT, and reload at SIGHUP. Runs until cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 async for number in signals:
@@ -155,12 +158,12 @@ class Supervisor:
                         nursery.start_soon(self.stop)
 
     async def stop(self) -> None:
-        """Let all workers drain; the second call ends at once what is still open."""
+        """Let all workers drain; the second call closes the remaining connections at once."""
         self.draining.set()
-        await self.tell_all("stop", {})
+        await self.command_all("stop", {})
 
     async def reload(self) -> None:
-        """Load the configuration anew, check it, and let all workers apply it; an invalid one changes nothing."""
+        """Load the configuration again, check it, and let all workers apply it; an invalid one changes nothing."""
         await self._all_ready.wait()
         async with self._reloading:
             new = await load_again(self._load, self._enforced)
@@ -172,47 +175,47 @@ class Supervisor:
                 self.enforcement = self.config.enforcement.enabled
             if self.config.log.level is not old.log.level:
                 set_log_level(self.config.log.level.value)
-            await self.tell_all("reload", {}, packed(self.config))
-            tell(changes)
+            await self.command_all("reload", {}, packed(self.config))
+            log_changes(changes)
 
     async def enforce(self, enabled: bool, by: str) -> None:
         """Turn enforcement on or off in all workers."""
         self.enforcement = enabled
-        await self.tell_all("enforce", {"enforcement": enabled, "by": by})
+        await self.command_all("enforce", {"enforcement": enabled, "by": by})
 
-    async def tell_all(self, do: str, arguments: Mapping[str, object], body: bytes = b"") -> None:
-        """Let every worker do something, and log who has not done it in time or cannot."""
+    async def command_all(self, do: str, arguments: Mapping[str, object], body: bytes = b"") -> None:
+        """Send a command to every worker, and log the workers that refuse it or do not confirm it in time."""
         async with trio.open_nursery() as nursery:
             for slot in self.slots:
-                if slot.asked is not None:
-                    nursery.start_soon(self._tell_one, slot, slot.asked, do, arguments, body)
+                if slot.pipe is not None:
+                    nursery.start_soon(self._command_one, slot, slot.pipe, do, arguments, body)
 
-    async def _tell_one(
-        self, slot: WorkerSlot, asked: AskedWorker, do: str, arguments: Mapping[str, object], body: bytes
+    async def _command_one(
+        self, slot: WorkerSlot, pipe: WorkerPipe, do: str, arguments: Mapping[str, object], body: bytes
     ) -> None:
         try:
-            reply = await asked.ask(do, arguments, body, timeout_s=COMMAND_TIMEOUT_S)
+            answer = await pipe.ask(do, arguments, body, timeout_s=COMMAND_TIMEOUT_S)
         except WorkerSilentError as error:
-            if slot.ready and slot.asked is asked:
-                log.error("a worker does not answer", asked=do, reason=str(error), **_named(slot))  # noqa: TRY400
+            if slot.ready and slot.pipe is pipe:
+                log.error("a worker does not answer", asked=do, reason=str(error), **_log_fields(slot))  # noqa: TRY400
             return
-        if problem := reply.head.get("problem"):
-            log.error("a worker refused", asked=do, problem=problem, **_named(slot))
+        if problem := answer.head.get("problem"):
+            log.error("a worker refused", asked=do, problem=problem, **_log_fields(slot))
 
     # --- workers ---
 
     async def _follow(self) -> None:
-        """Note what the fork server tells."""
-        await self._fork_server.follow(self._told)
+        """Process the reports of the fork server; drain when it has exited."""
+        await self._fork_server.follow(self._on_report)
         log.error("the process that forks workers has ended; the proxy drains, since it could replace no worker")
         self._forks = False
         async with trio.open_nursery() as nursery:
             for slot in self.slots:
-                nursery.start_soon(self._see_end, slot)
+                nursery.start_soon(self._wait_for_exit, slot)
             await self.stop()
 
-    async def _see_end(self, slot: WorkerSlot) -> None:
-        """Of a worker that nobody reaps for us any more: it may drain for long yet."""
+    async def _wait_for_exit(self, slot: WorkerSlot) -> None:
+        """Wait until a worker has exited whose parent, the fork server, has died. It may drain for a long time."""
         try:
             process = os.pidfd_open(slot.pid) if slot.pid else None
         except ProcessLookupError:
@@ -224,17 +227,17 @@ class Supervisor:
                 os.close(process)
         slot.reaped.set()
 
-    async def _kill_who_stays(self) -> None:
-        """A worker whose loop hangs drains nothing."""
+    async def _kill_remaining(self) -> None:
+        """Kill the workers that have not exited in time after the drain, for example because their loop hangs."""
         await self.draining.wait()
         await trio.sleep(self.config.shutdown.drain_timeout_s + END_TIMEOUT_S)
         for slot in self.slots:
             if slot.pid and not slot.reaped.is_set():
-                log.error("a worker has not ended and is killed", **_named(slot))
+                log.error("a worker has not ended and is killed", **_log_fields(slot))
                 with suppress(ProcessLookupError):
                     os.kill(slot.pid, signal.SIGKILL)
 
-    def _told(self, report: Forked | Ended) -> None:
+    def _on_report(self, report: Forked | Ended) -> None:
         slot = self.slots[report.worker]
         if isinstance(report, Forked):
             slot.pid = report.pid
@@ -242,77 +245,79 @@ class Supervisor:
             slot.ended = report
             slot.reaped.set()
 
-    async def _tend(self, slot: WorkerSlot) -> None:
-        """Keep one worker going until the proxy drains."""
+    async def _keep_running(self, slot: WorkerSlot) -> None:
+        """Start one worker, and replace it whenever it dies, until the proxy drains."""
         pause_s = 0.0
         while not self.draining.is_set():
-            await self._live(slot)
+            await self._run_once(slot)
             if self.draining.is_set():
                 return
             if not self._all_ready.is_set():
-                raise StartupError(slot.problem or f"worker {slot.number} {_end_of(slot)} before it was ready")
+                raise StartupError(slot.problem or f"worker {slot.number} {_describe_end(slot)} before it was ready")
             lived = slot.ready and trio.current_time() - slot.ready_s >= LIVED_S
             pause_s = 0.0 if lived else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))
-            log.error("worker ended", how=_end_of(slot), problem=slot.problem, again_in_s=pause_s, **_named(slot))
+            log.error(
+                "worker ended", how=_describe_end(slot), problem=slot.problem, again_in_s=pause_s, **_log_fields(slot)
+            )
             slot.ready, slot.restarts = False, slot.restarts + 1
             with trio.move_on_after(pause_s):
                 await self.draining.wait()
 
-    async def _live(self, slot: WorkerSlot) -> None:
-        """One worker from its fork to its end."""
+    async def _run_once(self, slot: WorkerSlot) -> None:
+        """Fork a worker, and process its messages until it has exited."""
         slot.pid, slot.ended, slot.problem, slot.reaped = None, None, None, trio.Event()
         start = await self._start_message()
         if self.draining.is_set():
             return
         try:
-            slot.asked = AskedWorker(self._fork_server.fork(slot.number))
+            slot.pipe = WorkerPipe(self._fork_server.fork(slot.number))
         except OSError as error:
-            slot.problem = f"it could not be asked for: {error.strerror}"
+            slot.problem = f"the fork server could not be asked for a worker: {error.strerror}"
             return
-        slot.asked.tell("start", *start)
+        slot.pipe.send("start", *start)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stop_listening, slot, nursery.cancel_scope)
-                await slot.asked.run(lambda message: self._heard(slot, message))
+                nursery.start_soon(self._limit_reading, slot, nursery.cancel_scope)
+                await slot.pipe.run(lambda message: self._on_event(slot, message))
                 nursery.cancel_scope.cancel()
         finally:
-            slot.asked = None
-        for forget in self._lost:
-            forget(slot.number)
+            slot.pipe = None
+        for callback in self._end_callbacks:
+            callback(slot.number)
         await slot.reaped.wait()
         self._memory.worker_lost(slot.number)
 
-    async def _stop_listening(self, slot: WorkerSlot, listening: trio.CancelScope) -> None:
-        """A worker's end is the end of its channel, unless a child of its own still has it."""
+    async def _limit_reading(self, slot: WorkerSlot, reading: trio.CancelScope) -> None:
+        """Stop reading the pipe of a worker that has exited: a child process of the worker may keep it open."""
         await slot.reaped.wait()
-        listening.deadline = trio.current_time() + LAST_WORDS_S
+        reading.deadline = trio.current_time() + LAST_MESSAGES_S
 
     async def _start_message(self) -> tuple[dict[str, object], bytes]:
-        """The configuration and the switch as they are now, and what was used before."""
-        used = b"" if self._usage is None else await self._usage.told_to_new()
+        """Return the first message to a worker: the current configuration, whether to enforce it, and bucket state."""
+        state = b"" if self._bucket_state is None else await self._bucket_state.lines_for_new_worker()
         config = packed(self.config)
-        return {"config_bytes": len(config), "enforcement": self.enforcement, "by": "supervisor"}, config + used
+        return {"config_bytes": len(config), "enforcement": self.enforcement, "by": "supervisor"}, config + state
 
-    def _heard(self, slot: WorkerSlot, message: Message) -> None:
+    def _on_event(self, slot: WorkerSlot, message: Message) -> None:
         match message.head["event"]:
             case "ready":
                 slot.ready, slot.ready_s = True, trio.current_time()
                 self._enforced = frozenset(map(QuotaKey, message.head["enforced"]))
                 if self._all_ready.is_set():
-                    log.info("worker replaced", **_named(slot))
+                    log.info("worker replaced", **_log_fields(slot))
                 elif all(each.ready for each in self.slots):
                     self._all_ready.set()
             case "failed":
                 slot.problem = message.head["problem"]
-            case "usage" if self._usage is not None:
-                self._usage.take(message.body)
+            case "bucket_state" if self._bucket_state is not None:
+                self._bucket_state.add(message.body)
 
 
-def _named(slot: WorkerSlot) -> dict[str, object]:
+def _log_fields(slot: WorkerSlot) -> dict[str, object]:
     return {"worker": slot.number, "pid": slot.pid}
 
 
-def _end_of(slot: WorkerSlot) -> str:
+def _describe_end(slot: WorkerSlot) -> str:
     ended = slot.ended
     if ended is None:
         return "ended"

@@ -1,8 +1,9 @@
-"""One worker of several: a server of its own, which does what the supervisor says over its channel.
+"""One worker of several: a process with a server, which the supervisor controls over a pipe.
 
-The first message is the configuration; after that come commands, which are done in their order, and operators'
-questions, each answered by a task of its own, so that a slow one (a broker that is asked) holds up no other. Signals
-mean nothing here. When the supervisor is gone, the worker ends at once: nobody would know of it.
+The first message contains the configuration. Later messages are commands, which are executed in their order, and
+operators' queries, each of which has a task, so that a slow one (which waits for a broker) does not delay the others.
+A worker ignores the signals that stop the proxy. When the supervisor exits, the worker exits at once, since nothing
+could stop or replace it any more.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.running import run_loop, startup_error_of
 from headrace.proxy.server.server import Server
-from headrace.proxy.workers.bucket_state import WorkerUsage
-from headrace.proxy.workers.pipe import Channel
+from headrace.proxy.workers.bucket_state import WorkerBucketState
+from headrace.proxy.workers.pipe import Pipe
 
 if TYPE_CHECKING:
     import socket
@@ -32,96 +33,97 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.worker")
 
-LAST_WORDS_S: Final = 5.0
-"""For what is still to be told when the worker ends: states of buckets, at most."""
+LAST_MESSAGES_S: Final = 5.0
+"""Seconds that an ending worker may take to write its last messages, the longest of which is its bucket state."""
 
 Answer = tuple[dict[str, Any], bytes]
+"""Head and body of an answer."""
 
 
 def packed(config: Config) -> bytes:
-    """A configuration as a message's body."""
+    """Return a configuration serialized for a message's body."""
     return pickle.dumps(config)
 
 
 def run_worker(place: WorkerPlace, sock: socket.socket) -> int:
-    """Serve until the supervisor says stop, or is gone; the exit status."""
+    """Serve until the supervisor sends ``stop`` or exits, and return the exit status."""
     return run_loop(partial(_run, place, sock))
 
 
 async def _run(place: WorkerPlace, sock: socket.socket) -> int:
-    channel = Channel(sock)
+    pipe = Pipe(sock)
     failed = False
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(channel.run)
-        first = await channel.receive()
+        nursery.start_soon(pipe.run)
+        first = await pipe.receive()
         if first is not None:
             try:
-                await Worker(place, channel, first).serve()
+                await Worker(place, pipe, first).serve()
             except* StartupError as group:
                 failed = True
-                channel.send({"event": "failed", "problem": str(startup_error_of(group))})
-        channel.end()
-        nursery.cancel_scope.deadline = trio.current_time() + LAST_WORDS_S
+                pipe.send({"event": "failed", "problem": str(startup_error_of(group))})
+        pipe.end()
+        nursery.cancel_scope.deadline = trio.current_time() + LAST_MESSAGES_S
     return int(failed)
 
 
 class Worker:
-    """The server and what it is asked. Raises `StartupError`, as `Server` does."""
+    """A server, and its answers to the supervisor's requests. Raises `StartupError` as `Server` does."""
 
-    def __init__(self, place: WorkerPlace, channel: Channel, first: Message) -> None:
+    def __init__(self, place: WorkerPlace, pipe: Pipe, first: Message) -> None:
         length = first.head["config_bytes"]
         config: Config = pickle.loads(first.body[:length])  # noqa: S301 -- from the supervisor, over a socket pair
-        self._used_before = first.body[length:]
+        self._state_lines = first.body[length:]
         configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json", worker=place.number)
-        self._channel = channel
-        self._keeps_usage = config.quota.state.file is not None
+        self._pipe = pipe
+        self._keeps_bucket_state = config.quota.state.file is not None
         self.server = Server(config, place=place)
-        self._usage = WorkerUsage(self.server)
+        self._bucket_state = WorkerBucketState(self.server)
         self._enforce(first)
         self._commands: dict[str, Callable[[Message], Answer]] = {
             "stop": self._stop,
             "reload": self._reload,
             "enforce": self._enforce,
         }
-        self._questions: dict[str, Callable[[Message], Awaitable[Answer]]] = {
+        self._queries: dict[str, Callable[[Message], Awaitable[Answer]]] = {
             "live": self._live,
             "not_ready": self._not_ready,
             "metrics": self._metrics,
             "decisions": self._decisions,
-            "usage": self._told_usage,
+            "bucket_state": self._report_bucket_state,
         }
 
     async def serve(self) -> None:
-        """Until the server has drained, or the supervisor is gone."""
+        """Serve until the server has drained or the supervisor has exited."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._listen, nursery.cancel_scope)
-            await self._usage.take_up(self._used_before)
-            self._used_before = b""
+            await self._bucket_state.restore(self._state_lines)
+            self._state_lines = b""
             await self.server.run(self._ready)
-            if self._keeps_usage:
-                self._channel.send({"event": "usage"}, await self._usage.told())
+            if self._keeps_bucket_state:
+                self._pipe.send({"event": "bucket_state"}, await self._bucket_state.report())
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: Server) -> None:
-        self._channel.send({"event": "ready", "enforced": sorted(server.reloader.enforced)})
+        self._pipe.send({"event": "ready", "enforced": sorted(server.reloader.enforced)})
 
     async def _listen(self, serving: trio.CancelScope) -> None:
         async with trio.open_nursery() as answering:
-            while (message := await self._channel.receive()) is not None:
+            while (message := await self._pipe.receive()) is not None:
                 command = self._commands.get(message.head["do"])
                 if command is not None:
                     self._answer(message, command(message))
                 else:
-                    answering.start_soon(self._look_up, message)
+                    answering.start_soon(self._answer_query, message)
             log.error("the supervisor is gone; this worker ends")
             serving.cancel()
 
-    async def _look_up(self, message: Message) -> None:
-        self._answer(message, await self._questions[message.head["do"]](message))
+    async def _answer_query(self, message: Message) -> None:
+        self._answer(message, await self._queries[message.head["do"]](message))
 
     def _answer(self, message: Message, answer: Answer) -> None:
         head, body = answer
-        self._channel.send({"re": message.head["number"], **head}, body)
+        self._pipe.send({"re": message.head["number"], **head}, body)
 
     # --- commands ---
 
@@ -136,7 +138,10 @@ class Worker:
         return {}, b""
 
     def _reload(self, message: Message) -> Answer:
-        """The supervisor has checked it; an error here is our mistake or a plugin's, and not to end the worker."""
+        """Apply a configuration that the supervisor has checked.
+
+        An error here is a bug of the proxy or of a plugin, and does not end the worker.
+        """
         try:
             self.server.reloader.apply(pickle.loads(message.body))  # noqa: S301 -- as above
         except Exception as error:
@@ -144,7 +149,7 @@ class Worker:
             return {"problem": f"{type(error).__name__}: {error}"}, b""
         return {}, b""
 
-    # --- questions ---
+    # --- queries ---
 
     async def _live(self, _message: Message) -> Answer:
         await trio.lowlevel.checkpoint()
@@ -156,12 +161,12 @@ class Worker:
     async def _metrics(self, _message: Message) -> Answer:
         return {}, await self.server.operations.worker_metrics()
 
-    async def _told_usage(self, message: Message) -> Answer:
-        return {}, await self._usage.told(message.head["since_ms"])
+    async def _report_bucket_state(self, message: Message) -> Answer:
+        return {}, await self._bucket_state.report(message.head["since_ms"])
 
     async def _decisions(self, message: Message) -> Answer:
-        asked = message.head
-        page = self.server.operations.decisions_at(asked["now_s"], asked["user"], asked["client_id"], asked["newest"])
+        head = message.head
+        page = self.server.operations.decisions_at(head["now_s"], head["user"], head["client_id"], head["newest"])
         return {}, await trio.to_thread.run_sync(_as_json, page)
 
 

@@ -88,7 +88,7 @@ def test_an_admin_port_that_is_taken_is_named() -> None:
     [
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']",
-            "producer_ids_rate of user=a would be enforced by nobody",
+            "producer_ids_rate of user=a would not be enforced",
         ),
         ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate', but there is no such plugin"),
@@ -229,7 +229,9 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     file.write_text(f"{upstream}{listen}{disabled}{quota}", encoding="utf-8")
     result = headrace("check-config", file)
     assert result.returncode == 0
-    assert result.stderr.startswith("warning: quotas: user=alice holds nobody: without the plugin sasl_identity")
+    assert result.stderr.startswith(
+        "warning: quotas: user=alice applies to no client: without the plugin sasl_identity"
+    )
 
 
 def test_config_schema_is_json() -> None:

@@ -1,14 +1,14 @@
-"""Whole messages: bytes to plain values and back, for every message and version there is a schema for.
+"""Conversion of whole messages from bytes to plain values and back, for every message and version with a schema.
 
-A message is a ``dict`` by field name in snake case; a struct inside it likewise, an array a ``list``, a uuid its 16
-bytes. Tagged fields that the schema does not know are kept under `TAGS`, as ``{tag: bytes}``. Codecs are made of
-closures on first use of a message and version, and kept.
+A message, and a struct in it, is a ``dict`` by field name in snake case; an array is a ``list``, and a uuid its 16
+bytes. Tagged fields that the schema does not define are kept under `TAGS`, as ``{tag: bytes}``. The codec of a message
+and version is built from closures when it is first used, and then cached.
 
-To change a message that came from a peer use `headrace.proxy.wire.messages.editing`, which copies byte for byte what it
-does not change; encoding what was decoded writes the same values, but leaves out tagged fields that hold their default.
+To change a message received from a peer use `headrace.proxy.wire.messages.editing`, which copies all other fields byte
+for byte. Decoding and encoding a message preserves its values, but drops tagged fields that have their default.
 
-Values are ``Any``: what a field holds is known to the schema, not to the type checker.
-Source: ``MessageDataGenerator``, whose generated code is the oracle of the tests.
+Values have the type ``Any``, since their types follow from the schema.
+Source: ``MessageDataGenerator``; the tests compare the codecs with the code that it generates.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 def decode(name: str, version: int, body: Buffer) -> Message:
-    """Read a whole message (without frame and header).
+    """Decode a message's body (without length and header).
 
-    Raises `UnknownMessage` for a message or version without a schema, and `MalformedMessage` for bytes that break it.
-    As lenient as a broker's generated readers: bytes behind the last field are ignored (librdkafka 2.10 to 2.16 leaves
-    three behind Metadata v13), and strings that are not UTF-8 are read with replacement characters. Time and memory are
+    Raises `UnknownMessage` for a message or version without a schema, and `MalformedMessage` for a body that violates
+    it. It accepts what a broker's generated code accepts: bytes after the last field are ignored (librdkafka 2.10 to
+    2.16 sends three after Metadata v13), and invalid UTF-8 is decoded to replacement characters. Time and memory are
     linear in the length of ``body``.
     """
     codec = message_codec(name, version)
@@ -45,10 +45,10 @@ def decode(name: str, version: int, body: Buffer) -> Message:
 
 
 def encode(name: str, version: int, message: Message) -> bytes:
-    """Write a message (without frame and header). A field that is not given has its default.
+    """Encode a message's body (without length and header). Missing fields get their defaults.
 
-    Raises `UnknownMessage` as `decode` does, and `UnencodableValue` for a field that the version lacks and for a value
-    that does not fit its field.
+    Raises `UnknownMessage` as `decode` does, and `UnencodableValue` for a field that the version does not have, or a
+    value that does not fit its field.
     """
     codec = message_codec(name, version)
     out = bytearray()
@@ -60,6 +60,6 @@ def encode(name: str, version: int, message: Message) -> bytes:
 
 
 def malformed(name: str, version: int, broken: Broken) -> MalformedMessage:
-    """The error that leaves this package for a message that breaks its schema."""
+    """Return the error to raise for a message that violates its schema."""
     field = ".".join(broken.path) or "body"
     return MalformedMessage(message=name, version=version, field=field, offset=broken.offset, reason=broken.reason)

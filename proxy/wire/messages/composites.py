@@ -1,4 +1,4 @@
-"""How arrays and structs stand on the wire, made from their schemas. Part of `headrace.proxy.wire.messages.codec`."""
+"""Codecs of arrays and structs, built from their schemas. Part of `headrace.proxy.wire.messages.codec`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from headrace.proxy.wire.messages.schemas import Field, schema
 from headrace.proxy.wire.messages.tagged_fields import TAGS, KnownTag, skip_tags, tags_reader, tags_writer
 
 UNFIT: Final = (ValueError, TypeError, AttributeError, OverflowError, struct.error)
-"""What writing a value raises that does not fit its field."""
+"""The exceptions that writing a value raises if it does not fit its field."""
 
 
 @cache
 def message_codec(name: str, version: int) -> Codec:
-    """The codec of a whole message. Raises `UnknownMessage`."""
+    """Return the codec of a whole message. Raises `UnknownMessage`."""
     found = schema(name, version)
     return struct_codec(found.fields, flexible=found.flexible)
 
 
 @cache
 def field_codec(field: Field) -> Codec:
-    """The codec of one field's value: of the array, for an array. Without the tag and size before a tagged field."""
+    """Return the codec of a field's value, for an array of the whole array; without a tagged field's tag and size."""
     codec = element_codec(field)
     if field.is_array:
         return _array_codec(codec, field)
@@ -46,7 +46,7 @@ def field_codec(field: Field) -> Codec:
 
 @cache
 def element_codec(field: Field) -> Codec:
-    """The codec of an array's elements, or of the field itself if it is none."""
+    """Return the codec of an array's elements, or of the field itself if it is not an array."""
     nullable = field.nullable and not field.is_array
     if field.kind == "struct":
         return struct_codec(field.fields, flexible=field.flexible)
@@ -58,7 +58,7 @@ def element_codec(field: Field) -> Codec:
 
 
 def _nullable(codec: Codec) -> Codec:
-    """A struct that may be null: an INT8 before it, negative for null (KIP-893)."""
+    """Return the codec of a nullable struct: an INT8 precedes it, which is negative for null (KIP-893)."""
     inner_read, inner_skip, inner_write = codec.read, codec.skip, codec.write
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
@@ -119,7 +119,7 @@ def _array_codec(element: Codec, field: Field) -> Codec:
 
 
 def default_value(field: Field) -> Any:
-    """What a field holds that is not given; a new object each time."""
+    """Return the value of a field that is missing, as a new object."""
     if field.default_is_null:
         return None
     if field.is_array:
@@ -130,7 +130,7 @@ def default_value(field: Field) -> Any:
 
 
 def known_tags(fields: tuple[Field, ...]) -> dict[int, KnownTag]:
-    """The tagged ones among a struct's fields, by tag."""
+    """Return the tagged fields of a struct, by tag."""
     return {
         field.tag: KnownTag(name=field.name, codec=field_codec(field), new_default=partial(default_value, field))
         for field in fields
@@ -139,7 +139,7 @@ def known_tags(fields: tuple[Field, ...]) -> dict[int, KnownTag]:
 
 
 def struct_codec(fields: tuple[Field, ...], *, flexible: bool) -> Codec:
-    """The codec of a struct with these fields."""
+    """Return the codec of a struct with these fields."""
     placed = tuple(field for field in fields if field.tag is None)
     tagged = known_tags(fields)
     codecs = [field_codec(field) for field in placed]
@@ -182,18 +182,19 @@ def _struct_reader(placed: tuple[Field, ...], tagged: dict[int, KnownTag], *, fl
 
 
 def too_early(body: bytes, start: int, name: str) -> Broken:
-    """The field that begins at ``start`` reaches beyond the message."""
+    """Return the error for a field that begins at ``start`` and extends beyond the message."""
     broken = Broken(start, f"the message ends too early, at byte {len(body)}")
     broken.path.append(name)
     return broken
 
 
 _Step: TypeAlias = tuple[tuple[str, ...], Any, int, Reader | None]
-"""Names, ``unpack_from`` of their common layout and its width; or one name and its reader."""
+"""Several names, ``unpack_from`` of their common layout and its width; or one name and its reader."""
 
 
 def _read_steps(placed: tuple[Field, ...]) -> list[_Step]:
-    """Neighbours of fixed width are read by one `struct` call, all else by its own codec."""
+    """Return the steps that read a struct's fields: one `struct` call for adjacent fields of fixed width, otherwise
+    the field's own reader."""
     steps: list[_Step] = []
     run: list[Field] = []
 
@@ -227,7 +228,7 @@ def _struct_skipper(codecs: list[Codec], *, flexible: bool) -> Skipper:
 
 
 def skip_steps(codecs: list[Codec]) -> list[Skipper]:
-    """The codecs' skippers, neighbours of fixed width made one."""
+    """Return the codecs' skippers, with those of adjacent fields of fixed width combined into one."""
     steps: list[Skipper] = []
     width = 0
     for codec in codecs:

@@ -1,14 +1,13 @@
-"""Changing a message that came from a peer by copying it: the fields in question anew, all else byte for byte.
+"""Changing some fields of a message received from a peer, and copying all others byte for byte.
 
     edit("MetadataResponse", 12, body, {"throttle_time_ms": lambda _: 40, "brokers": rewrite_broker})
 
-Unknown tagged fields at every level, lengths in more bytes than they need, and tagged fields that spell out their
-default come through as they were; an edit that changes nothing returns the same bytes. The walk ends behind the last
-field in question and copies the rest unread, bytes behind the last field included: what a peer makes of that part is
-between it and the sender.
+Unknown tagged fields at every level, varints that are longer than necessary, and tagged fields that contain their
+default are preserved; an edit that changes nothing returns the same bytes. The message is parsed only up to the last
+edited field; the rest is copied without being read, including bytes after the message's last field.
 
-Called by `headrace.proxy.wire.endpoints`, `headrace.proxy.wire.api_versions` and `headrace.proxy.wire.mutations`.
-Compiled per message, version and set of fields on first use, like the codecs of `headrace.proxy.wire.messages.codec`.
+Called by the other modules of `headrace.proxy.wire`. The steps for a message, version and set of fields are built when
+they are first used, and then cached, like the codecs of `headrace.proxy.wire.messages.codec`.
 """
 
 from __future__ import annotations
@@ -35,20 +34,21 @@ class Drop(Enum):
 
 
 DROP: Final = Drop.DROP
-"""What an edit of an array returns to leave an element out."""
+"""The value that an edit of an array returns to remove an element."""
 
 ValueEdit: TypeAlias = Callable[[Any], Any]
-"""Takes a field's value (an array's: each element in turn) and returns the value it shall have, or `DROP`.
+"""A function that takes a field's value, and returns its new value; for an array it is called with each element, and
+may return `DROP`.
 
-A value equal to the one given is copied, not written; so the one given must not be changed. A struct comes back as a
-new dict in which some fields differ: those are written and the others copied. Tagged fields inside it cannot be
-changed so.
+If the new value equals the old one, the bytes are copied; so the function must not modify its argument. To edit a
+struct, return a new dict: fields that differ are encoded, and the others copied. Tagged fields in a struct cannot be
+changed in this way.
 """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """An element of an array, as it came."""
+    """An element of an array, as a value and as the bytes received."""
 
     value: Any
     raw: bytes
@@ -56,9 +56,9 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The edit of an array as a whole: from the rows that came to the rows that shall be.
+    """An edit of an array as a whole: a function from the old rows to the new rows.
 
-    A `Row` goes out as its raw bytes, a `Message` is encoded. Not called for an array that is null.
+    The raw bytes of a `Row` are copied; a `Message` is encoded. The function is not called for an array that is null.
     """
 
     change: Callable[[list[Row]], Sequence[Row | Message]]
@@ -68,12 +68,12 @@ Edit: TypeAlias = ValueEdit | Rows
 
 
 def edit(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> bytes:
-    """Copy a message's body and change the named fields of its top level, in the order of the wire.
+    """Copy a message's body, and change the named fields of its top level; edits are called in the order of fields.
 
-    A field that this version lacks, a tagged one that is not there and an array that is null are passed over. Raises
-    `UnknownMessage` without a schema; `MalformedMessage` for bytes that break it, as far as they are walked (strings
-    that are only stepped over may hold anything); `UnencodableValue` for a value that does not fit; and what the edits
-    raise.
+    Edits of fields that the version does not have, of missing tagged fields and of null arrays are not called. Raises
+    `UnknownMessage` if there is no schema, `MalformedMessage` for a body that violates it up to the last edited field
+    (the contents of skipped strings are not checked), `UnencodableValue` for a new value that does not fit its field,
+    and the exceptions of the edits.
     """
     data = bytes(body)
     out = _Splice(data, 0)
@@ -89,7 +89,7 @@ def edit(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> by
 
 
 class _Splice:
-    """A copy in the making: stretches of the body and what goes in between."""
+    """A copy that is being built from parts of the body and the bytes that replace other parts."""
 
     __slots__ = ("_chunks", "_kept", "body")
 
@@ -114,12 +114,13 @@ class _Splice:
 
 
 _Walk: TypeAlias = Callable[[_Splice, int, Mapping[str, Edit]], int]
-"""(copy in the making, position, edits) to the position behind the field."""
+"""A function that processes one field, or several: takes the copy, the position and the edits, and returns the
+position after the field."""
 
 
 @cache
 def _steps(name: str, version: int, wanted: frozenset[str]) -> tuple[_Walk, ...]:
-    """How a message is walked for one set of fields."""
+    """Return the steps that edit a set of fields of a message."""
     found = schema(name, version)
     placed = [field for field in found.fields if field.tag is None]
     tagged = {field.tag: field for field in found.fields if field.tag is not None and field.name in wanted}
@@ -140,7 +141,7 @@ def _steps(name: str, version: int, wanted: frozenset[str]) -> tuple[_Walk, ...]
 
 
 def _pass(fields: list[Field]) -> list[_Walk]:
-    """Step over neighbouring fields."""
+    """Return the step, if any, that skips adjacent fields."""
     if not fields:
         return []
     skips = skip_steps([field_codec(field) for field in fields])
@@ -156,7 +157,8 @@ def _pass(fields: list[Field]) -> list[_Walk]:
 
 
 class _reading:  # noqa: N801 -- used as a keyword: ``with _reading(...)``
-    """Turns what a codec raises at the end of the bytes into `Broken`, and names the field."""
+    """A context manager that raises `Broken` for the exceptions of codecs at the end of the bytes, and adds the field's
+    name."""
 
     __slots__ = ("_at", "_body", "_name")
 
@@ -183,7 +185,7 @@ def _encoded(name: str, write: Writer, value: Any) -> bytes:
 
 
 def _edit_step(field: Field) -> _Walk:
-    """The walk over one field in question."""
+    """Return the step that edits one field."""
     return _array_step(field) if field.is_array else _value_step(field)
 
 
@@ -196,7 +198,7 @@ def _value_step(field: Field) -> _Walk:
             value, stop = codec.read(out.body, at)
         change = edits[name]
         if isinstance(change, Rows):
-            raise UnencodableValue(f"{name} is no array")
+            raise UnencodableValue(f"{name} is not an array")
         new = change(value)
         if new is not value and new != value:
             out.replace(at, stop, _encoded(name, codec.write, new))
@@ -240,7 +242,7 @@ def _array_step(field: Field) -> _Walk:
 
 
 def _each(field: Field, change: ValueEdit, rows: list[Row]) -> list[Row | Message]:
-    """Every row as a `ValueEdit` wants it, those that are dropped left out."""
+    """Apply a `ValueEdit` to each row, and leave out the dropped ones."""
     out: list[Row | Message] = []
     for row in rows:
         new = change(row.value)
@@ -252,7 +254,7 @@ def _each(field: Field, change: ValueEdit, rows: list[Row]) -> list[Row | Messag
 
 
 def _rewritten(field: Field, row: Row, new: Any) -> bytes:
-    """An element with some of its fields changed and the others, unknown tagged fields included, copied."""
+    """Return an element's bytes with the changed fields encoded, and the others copied, also unknown tagged fields."""
     if field.kind != "struct":
         return _encoded(field.name, element_codec(field).write, new)
     placed = [one for one in field.fields if one.tag is None]
@@ -271,7 +273,7 @@ def _rewritten(field: Field, row: Row, new: Any) -> bytes:
 
 
 def _tags_step(tagged: Mapping[int, Field]) -> _Walk:
-    """The walk over the tagged fields at the message's end, those in question among them."""
+    """Return the step that processes the tagged fields at the message's end, and edits the given ones."""
     steps = {tag: _edit_step(field) for tag, field in tagged.items()}
 
     def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> int:
@@ -285,7 +287,7 @@ def _tags_step(tagged: Mapping[int, Field]) -> _Walk:
                 inner = _Splice(out.body, start)
                 end = steps[tag](inner, start, edits)
                 if end != at:
-                    raise Broken(start, f"tagged field {tag} says it has {at - start} bytes and takes {end - start}")
+                    raise Broken(start, f"tagged field {tag} has a size of {at - start} bytes, but takes {end - start}")
                 if inner.changed:
                     value = inner.finish(at)
                     out.replace(begin, at, uvarint(tag) + uvarint(len(value)) + value)

@@ -1,9 +1,9 @@
-"""How single values stand on the wire: integers, strings, bytes, varints. Each as a `Codec` of three closures.
+"""Codecs of single values: integers, strings, bytes, varints. A `Codec` consists of three functions.
 
-The building blocks of `headrace.proxy.wire.messages.codec`. Positions count from the first byte of a message's body;
-``body`` is always ``bytes``. A reader or skipper that runs off the end raises ``IndexError`` or ``struct.error``, which
-the walker turns into `MalformedMessage` together with every `Broken`; none allocates anything before it has seen that
-the bytes are there.
+Part of `headrace.proxy.wire.messages.codec`. Positions are counted from the first byte of a message's body; ``body`` is
+always ``bytes``. A reader or skipper that reaches the end of the body raises ``IndexError`` or ``struct.error``; the
+caller raises `MalformedMessage` for these and for `Broken`. No reader allocates memory for a value before it has
+checked that the body is long enough.
 
 Source: https://kafka.apache.org/protocol (primitive types), ``ByteUtils``, ``MessageDataGenerator``.
 """
@@ -16,7 +16,7 @@ from struct import Struct
 from typing import Any, Final, TypeAlias
 
 LONGEST_STRING: Final = 0x7FFF
-"""Bytes; Kafka's generated code refuses longer ones in compact form too."""
+"""Maximum length of a string in bytes; Kafka's generated code also applies it to compact strings."""
 
 FIXED: Final = {
     "bool": "?",
@@ -28,23 +28,24 @@ FIXED: Final = {
     "float64": "d",
     "uuid": "16s",
 }
-"""The kinds of fixed width, as `struct` codes."""
+"""Types of fixed width, with their `struct` codes."""
 
 _INT16: Final = Struct(">h")
 _INT32: Final = Struct(">i")
 
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]
-"""(body, position) to the value and the position behind it."""
+"""Takes body and position; returns the value and the position after it."""
 LengthReader: TypeAlias = Callable[[bytes, int], tuple[int, int]]
-"""(body, position) to a length or count, -1 for null, and the position behind it."""
+"""Takes body and position; returns a length or count (-1 for null), and the position after it."""
 Skipper: TypeAlias = Callable[[bytes, int], int]
-"""(body, position) to the position behind the value; that may lie beyond the end, which the next look notices."""
+"""Takes body and position; returns the position after the value. It may be beyond the body's end, which the next
+access detects."""
 Writer: TypeAlias = Callable[[bytearray, Any], None]
-"""Appends the value."""
+"""Appends a value to the bytes."""
 
 
-class Broken(Exception):  # noqa: N818 -- a signal inside the walker: it always leaves as MalformedMessage
-    """The bytes at ``offset`` break the schema; ``path`` grows on the way out."""
+class Broken(Exception):  # noqa: N818 -- internal: callers of this package get MalformedMessage instead
+    """The bytes at ``offset`` violate the schema; each enclosing struct adds its field to ``path``."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -55,21 +56,21 @@ class Broken(Exception):  # noqa: N818 -- a signal inside the walker: it always 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
-    """How one type is read, stepped over and written."""
+    """The functions that read, skip and write values of one type."""
 
     read: Reader
     skip: Skipper
     write: Writer
     min_bytes: int
-    """The least that a value takes: what an array's count is checked against before anything is allocated."""
+    """Minimum length of a value in bytes, with which an array's count is checked before memory is allocated."""
     width: int | None = None
-    """Bytes, where it never varies."""
+    """Length of a value in bytes if it is fixed, otherwise ``None``."""
     code: str | None = None
-    """The `struct` code of a scalar of fixed width."""
+    """The `struct` code of a scalar of fixed width, otherwise ``None``."""
 
 
 def read_uvarint(body: bytes, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most 5 bytes and 32 bits, and the position behind it."""
+    """Read an unsigned varint of at most 5 bytes and 32 bits; return it and the position after it."""
     value = body[at]
     if value < 0x80:
         return value, at + 1
@@ -85,7 +86,7 @@ def read_uvarint(body: bytes, at: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """An unsigned varint, in as few bytes as it takes."""
+    """Encode an unsigned varint in the smallest number of bytes."""
     if value < 0x80:
         return bytes((value,))
     out = bytearray()
@@ -97,9 +98,9 @@ def uvarint(value: int) -> bytes:
 
 
 def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple[LengthReader, Callable[[int], bytes]]:
-    """How the length before a string, bytes or an array is read and written: -1 for null, which only a nullable may be.
+    """Return the functions that read and write the length of a string, bytes or an array; -1 is null, if ``nullable``.
 
-    ``short`` is the INT16 of strings before KIP-482.
+    ``short`` selects the INT16 length of strings before KIP-482.
     """
     shortest = -1 if nullable else 0
 
@@ -112,7 +113,7 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
             if length > 0x7FFFFFFF:
                 raise Broken(at, f"a length of {length}")
         if length <= shortest:
-            raise Broken(at, "null, which this field may not be")
+            raise Broken(at, "null in a field that is not nullable")
         return length - 1, stop
 
     if flexible:
@@ -123,9 +124,9 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
 
     def read_plain(body: bytes, at: int) -> tuple[int, int]:
         length: int = unpack(body, at)[0]
-        if length < 0:  # generated readers take every negative length for null
+        if length < 0:  # Kafka's generated code reads every negative length as null
             if not nullable:
-                raise Broken(at, "null, which this field may not be")
+                raise Broken(at, "null in a field that is not nullable")
             return -1, at + width
         return length, at + width
 
@@ -133,14 +134,14 @@ def count_codec(*, flexible: bool, nullable: bool, short: bool = False) -> tuple
 
 
 def check_count(body: bytes, at: int, start: int, count: int, min_bytes: int) -> None:
-    """Refuse an array that cannot be there in full, before anything is allocated for it."""
+    """Raise `Broken` for an array that cannot be complete, before memory is allocated for it."""
     if count * min_bytes > len(body) - start:
         left = max(len(body) - start, 0)
         raise Broken(at, f"an array of {count} elements needs {count * min_bytes} bytes or more, but {left} are left")
 
 
 def fixed_codec(kind: str) -> Codec:
-    """The codec of a kind in `FIXED`."""
+    """Return the codec of a type in `FIXED`."""
     layout = Struct(">" + FIXED[kind])
     unpack, width, pack = layout.unpack_from, layout.size, layout.pack
 
@@ -160,9 +161,9 @@ def fixed_codec(kind: str) -> Codec:
 
 
 def string_codec(*, flexible: bool, nullable: bool) -> Codec:
-    """STRING, NULLABLE_STRING and their compact twins: UTF-8, at most `LONGEST_STRING` bytes.
+    """Return the codec of STRING, NULLABLE_STRING or their compact variants: UTF-8, at most `LONGEST_STRING` bytes.
 
-    What is not UTF-8 is read with replacement characters, as ``ByteBufferAccessor.readString`` does.
+    Invalid UTF-8 is decoded to replacement characters, as by ``ByteBufferAccessor.readString``.
     """
     read_length, pack_length = count_codec(flexible=flexible, nullable=nullable, short=True)
 
@@ -178,7 +179,7 @@ def string_codec(*, flexible: bool, nullable: bool) -> Codec:
         except UnicodeDecodeError:
             text = str(body[start:stop], "utf-8", "replace")
         if len(text.encode()) > LONGEST_STRING:  # it could not be written again
-            raise Broken(at, f"a string of more than {LONGEST_STRING} bytes once what is not UTF-8 is replaced")
+            raise Broken(at, f"a string of more than {LONGEST_STRING} bytes after replacement of invalid UTF-8")
         return text, stop
 
     def write(out: bytearray, value: Any) -> None:
@@ -195,7 +196,7 @@ def string_codec(*, flexible: bool, nullable: bool) -> Codec:
 
 
 def bytes_codec(*, flexible: bool, nullable: bool) -> Codec:
-    """BYTES, NULLABLE_BYTES, RECORDS and their compact twins."""
+    """Return the codec of BYTES, NULLABLE_BYTES, RECORDS or their compact variants."""
     read_length, pack_length = count_codec(flexible=flexible, nullable=nullable)
 
     def read(body: bytes, at: int) -> tuple[bytes | None, int]:

@@ -1,8 +1,8 @@
-"""Kafka's message schemas, as the walker wants them: one message in one version, every range already resolved.
+"""Kafka's message schemas: the fields of one message in one version, with version ranges already resolved.
 
-Reads `kafka_messages.json`, which is generated from Kafka's definitions: the file is split into lines on first use,
-and a line is parsed when its message is first asked for, so that a proxy that meets fifteen messages pays for fifteen.
-Called by `headrace.proxy.wire.messages.codec` and by tests; knows nothing of bytes.
+Reads `kafka_messages.json`, which is generated from Kafka's definitions. The file is split into lines on first use, and
+a line is parsed when its message is first requested, so that unused messages cost no time and little memory. Called by
+the codecs of `headrace.proxy.wire.messages` and by tests; must not depend on how values are encoded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.proxy.wire.errors import UnknownMessage
 _DATA_FILE: Final = Path(__file__).with_name("kafka_messages.json")
 _NAME_AT: Final = len(b'{"name":"')
 
-# What a field holds that is not given: FieldSpec.fieldDefault of Kafka's generator. A struct has its fields' defaults.
+# Values of missing fields, from FieldSpec.fieldDefault of Kafka's generator. A struct has the defaults of its fields.
 _DEFAULTS: Final[dict[str, bool | int | float | str | bytes]] = {
     "bool": False,
     "bytes": b"",
@@ -36,20 +36,20 @@ class Field:
     """One field of a struct, in one version."""
 
     name: str
-    """In snake case: ``throttle_time_ms``."""
+    """The name in snake case, such as ``throttle_time_ms``."""
     kind: str
-    """``int32``, ``string``, ``struct``, ...; of its elements, for an array."""
+    """The type, such as ``int32``, ``string`` or ``struct``; for an array the type of its elements."""
     is_array: bool
     nullable: bool
     flexible: bool
     """Whether lengths are compact and structs end in tagged fields (KIP-482)."""
     tag: int | None
-    """The number of a tagged field, ``None`` for one that stands in its place."""
+    """The tag of a tagged field, ``None`` for an ordinary field."""
     default: Default
-    """Of a scalar, or ``None`` for null; for structs and arrays see ``default_is_null``."""
+    """The default of a scalar, ``None`` for null; for structs and arrays see ``default_is_null``."""
     default_is_null: bool
     fields: tuple[Field, ...]
-    """Of the struct, or of the array's structs; empty for all else."""
+    """The fields of the struct, or of the array's structs; empty for other types."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,14 @@ class Schema:
     version: int
     flexible: bool
     fields: tuple[Field, ...]
-    """Those that this version has, in the order of the wire; tagged ones among them."""
+    """The fields of this version in their order in a message, including tagged fields."""
 
 
 @cache
 def _lines() -> dict[str, tuple[bytes, ...]]:
-    """The lines of each message, by its name: one, or two where an older definition covers the lower versions."""
+    """Return the lines of each message by name: one, or two if an older definition covers the lower versions."""
     found: dict[str, tuple[bytes, ...]] = {}
-    for line in _DATA_FILE.read_bytes().splitlines()[1:]:  # the first is the notice
+    for line in _DATA_FILE.read_bytes().splitlines()[1:]:  # the first line is the license notice
         name = line[_NAME_AT : line.index(b'"', _NAME_AT)].decode()
         found[name] = (*found.get(name, ()), line)
     return found
@@ -75,7 +75,7 @@ def _lines() -> dict[str, tuple[bytes, ...]]:
 
 @cache
 def _editions(name: str) -> tuple[dict[str, Any], ...]:
-    """The parsed definitions of a message, in ascending order of versions."""
+    """Return the parsed definitions of a message, in ascending order of versions."""
     try:
         return tuple(json.loads(line) for line in _lines()[name])
     except KeyError:
@@ -83,19 +83,19 @@ def _editions(name: str) -> tuple[dict[str, Any], ...]:
 
 
 def message_names() -> tuple[str, ...]:
-    """Every message there is a schema for: ``ProduceRequest``, ``ResponseHeader``, ..."""
+    """Return the names of all messages with a schema, such as ``ProduceRequest`` or ``ResponseHeader``."""
     return tuple(_lines())
 
 
 def versions(name: str) -> range:
-    """The versions of a message that there are schemas for. Raises `UnknownMessage`."""
+    """Return the versions of a message for which there is a schema. Raises `UnknownMessage`."""
     editions = _editions(name)
     return range(editions[0]["versions"][0], editions[-1]["versions"][1] + 1)
 
 
 @cache
 def schema(name: str, version: int) -> Schema:
-    """The schema of a message in one version. Raises `UnknownMessage` where there is none."""
+    """Return the schema of a message in one version. Raises `UnknownMessage` if there is none."""
     for edition in _editions(name):
         if edition["versions"][0] <= version <= edition["versions"][1]:
             flexible = version >= edition.get("flexible", 1 << 15)

@@ -1,9 +1,9 @@
-"""Tagged fields (KIP-482): the optional fields at the end of a flexible struct, known to the schema or not.
+"""Codecs of tagged fields (KIP-482): the optional fields at the end of a flexible struct.
 
-A section is a count and then ``tag, size, value``, written in ascending order of tags and, as by brokers, read in any.
-Unknown ones are kept as their bytes. A known field must fill its size exactly, although brokers do not check it: a
-message that the proxy and the broker would read differently must not pass.
-Part of `headrace.proxy.wire.messages.codec`.
+They consist of a count, followed by ``tag, size, value`` for each field. They are written in ascending order of tags
+and, as by brokers, read in any order. Fields that the schema does not define are kept as bytes. The value of a defined
+field must have exactly the given size. Brokers do not check this, but the proxy must not forward a message that a
+broker would read differently. Part of `headrace.proxy.wire.messages.codec`.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 TAGS: Final = "_tags"
-"""Where a struct keeps the tagged fields that its schema does not know: ``{tag: bytes}``, absent when there are
-none."""
+"""The key under which a struct keeps tagged fields that its schema does not define, as ``{tag: bytes}``.
+
+The key is missing if there are none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownTag:
-    """A tagged field that the schema knows."""
+    """A tagged field that the schema defines."""
 
     name: str
     codec: Codec
     new_default: Callable[[], Any]
-    """Makes what the field holds when it is not there."""
+    """Returns the value of the field if it is missing, as a new object."""
 
 
 def read_tag(body: bytes, at: int) -> tuple[int, int, int]:
-    """Read a tagged field's number, and where its value begins and ends."""
+    """Read a tagged field's tag and size; return the tag, and the positions where its value begins and ends."""
     tag, start = read_uvarint(body, at)
     size, start = read_uvarint(body, start)
     if size > len(body) - start:
@@ -42,14 +43,14 @@ def read_tag(body: bytes, at: int) -> tuple[int, int, int]:
 
 
 def read_tag_count(body: bytes, at: int) -> tuple[int, int]:
-    """The number of tagged fields that follow; each takes two bytes or more."""
+    """Read the number of tagged fields, each of which takes at least two bytes; return it and the position after it."""
     count, start = read_uvarint(body, at)
     check_count(body, at, start, count, 2)
     return count, start
 
 
 def skip_tags(body: bytes, at: int) -> int:
-    """Step over the tagged fields at the end of a struct."""
+    """Skip the tagged fields at the end of a struct, and return the position after them."""
     if body[at] == 0:
         return at + 1
     count, at = read_tag_count(body, at)
@@ -59,7 +60,7 @@ def skip_tags(body: bytes, at: int) -> int:
 
 
 def tags_reader(known: Mapping[int, KnownTag]) -> Callable[[bytes, int, dict[str, Any]], int]:
-    """Make the reader of a struct's tagged fields; it puts what it finds into the struct's values."""
+    """Return the function that reads a struct's tagged fields and adds them to the struct's values."""
 
     def read(body: bytes, at: int, values: dict[str, Any]) -> int:
         for field in known.values():
@@ -80,19 +81,19 @@ def tags_reader(known: Mapping[int, KnownTag]) -> Callable[[bytes, int, dict[str
 
 
 def read_exactly(field: KnownTag, body: bytes, start: int, stop: int) -> Any:
-    """The value of a tagged field, which must fill its size."""
+    """Read the value of a tagged field. Raises `Broken` if its length differs from the field's size."""
     try:
         value, end = field.codec.read(body, start)
     except Broken as broken:
         broken.path.insert(0, field.name)
         raise
     if end != stop:
-        raise Broken(start, f"{field.name} says it has {stop - start} bytes and takes {end - start}")
+        raise Broken(start, f"{field.name} has a size of {stop - start} bytes, but takes {end - start}")
     return value
 
 
 def tags_writer(known: Mapping[int, KnownTag]) -> Writer:
-    """Make the writer of a struct's tagged fields: known ones that differ from their default, and the unknown ones."""
+    """Return the function that writes a struct's tagged fields: unknown ones, and others that differ from defaults."""
     defaults: dict[int, bytes] = {}
     for tag, field in known.items():
         payload = bytearray()

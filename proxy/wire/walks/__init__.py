@@ -1,7 +1,7 @@
-"""Walks through large bodies, which read the heads and leave the records between them unread.
+"""Incremental parsers ("walks") of large bodies, which read the fields around the records and skip the records.
 
-body           walking a body past what lies between its heads, common to the walks of Fetch and Produce
-fetch          a Fetch reply walked past its records, its leader hints made inert
-produce        a Produce request walked from batch to batch: topics, sizes, producer ids
-produce_reply  the end of a Produce reply: throttle time and leader hints
+body           the base class of the walks through Fetch responses and Produce requests
+fetch          a walk through a Fetch response, which invalidates leader hints
+produce        a walk through a Produce request: topics, sizes and producer ids of its batches
+produce_reply  the end of a Produce response: throttle time and leader hints
 """

@@ -1,7 +1,9 @@
-"""Walking a body from head to head, with what lies between them left unread: what the walks of Fetch and Produce share.
+"""The base class of the walks through the bodies of Fetch responses and Produce requests.
 
-A walk is fed windows; it stops before an atom (a fixed group of fields) that is not there whole, and says how many
-bytes can go by unseen (by splice, if need be). State is the method that reads the next atom.
+A walk is called with windows of the body. It reads fields in small groups, and skips records: it reports how many bytes
+follow that it does not have to see, so that they can be spliced. If a window ends within a group of fields, the walk
+stops before the group. Its state is the method that reads the next group. Called by the relays of
+`headrace.proxy.connection`.
 """
 
 from __future__ import annotations
@@ -15,46 +17,46 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
 
 SHORT: Final = -1
-"""What a step answers when the window ends before its atom."""
+"""The result of a step if the window ends before the end of its group of fields."""
 
 Step = Callable[["Buffer", int, int], int]
-"""Reads an atom of ``buffer[at:end]``; answers where it ends, or `SHORT`."""
+"""Reads a group of fields of ``buffer[at:end]``; returns the position after them, or `SHORT`."""
 
 
 class BodyWalk:
-    """The walk through one body. The first step is set by who derives from it."""
+    """A walk through one body. Subclasses set the first step."""
 
     __slots__ = ("_after_tags", "_begin", "_left", "_step", "_tags", "longest", "skip_left")
 
     what: ClassVar[str]
-    """What is walked, for errors."""
+    """The kind of message, for error messages."""
 
     def __init__(self, body_bytes: int) -> None:
         self._left = body_bytes
         self._begin = 0
         self._tags = 0
         self.skip_left = 0
-        """Bytes of records (or of fields nobody reads) that come next."""
+        """Number of bytes that follow and are skipped: records, or fields that are not read."""
         self.longest = 0
-        """Of the records that lie together, the most bytes so far."""
+        """Length in bytes of the longest contiguous records so far."""
         self._step: Step | None = None
         self._after_tags: Step | None = None
 
     @property
     def left(self) -> int:
-        """How many bytes of the body have not gone by."""
+        """Number of bytes of the body that have not been processed."""
         return self._left
 
     @property
     def done(self) -> bool:
-        """Whether the body has been walked to its end."""
+        """Whether the whole body has been processed."""
         return self._step is None and self.skip_left == 0
 
     def walk(self, buffer: Buffer, position: int, end: int) -> int:
-        """Walk on in ``buffer[position:end]``; return where the walk stands. All before it can be sent.
+        """Continue in ``buffer[position:end]``; return the new position. All bytes before it can be forwarded.
 
-        Bytes behind the last field pass unread, as brokers and clients ignore them. Raises `MalformedFrame` when the
-        fields reach beyond the body.
+        Bytes after the last field are skipped, since brokers and clients ignore them. Raises `MalformedFrame` if the
+        fields extend beyond the body.
         """
         begin = self._begin = position
         end = min(end, position + self._left)
@@ -81,14 +83,14 @@ class BodyWalk:
         return position
 
     def passed_outside(self, count: int) -> None:
-        """``count`` bytes of `skip_left` went by without coming through a window."""
+        """Account for ``count`` bytes of `skip_left` that were forwarded outside of a window."""
         self.skip_left -= count
         self._left -= count
         if self._step is None and self.skip_left == 0:
             self.skip_left = self._left
 
     def _begin_tags(self, tags: int, after: Step | None) -> None:
-        """``tags`` tagged fields come next, and then ``after``."""
+        """Set the next steps: ``tags`` tagged fields to skip, and then ``after``."""
         self._step = after
         if tags:
             self._tags = tags
@@ -116,7 +118,7 @@ class BodyWalk:
             raise MalformedFrame(f"a field of {length} bytes in {self.what} reaches beyond it ({end - at} here)")
 
     def _uvarint(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-        """An UNSIGNED_VARINT and where it ends; `SHORT` for an end when the window ends first."""
+        """Read an UNSIGNED_VARINT; return it and the position after it, or `SHORT` if the window ends before that."""
         value = shift = 0
         while at < end:
             byte = buffer[at]

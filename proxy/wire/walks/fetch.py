@@ -1,9 +1,9 @@
-"""Walking a Fetch reply from partition head to partition head, with the records between them left unread.
+"""A walk through a Fetch response that skips the records, and invalidates the addresses of new leaders.
 
-From v16 a reply can end with *NodeEndpoints* (KIP-951): the addresses of new leaders, behind all records. The walk
-finds that field and makes it inert in place, by giving it a tag number that no client knows, so that the reply keeps
-its length and clients skip it. The leader's id in *CurrentLeader* stays: it names a node that clients find through
-Metadata.
+From v16 on, a response can end with *NodeEndpoints* (KIP-951): the addresses of new leaders, after all records. The
+walk replaces the tag of that field, in place, by one that no client knows, so that clients skip the field and the
+length of the response stays the same. The leader's id in *CurrentLeader* is not changed: clients find the address of
+that node with Metadata.
 
 Source: ``FetchResponse.json``, v16-v18.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 FIRST_VERSION_WITH_HINTS: Final = 16
 NODE_ENDPOINTS_TAG: Final = 0
 INERT_TAG: Final = 0x7F
-"""One byte long, as the tag that it replaces, and the highest of those: the order of tags is kept."""
+"""The highest tag that is encoded in one byte, like the tag that it replaces, so that tags remain in order."""
 
 _INT32 = Struct(">i")
 _BEFORE_TOPICS: Final = 10  # throttle_time_ms, error_code, session_id
@@ -31,7 +31,7 @@ _ABORTED: Final = 16  # producer_id, first_offset
 
 
 class FetchWalk(BodyWalk):
-    """The walk through one reply's body, v16 or later."""
+    """A walk through the body of one Fetch response, v16 or later."""
 
     __slots__ = ("_count", "_partitions", "_topics", "hints")
 
@@ -43,7 +43,7 @@ class FetchWalk(BodyWalk):
         self._partitions = 0
         self._count = 0
         self.hints = 0
-        """How many NodeEndpoints fields were made inert: 0 or 1."""
+        """Number of NodeEndpoints fields that were invalidated: 0 or 1."""
         self._step = self._read_reply
 
     def _read_reply(self, buffer: Buffer, at: int, end: int) -> int:
@@ -86,7 +86,7 @@ class FetchWalk(BodyWalk):
         return at
 
     def _read_records(self, buffer: Buffer, at: int, end: int) -> int:
-        length, at = self._uvarint(buffer, at + 4, end)  # preferred_read_replica stands before the length
+        length, at = self._uvarint(buffer, at + 4, end)  # preferred_read_replica precedes the length
         if at == SHORT:
             return SHORT
         length = max(length - 1, 0)

@@ -1,10 +1,11 @@
-"""Walking a Produce request from record batch to record batch: who produced how much where, the records left unread.
+"""A walk through a Produce request that collects topic, size and producer id of each record batch.
 
-For the producer id quota (KIP-936), and for whoever counts bytes per topic. Nothing is copied or changed. What
-the usual request has in one window is read in one loop instead (`ProduceWalk._sweep`).
+It serves the producer id quota (KIP-936), and callbacks that count bytes by topic. It changes nothing, and skips the
+records. If a window contains complete partitions in the usual form, `ProduceWalk._sweep` reads them in one loop, which
+is faster than the steps.
 
 Source: ``ProduceRequest.json``, v0-v13; ``DefaultRecordBatch`` for the header of a batch, ``ByteBufferLogInputStream``
-for the way from batch to batch.
+for the sequence of batches.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ if TYPE_CHECKING:
 
 LAST_VERSION: Final = 13
 MAX_BATCHES: Final = 4096
-"""Batches kept of one request, about 600 KiB of them. A request has one batch a partition, and a broker leads some
-thousand partitions at the most (4,000 is Kafka's old advice)."""
+"""Maximum number of batches collected from one request; they take about 600 KiB. A request has one batch per partition,
+and a broker leads some thousand partitions at most (Kafka used to recommend up to 4,000 per broker)."""
 NO_PRODUCER_ID: Final = -1
-"""``RecordBatch.NO_PRODUCER_ID``."""
+"""Kafka's ``RecordBatch.NO_PRODUCER_ID``."""
 
 _FIRST_FLEXIBLE: Final = 9
 _FIRST_WITH_TRANSACTIONS: Final = 3
 _FIRST_WITH_TOPIC_IDS: Final = 13
 _ACKS_AND_TIMEOUT: Final = 6
 _TOPIC_ID_BYTES: Final = 16
-_MAX_STRING: Final = 0x7FFF  # of every string, compact ones too (``MessageGenerator``)
+_MAX_STRING: Final = 0x7FFF  # also applies to compact strings (``MessageGenerator``)
 
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from
@@ -40,26 +41,28 @@ _int32 = Struct(">i").unpack_from
 _BATCH = Struct(">8xi4xb26xq")
 _read_batch_header = _BATCH.unpack_from
 _BATCH_BYTES: Final = _BATCH.size
-_LOG_OVERHEAD: Final = 12  # base offset and batch length, which the length does not count
-_SWEPT_BYTES: Final = 4 + 5 + _BATCH_BYTES  # a partition's index, the longest length, a batch's header
-_SHORTEST_BATCH: Final = 14  # ``LegacyRecord.RECORD_OVERHEAD_V0``: a shorter one is corrupt
+_LOG_OVERHEAD: Final = 12  # base offset and batch length, which the batch length does not include
+_SWEPT_BYTES: Final = 4 + 5 + _BATCH_BYTES  # a partition's index, a length of up to 5 bytes, a batch's header
+_SHORTEST_BATCH: Final = 14  # ``LegacyRecord.RECORD_OVERHEAD_V0``: a shorter batch is corrupt
 _MAGIC_WITH_PRODUCER_ID: Final = 2
 
 
 class ProducedBatch(NamedTuple):
-    """A batch of a request. A tuple, since it is made on the way of every request."""
+    """A record batch of a request. It is a tuple, since creating one is fast and happens for every request."""
 
     topic: str | bytes
-    """The topic's name; from v13 its id of 16 bytes."""
+    """The topic's name; from v13 on its id of 16 bytes."""
     partition: int
     records_bytes: int
-    """Of this batch. The last of a partition has what is left, so they add up to the length of its records."""
+    """Length of the batch in bytes. The last batch of a partition includes all remaining bytes, so that the sum is the
+    length of the partition's records."""
     producer_id: int
-    """-1 without one: a plain producer's batch, a message format before v2, no records, or a batch that is cut off."""
+    """The producer id; -1 if the producer is not idempotent, the message format is older than v2, there are no records,
+    or the batch is incomplete."""
 
 
 class ProduceWalk(BodyWalk):
-    """The walk through one request's body."""
+    """A walk through the body of one Produce request."""
 
     __slots__ = (
         "_flexible",
@@ -76,7 +79,7 @@ class ProduceWalk(BodyWalk):
     what = "a Produce request"
 
     def __init__(self, version: int, body_bytes: int) -> None:
-        """Raises `UnknownMessage` for a version that is not known."""
+        """Begin a walk through a body of ``body_bytes`` bytes. Raises `UnknownMessage` for an unknown version."""
         if not 0 <= version <= LAST_VERSION:
             raise UnknownMessage(f"no walk for ProduceRequest v{version}: known are 0 to {LAST_VERSION}")
         super().__init__(body_bytes)
@@ -88,9 +91,9 @@ class ProduceWalk(BodyWalk):
         self._partition = 0
         self._records_left = 0
         self.batches: list[ProducedBatch] = []
-        """What has been met so far, in the order of the request, one at least for every partition."""
+        """The batches read so far, in the order of the request; at least one for each partition."""
         self.left_out = 0
-        """How many batches came behind the first `MAX_BATCHES` and are not in `batches`."""
+        """Number of batches after the first `MAX_BATCHES`, which are not in `batches`."""
         self._step = self._read_request
 
     def _read_request(self, buffer: Buffer, at: int, end: int) -> int:
@@ -156,9 +159,9 @@ class ProduceWalk(BodyWalk):
         return at
 
     def _sweep(self, buffer: Buffer, at: int, end: int) -> int:
-        """Read partitions as long as each holds one whole batch with a producer id, and lies in the window whole.
+        """Read partitions while each is completely in the window and has exactly one batch of message format v2.
 
-        What is otherwise in any way is left to the steps. Twice as fast as they are.
+        The steps read all other partitions. This loop is twice as fast as the steps.
         """
         batches = self.batches
         topic = self._topic
@@ -187,7 +190,7 @@ class ProduceWalk(BodyWalk):
         return at
 
     def _read_batch(self, buffer: Buffer, at: int, end: int) -> int:
-        """Read the header of a batch; all of its bytes are still to be skipped then."""
+        """Read the header of a batch without advancing; the following skip covers the whole batch."""
         left = size = self._records_left
         producer_id = NO_PRODUCER_ID
         if left >= _BATCH_BYTES:
@@ -242,14 +245,14 @@ class ProduceWalk(BodyWalk):
         return at
 
     def _read_count(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-        """An array's count, and where its elements begin."""
+        """Read an array's count; return it and the position of its elements."""
         count, at = self._read_length(buffer, at, end)
         if count < 0 and at != SHORT:
             raise MalformedFrame(f"an array of {count} elements in a Produce request")
         return count, at
 
     def _read_length(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-        """A length of 4 bytes, or a compact one, and what stands behind it; -1 is null."""
+        """Read a length of 4 bytes, or a compact one; return it (-1 is null) and the position after it."""
         if self._flexible:
             length, at = self._uvarint(buffer, at, end)
             return length - 1, at
@@ -261,7 +264,7 @@ class ProduceWalk(BodyWalk):
         return plain, at + 4
 
     def _read_string_length(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-        """A length of 2 bytes, or a compact one, and what stands behind it; -1 is null."""
+        """Read a length of 2 bytes, or a compact one; return it (-1 is null) and the position after it."""
         if self._flexible:
             length, at = self._uvarint(buffer, at, end)
             length -= 1

@@ -1,9 +1,9 @@
-"""The end of a Produce response, found without making anything of what stands before it.
+"""Finding the throttle time and the leader hints (KIP-951) at the end of a Produce response.
 
-Produce has its throttle time and its leader hints (KIP-951) behind an array of varying length, and answers every
-batch: this is `headrace.proxy.wire.messages.codec` by hand for one message. Called by `headrace.proxy.wire.endpoints`,
-and by whoever only sets the throttle time. Source: ``ProduceResponse.json``; the generic walk of the same schema is the
-oracle of its tests.
+They follow an array of variable length, which is skipped without decoding it. Since Produce is on the hot path, this is
+a hand-written equivalent of `headrace.proxy.wire.messages.codec` for one message. Called by
+`headrace.proxy.wire.endpoints`, and by `headrace.proxy.connection` to set the throttle time. Source:
+``ProduceResponse.json``; the tests compare the results with those of the generic codec.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Buffer
 
 NODE_ENDPOINTS_TAG: Final = 0
-"""``NodeEndpoints`` of ``ProduceResponse.json``, from version 10."""
+"""Tag of ``NodeEndpoints`` in ``ProduceResponse.json``, from version 10."""
 
-_QUIET: Final = b"\x01\x00\x00"
-"""How a partition ends without errors, message and hint, from version 9: no elements, null, no tagged fields."""
+_NO_ERRORS: Final = b"\x01\x00\x00"
+"""The end of a partition without errors, message and hint, from version 9: no elements, null, no tagged fields."""
 
 _MAX_VERSION: Final = 13
 _INT16: Final = Struct(">h").unpack_from
@@ -37,10 +37,10 @@ _PARTITION_BYTES: Final = tuple(
 
 
 def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | None]:
-    """Where throttle_time_ms (INT32) stands in a response's body, and where the tagged field with the hints begins.
+    """Return the offsets in a response's body of throttle_time_ms (INT32), and of the tagged field with the hints.
 
-    Both in bytes from the body's start; ``None`` for what is not there (version 0 has no throttle time). Raises
-    `UnknownMessage` for a version above 13 and `MalformedMessage` for bytes that break the schema.
+    An offset is in bytes, and ``None`` if the field is missing (version 0 has no throttle time). Raises
+    `UnknownMessage` for a version above 13, and `MalformedMessage` for a body that violates the schema.
     """
     if not 0 <= version <= _MAX_VERSION:
         raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
@@ -62,7 +62,7 @@ def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | Non
 
 
 def _skip_plain(data: bytes, version: int) -> int:
-    """Step over ``responses`` of version 0 to 8."""
+    """Skip ``responses`` of versions 0 to 8."""
     width = _PARTITION_BYTES[version]
     topics: int = _INT32(data, 0)[0]
     _check(data, 0, 4, topics, 6)
@@ -84,7 +84,7 @@ def _skip_plain(data: bytes, version: int) -> int:
 
 
 def _skip_plain_errors(data: bytes, at: int) -> int:
-    """Step over ``record_errors`` and ``error_message`` of version 8."""
+    """Skip ``record_errors`` and ``error_message`` of version 8."""
     errors: int = _INT32(data, at)[0]
     _check(data, at, at + 4, errors, 6)
     at += 4
@@ -101,7 +101,7 @@ def _skip_plain_string(data: bytes, at: int) -> int:
 
 
 def _skip_flexible(data: bytes, version: int) -> int:
-    """Step over ``responses`` from version 9."""
+    """Skip ``responses`` from version 9 on."""
     width = _PARTITION_BYTES[version]
     topics, at = _count(data, 0)
     for _ in range(topics):
@@ -113,7 +113,7 @@ def _skip_flexible(data: bytes, version: int) -> int:
         partitions, at = _count(data, at)
         for _ in range(partitions):
             at += width
-            if data.startswith(_QUIET, at):
+            if data.startswith(_NO_ERRORS, at):
                 at += 3
                 continue
             errors, at = _count(data, at)
@@ -126,19 +126,19 @@ def _skip_flexible(data: bytes, version: int) -> int:
 
 
 def _count(data: bytes, at: int) -> tuple[int, int]:
-    """A compact length that may not be null."""
+    """Read a compact length that is not nullable; return it and the position after it."""
     count = data[at]
     if 0 < count < 0x80:
         return count - 1, at + 1
     count, start = read_uvarint(data, at)
     if count == 0:
-        raise Broken(at, "null, which this field may not be")
+        raise Broken(at, "null in a field that is not nullable")
     check_count(data, at, start, count - 1, 1)
     return count - 1, start
 
 
 def _skip_compact(data: bytes, at: int) -> int:
-    """Step over a compact string that may be null."""
+    """Skip a compact nullable string."""
     length = data[at]
     if length < 0x80:
         return at + (length or 1)
@@ -153,7 +153,7 @@ def _check(data: bytes, at: int, start: int, count: int, min_bytes: int) -> None
 
 
 def _find_hints(data: bytes, at: int, version: int) -> tuple[int | None, int]:
-    """Where the tagged field ``node_endpoints`` begins, and where the message ends."""
+    """Return the offset of the tagged field ``node_endpoints``, or ``None``, and the end of the message."""
     if data[at] == 0:
         return None, at + 1
     count, at = read_tag_count(data, at)

@@ -59,7 +59,7 @@ def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_p
         proxy.wait(30)
         assert_no_traceback(proxy)
     with ProxyProcess(kafka.bootstrap_servers, config=config(file), arguments=JSON_LOG) as proxy:
-        taken = [event for event in events(proxy) if event["event"] == "usage taken up"]
+        taken = [event for event in events(proxy) if event["event"] == "bucket state restored"]
         assert [event["buckets"] for event in taken] == [1]
         assert produce(proxy, topic, 10) > before_ms - 60_000
         assert_no_traceback(proxy)

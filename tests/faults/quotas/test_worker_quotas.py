@@ -144,7 +144,7 @@ def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_p
         proxy.wait(30)
     for workers in (2, 1):
         with proxy_of(kafka, config, workers) as proxy, crowd(proxy) as clients:
-            taken = [event["buckets"] for event in events(proxy) if event["event"] == "usage taken up"]
+            taken = [event["buckets"] for event in events(proxy) if event["event"] == "bucket state restored"]
             assert taken == [1] * workers
             told_ms = [produce(client, topic, 10) for client in clients]
             assert min(told_ms) > before_ms - 60_000, "forgiven"

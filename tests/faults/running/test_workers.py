@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from headrace.proxy.workers.worker import LAST_WORDS_S
+from headrace.proxy.workers.worker import LAST_MESSAGES_S
 from testbed.errors import TestbedError, TestbedTimeoutError
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
@@ -376,7 +376,7 @@ def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
         proxy.wait_for_log("the proxy drains, since it could replace no worker")
         with pytest.raises(TestbedTimeoutError):
-            proxy.wait(LAST_WORDS_S + 2)
+            proxy.wait(LAST_MESSAGES_S + 2)
         broker.allow(len(held))
         assert [len(client.reply()) for client in held] == [2] * len(held)
         assert proxy.wait(20) == 1
@@ -456,7 +456,7 @@ def test_an_admin_port_that_is_taken_is_told(proxy: ProxyProcess) -> None:
         ("[plugins.options.tracing]\nsample_ratio = 7\n", "plugin 'tracing': "),
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']\n",
-            "quotas: producer_ids_rate of user=a would be enforced by nobody",
+            "quotas: producer_ids_rate of user=a would not be enforced",
         ),
     ],
 )

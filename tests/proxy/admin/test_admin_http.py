@@ -1,4 +1,4 @@
-"""HTTP for the admin server: over memory streams with a clock that jumps, and over real sockets for its limits."""
+"""The admin server's HTTP connections, over memory streams with an autojump clock; its limits over real sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.proxy.admin.http import (
     MAX_BODY_BYTES,
     MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
-    PATIENCE_S,
+    TIMEOUT_S,
     HttpConnection,
     HttpRequest,
     HttpResponse,
@@ -24,15 +24,15 @@ CLOSE = b"Connection: close\r\n"
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
-    """What arrived, as JSON."""
+    """Answer with the request as JSON."""
     if request.path == "/broken":
         raise KeyError("a mistake")
-    told = [request.method, request.path, dict(request.query), len(request.body), request.client]
-    return HttpResponse(body=json.dumps(told).encode(), content_type="application/json")
+    received = [request.method, request.path, dict(request.query), len(request.body), request.client]
+    return HttpResponse(body=json.dumps(received).encode(), content_type="application/json")
 
 
 async def answered(*pieces: bytes) -> bytes:
-    """All that comes back for what is sent, up to the end of the connection."""
+    """Send the pieces, and return all that is received until the connection is closed."""
     ours, theirs = trio.testing.memory_stream_pair()
     reply = bytearray()
 
@@ -110,13 +110,13 @@ async def test_a_body_is_read_to_its_end_and_kept_to_its_cap(sent: int, kept: in
     ],
     ids=["no HTTP", "no host", "no length", "a long head"],
 )
-async def test_what_breaks_the_protocol_is_told_and_ends_the_connection(request_bytes: bytes, status: int) -> None:
+async def test_a_protocol_violation_is_answered_and_ends_the_connection(request_bytes: bytes, status: int) -> None:
     reply = await answered(request_bytes)
     assert parsed(reply)[0] == status
     assert reply.count(b"HTTP/1.1 ") == 1
 
 
-async def test_a_mistake_of_ours_is_told_and_the_connection_goes_on() -> None:
+async def test_a_bug_is_answered_with_500_and_the_connection_continues() -> None:
     reply = await answered(get("/broken"), get("/1", CLOSE))
     assert parsed(reply)[0] == 500
     assert b"a mistake" not in reply
@@ -127,7 +127,7 @@ async def test_a_mistake_of_ours_is_told_and_the_connection_goes_on() -> None:
 async def test_a_client_that_stops_in_the_middle(sent: bytes, autojump_clock: trio.testing.MockClock) -> None:
     began_s = trio.current_time()
     assert await answered(sent) == b""
-    assert trio.current_time() - began_s == pytest.approx(PATIENCE_S)
+    assert trio.current_time() - began_s == pytest.approx(TIMEOUT_S)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", get("/")])
@@ -140,16 +140,16 @@ async def test_a_client_that_leaves(sent: bytes) -> None:
         await ours.aclose()
 
 
-async def test_a_client_that_takes_no_answer(autojump_clock: trio.testing.MockClock) -> None:
+async def test_a_client_that_does_not_read_its_answer(autojump_clock: trio.testing.MockClock) -> None:
     ours, theirs = trio.testing.lockstep_stream_pair()
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(HttpConnection(theirs, "client").serve, echo)
         await ours.send_all(get("/"))
-    assert trio.current_time() - began_s == pytest.approx(PATIENCE_S)
+    assert trio.current_time() - began_s == pytest.approx(TIMEOUT_S)
 
 
-async def test_so_many_connections_and_no_more(nursery: trio.Nursery) -> None:
+async def test_the_number_of_connections_is_limited(nursery: trio.Nursery) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     nursery.start_soon(serve_http, listener, echo)
     async with AsyncExitStack() as stack:
@@ -161,7 +161,7 @@ async def test_so_many_connections_and_no_more(nursery: trio.Nursery) -> None:
         async with await connected(listener) as one_more:
             assert await one_more.receive_some() == b""
         await streams[0].aclose()
-        while not await served(listener):  # soon: when the server has seen who left
+        while not await served(listener):  # until the server has noticed that a connection was closed
             pass
 
 

@@ -1,4 +1,4 @@
-"""The hook before the page, and long work beside the loop."""
+"""The hooks behind the metrics page, and long work that shares the processor with the event loop."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Broken:
         raise OSError("stuck")
 
 
-async def test_a_plugin_makes_its_metrics_ready_and_one_that_raises_is_passed_over() -> None:
+async def test_plugins_prepare_their_metrics_and_one_that_raises_is_skipped() -> None:
     manager = new_plugin_manager()
     for name, plugin in (("slow", Slow()), ("broken", Broken()), ("slower", Slow())):
         register(manager, name, plugin)
@@ -57,7 +57,7 @@ async def test_a_plugin_makes_its_metrics_ready_and_one_that_raises_is_passed_ov
     assert hooks.failures == {"broken": 2}
 
 
-def test_every_plugin_is_given_its_options_and_what_all_share() -> None:
+def test_every_plugin_receives_its_options_and_the_shared_context() -> None:
     given: dict[str, PluginContext] = {}
 
     class Given:
@@ -119,10 +119,10 @@ async def test_others_run_between_two_slices(monkeypatch: pytest.MonkeyPatch) ->
         assert await in_slices(count_to(20, seen)) == 20
         nursery.cancel_scope.cancel()
     assert seen.count("other") >= 19
-    assert "step step step" not in " ".join(seen), "a batch of trio has no order"
+    assert "step step step" not in " ".join(seen), "trio runs the tasks of a batch in random order"
 
 
-async def test_within_a_slice_nobody_else_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_other_task_runs_within_a_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_work, "SLICE_S", math.inf)
     seen: list[str] = []
     async with trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""Traces in short, for the tests of ``headrace replay``, and what comes of them."""
+"""Short notation for traces in the tests of ``headrace replay``, and functions that return the results."""
 
 from __future__ import annotations
 

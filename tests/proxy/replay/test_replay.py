@@ -1,4 +1,4 @@
-"""``headrace replay``: Kafka's vectors as traces, what the operations mean, and what comes out."""
+"""``headrace replay``: Kafka's test vectors as traces, the meaning of the operations, and the output."""
 
 from __future__ import annotations
 
@@ -22,41 +22,41 @@ from tests.proxy.replay.replay_traces import (
 
 def test_b1_strict_mutations() -> None:
     uses = [use(t, "controller_mutation", 90, strict=True) for t in (0, 0, 0, 5000)]
-    asked = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10.0), *uses)
-    assert asked == [(0, True), (0, True), (8000, False), (3000, False)]
+    decided = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10.0), *uses)
+    assert decided == [(0, True), (0, True), (8000, False), (3000, False)]
 
 
 def test_b2_permissive_mutations() -> None:
     uses = [use(t, "controller_mutation", n, strict=False) for t, n in ((0, 90), (0, 90), (0, 90), (5000, 0))]
-    asked = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10), *uses)
-    assert asked == [(0, True), (8000, True), (17000, True), (12000, True)]
+    decided = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10), *uses)
+    assert decided == [(0, True), (8000, True), (17000, True), (12000, True)]
 
 
-def test_b4_a_strict_client_that_waits_is_let_in() -> None:
+def test_b4_a_strict_client_that_waits_is_accepted() -> None:
     amounts = [(t * 1000, 10) for t in range(10)] + [(10_000, 110), (10_000, 110), (11_000, 110), (11_000, 1)]
     uses = [use(t, "controller_mutation", n, strict=True) for t, n in amounts]
-    asked = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10), *uses)
-    assert asked == [(0, True)] * 11 + [(1000, False), (0, True), (11_000, False)]
+    decided = decisions(window(10), alter(0, {"user": "u"}, controller_mutation_rate=10), *uses)
+    assert decided == [(0, True)] * 11 + [(1000, False), (0, True), (11_000, False)]
 
 
 def test_b6_the_example_of_kip_599() -> None:
     uses = [use(0, "controller_mutation", 80, strict=False) for _ in range(7)]
-    asked = throttles(window(100), alter(0, {"user": "u"}, controller_mutation_rate=5), *uses)
-    assert asked == [0] * 6 + [12_000]
+    decided = throttles(window(100), alter(0, {"user": "u"}, controller_mutation_rate=5), *uses)
+    assert decided == [0] * 6 + [12_000]
 
 
-def test_c1_a_rate_and_what_waiting_does_for_it() -> None:
+def test_c1_a_rate_decreases_while_the_client_waits() -> None:
     uses = [(t * 1000, 400) for t in range(10)] + [(10_500, 2300)]
     uses += [(12_600 + 1000 * n, 400) for n in range(10)]
-    asked = throttles(
+    decided = throttles(
         window(), alter(0, {"client-id": "c"}, producer_byte_rate=500), *(use(t, "produce", n) for t, n in uses)
     )
-    assert asked == [0] * 10 + [2100] + [1200] * 8 + [1700, 0]
+    assert decided == [0] * 10 + [2100] + [1200] * 8 + [1700, 0]
 
 
 def test_c2_a_changed_quota_keeps_the_history() -> None:
     quota = {"user": "u", "client-id": "c"}
-    asked = throttles(
+    decided = throttles(
         window(),
         alter(0, quota, consumer_byte_rate=2000, producer_byte_rate=2000),
         use(0, "produce", 27_500),
@@ -68,7 +68,7 @@ def test_c2_a_changed_quota_keeps_the_history() -> None:
         alter(0, quota, ["producer_byte_rate"]),
         use(0, "produce", 11_000),
     )
-    assert asked == [3750, 0, 45_000, 0]
+    assert decided == [3750, 0, 45_000, 0]
 
 
 C3 = [
@@ -89,7 +89,7 @@ def test_c3_precedence() -> None:
     def of(user: str, client_id: str, amount: int) -> Entry:
         return use(0, "produce", amount, user, client_id)
 
-    asked = throttles(
+    decided = throttles(
         window(),
         *C3,
         *(of("A", "c1", 49_500), of("A", "c2", 49_500), of("A", "c3", 0), of("A", "c1", 0)),
@@ -100,17 +100,17 @@ def test_c3_precedence() -> None:
         alter(0, {"user": None}, ["producer_byte_rate"]),
         *(of("F", "c4", 0), of("F", "c5", 0), of("F", "c5", 27_500), of("G", "c5", 0)),
     )
-    assert asked == [0, 2375, 2375, 0, 2571, 0, 0, 2833, 0, 0, 0, 6500, 0, 7600, 0, 0, 3750, 3750]
+    assert decided == [0, 2375, 2375, 0, 2571, 0, 0, 2833, 0, 0, 0, 6500, 0, 7600, 0, 0, 3750, 3750]
 
 
 def test_d1_request_time_in_percent_and_its_cap() -> None:
     uses = [(t * 1000, 4.0) for t in range(10)] + [(10_500, 67.1)]
     uses += [(10_710 + 1000 * n, 4.0) for n in range(11)] + [(21_710, 0)]
     uses += [(21_710, 500)] + [(21_710 + 1000 * n, 0) for n in range(1, 12)]
-    asked = throttles(
+    decided = throttles(
         window(), alter(0, {"user": "u"}, request_percentage=1.0), *(use(t, "request", n) for t, n in uses)
     )
-    assert asked == [0] * 10 + [210] + [400] * 10 + [900, 0] + [1000] * 11 + [0]
+    assert decided == [0] * 10 + [210] + [400] * 10 + [900, 0] + [1000] * 11 + [0]
 
 
 @pytest.mark.parametrize(("amount", "throttle_ms"), [(10_000, 0), (10_001, 1), (10_100, 100), (100_000, 90_000)])
@@ -124,7 +124,7 @@ def test_extra_the_sawtooth() -> None:
     assert throttles(window(), alter(0, {"user": "u"}, producer_byte_rate=1000), *uses) == [0, 2, 1001]
 
 
-# --- what the operations mean ---
+# --- the meaning of the operations ---
 
 
 def test_a_throttled_fetch_is_unrecorded_and_a_produce_is_not() -> None:
@@ -140,8 +140,8 @@ def test_a_fetch_less_than_half_a_millisecond_over_stays_recorded() -> None:
 
 def test_strict_is_refused_with_0_ms_when_a_fraction_of_a_token_is_missing() -> None:
     uses = [use(t, "controller_mutation", 34, strict=True) for t in (0, 0, 333, 334)]
-    asked = decisions(window(), alter(0, {"user": "u"}, controller_mutation_rate=3), *uses)
-    assert asked == [(0, True), (333, False), (0, False), (0, True)]
+    decided = decisions(window(), alter(0, {"user": "u"}, controller_mutation_rate=3), *uses)
+    assert decided == [(0, True), (333, False), (0, False), (0, True)]
 
 
 def test_producer_ids_are_charged_once_a_window_and_user() -> None:
@@ -151,7 +151,7 @@ def test_producer_ids_are_charged_once_a_window_and_user() -> None:
     assert throttles(windows, quota, *(use(0, "producer_id", each) for each in ids)) == [0, 0, 0, 0, 50_000, 0, 100_000]
 
 
-def test_without_a_quota_nobody_waits() -> None:
+def test_without_a_quota_no_client_is_throttled() -> None:
     uses = [use(0, op, 10**12) for op in ("produce", "fetch", "request", "producer_id")]
     mutation = use(0, "controller_mutation", 10**12, strict=True)
     assert decisions(window(), *uses, mutation) == [(0, True)] * 5
@@ -170,8 +170,8 @@ def test_each_key_has_the_window_that_is_named_for_it() -> None:
         use(0, "producer_id", 2),
     ]
     rates = {"producer_byte_rate": 1000, "controller_mutation_rate": 1, "producer_ids_rate": 1}
-    asked = throttles(windows, alter(0, {"user": "u"}, **rates), *uses)
-    assert asked == [9, 10_000, 0, 7000]
+    decided = throttles(windows, alter(0, {"user": "u"}, **rates), *uses)
+    assert decided == [9, 10_000, 0, 7000]
 
 
 def test_a_null_client_id_is_empty_and_an_empty_one_escapes_the_default() -> None:
@@ -186,7 +186,7 @@ def test_the_name_default_is_an_ordinary_name() -> None:
     assert [each > 0 for each in throttles(window(), quota, *uses)] == [False, True]
 
 
-def test_several_quotas_at_once_and_what_is_not_there_can_be_removed() -> None:
+def test_several_quotas_at_once_and_removal_of_missing_ones() -> None:
     both = alter(0, {"user": "u"}, producer_byte_rate=1, consumer_byte_rate=1)
     neither = alter(0, {"user": "u"}, ["consumer_byte_rate", "request_percentage"], producer_byte_rate=10**6)
     uses = [use(0, "produce", 1000), use(0, "fetch", 1000)]
@@ -199,7 +199,7 @@ def test_the_longest_throttle_is_what_an_int32_holds() -> None:
 
 
 def test_buckets_expire_after_an_hour_without_use_at_the_next_sweep() -> None:
-    """Sweeps are due every 30 s from the first time in the trace; a debt is forgiven with its bucket."""
+    """Sweeps are due every 30 s, counted from the first time in the trace; a debt expires with its bucket."""
     mutation = {"op": "controller_mutation", "amount": 0, "user": "u", "client_id": "c", "strict": False}
     debt = use(5000, "controller_mutation", 10_011, strict=False)
     quota = alter(5000, {"user": "u"}, controller_mutation_rate=1)
@@ -219,13 +219,13 @@ def test_an_idle_bucket_lives_until_the_sweep() -> None:
 # --- the output ---
 
 
-def test_a_line_comes_back_to_the_letter_with_two_members_more() -> None:
+def test_a_line_is_unchanged_but_for_two_more_members() -> None:
     line = ' { "x": 1.50, "t":12,"user":"\\u00fc\\ud83d\\ude00","client_id":"ö", "op": "fetch", "amount":1e2} \r'
     result = run(text(window(), line))
     assert result.stdout == line.strip()[:-1] + ', "throttle_time_ms": 0, "accepted": true}\n'
 
 
-def test_what_an_earlier_replay_said_is_replaced_in_its_place() -> None:
+def test_the_decision_of_an_earlier_replay_is_replaced() -> None:
     line = (
         '{"throttle_time_ms": 7, "t": 0, "accepted": false, "user": "u", "client_id": "", "op": "fetch", "amount": 1}'
     )
@@ -233,7 +233,7 @@ def test_what_an_earlier_replay_said_is_replaced_in_its_place() -> None:
     assert answer == line.replace("7", "0").replace("false", "true")
 
 
-def test_only_usage_lines_come_out_and_the_last_may_lack_its_end() -> None:
+def test_only_usage_lines_are_written_and_the_last_may_lack_its_end() -> None:
     trace = text(window(), alter(0, {"user": "u"}, producer_byte_rate=1), use(0, "produce", 1)).rstrip("\n")
     assert len(run(trace).stdout.splitlines()) == 1
     assert run(text(window())).stdout == ""
@@ -245,7 +245,7 @@ def test_whole_floats_are_times_and_times_may_stand_still() -> None:
     assert [line[:9] for line in result.stdout.splitlines()] == ['{"t": 3.0', '{"t": 3, ', '{"t": 3.0']
 
 
-def test_the_summary_says_who_was_throttled() -> None:
+def test_the_summary_names_the_quotas_that_throttled() -> None:
     quotas = [alter(0, {"user": None, "client-id": "c"}, producer_byte_rate=1000, controller_mutation_rate=1)]
     mutations = [use(90_061_007, "controller_mutation", 22, strict=True) for _ in range(2)]
     result = run(text(window(), *quotas, use(0, "produce", 11_000), use(0, "produce", 0), *mutations))
@@ -260,6 +260,6 @@ def test_the_summary_says_who_was_throttled() -> None:
     assert result.stderr.endswith("  1 bucket dropped after an hour without use, as a broker does\n")
 
 
-def test_the_summary_of_nothing() -> None:
+def test_the_summary_without_throttling() -> None:
     assert "usage: 0, quota changes: 0, trace time: 00:00:00.000" in run(text(window())).stderr
-    assert run(text(window(), use(0, "fetch", 1))).stderr.endswith("nobody was throttled\n")
+    assert run(text(window(), use(0, "fetch", 1))).stderr.endswith("no client was throttled\n")

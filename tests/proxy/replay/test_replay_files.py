@@ -67,7 +67,7 @@ def test_a_bad_line_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path, *,
     output = tmp_path / "out.jsonl"
     if existed:
         output.write_text("old")
-    lines = [GOOD] * 50_000  # more than any buffer: some of it has been written
+    lines = [GOOD] * 50_000  # larger than any buffer, so some lines have been written
     result = run(text(window(), *lines, {**GOOD, "t": 4}), "--output", str(output))
     assert result.exit_code == 1
     assert "line 50002: t is 4" in result.stderr
@@ -85,7 +85,7 @@ def test_a_trace_can_be_its_own_output(tmp_path: Path) -> None:
     assert len(trace.read_text().splitlines()) == 10_000
 
 
-def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+def test_a_device_is_written_and_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
@@ -104,7 +104,7 @@ def test_a_device_is_written_to_and_not_replaced(tmp_path: Path) -> None:
         (("-", "--output", "/no/such/directory/out"), "cannot replay -: No such file or directory: /no/such/directory"),
     ],
 )
-def test_files_that_are_not_there(arguments: tuple[str, ...], message: str) -> None:
+def test_missing_files(arguments: tuple[str, ...], message: str) -> None:
     result = CliRunner().invoke(main, ["replay", *arguments], input=text(window()))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr.startswith(f"headrace: {message}")
@@ -172,7 +172,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "replay.md").read_text(encoding="ut
 
 
 def test_the_page_shows_what_happens(tmp_path: Path) -> None:
-    """Its command, its trace, its answer and its summary belong together."""
+    """The command on the page, run with the page's trace, prints the page's answers and summary."""
     command, trace, answer, summary = re.findall(r"^```[a-z]*\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     (tmp_path / "trace.jsonl").write_text(trace)
     arguments = [str(tmp_path / each) if each.endswith("jsonl") else each for each in command.split()[1:]]
@@ -186,7 +186,7 @@ def test_the_page_shows_what_happens(tmp_path: Path) -> None:
 
 
 class _Endless(io.RawIOBase):
-    """A trace of ``lines`` usage lines that is made while it is read."""
+    """A trace of ``lines`` usage lines that is generated while it is read."""
 
     def __init__(self, lines: int) -> None:
         self._lines = self._make(lines)
@@ -223,7 +223,7 @@ class _Counting(io.RawIOBase):
 
 
 def test_memory_does_not_grow_with_the_trace() -> None:
-    """Three times as many lines, each of another client id, which share the ten buckets of their users."""
+    """Three times as many lines, each with another client id, use the same ten buckets of their users."""
     peaks = []
     for lines in (15_000, 45_000):
         trace, out = io.BufferedReader(_Endless(lines)), _Counting()
@@ -238,7 +238,7 @@ def test_memory_does_not_grow_with_the_trace() -> None:
     assert peaks[1] - peaks[0] < 500_000
 
 
-def test_buckets_of_names_that_are_gone_are_dropped() -> None:
+def test_buckets_of_unused_names_are_dropped() -> None:
     replaying = Replay(read_windows(window()))
     replaying.alter(_read(alter(0, {"client-id": None}, producer_byte_rate=1000)))
     for n in range(1000):
@@ -257,8 +257,8 @@ def _usage(entry: Entry) -> Usage:
     return usage
 
 
-def test_more_buckets_than_are_kept_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was resolved before must not outlive its bucket: u's second name leads to the new one."""
+def test_a_warning_reports_dropped_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cached reference to a bucket must not outlive it: the second line of ``u`` uses the new bucket."""
     monkeypatch.setattr(
         "headrace.quota_callbacks.records.replay.ClientQuotas", functools.partial(ClientQuotas, max_buckets=1)
     )
@@ -266,4 +266,4 @@ def test_more_buckets_than_are_kept_are_told_of(monkeypatch: pytest.MonkeyPatch)
     uses = [use(0, "produce", n, user=user) for user, n in (("u", 10_001), ("v", 1), ("u", 1), ("u", 10_000))]
     result = run(text(window(), quota, *uses))
     assert [json.loads(line)["throttle_time_ms"] for line in result.stdout.splitlines()] == [1, 0, 0, 1]
-    assert "warning: 2 buckets dropped with their history, there were too many" in result.stderr
+    assert "warning: 2 buckets dropped with their history, because there were too many" in result.stderr

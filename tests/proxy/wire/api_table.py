@@ -15,35 +15,35 @@ _TRANSCRIPT: Final = Path(__file__).with_name("kafka_api_table.md")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiRow:
-    """One API of Kafka 4.4.0, or one that 3.9 was the last to have."""
+    """One API of Kafka 4.4.0, or one that 4.0 removed."""
 
     key: int
     name: str
     versions: range
-    """Those of the table; unstable ones included."""
+    """The versions in the table, including unstable ones."""
     throttle_from: int | None
-    """The first version whose reply has throttle_time_ms."""
+    """The first version whose response has throttle_time_ms."""
     waited_from: int | None
-    """The first version for which Java's client waits as it is told, until 4.3.1."""
+    """The first version for which Java's client obeys throttle_time_ms, up to release 4.3.1."""
     waits_from: int | None
-    """The same for the client of 4.4.0."""
+    """The first version for which Java's client 4.4.0 obeys throttle_time_ms."""
     controller_only: bool
 
     @property
     def sent_versions(self) -> range:
-        """What a client may send: the clients of 3.9 begin at 0, whatever 4.x has dropped."""
+        """The versions that a client may send: clients of 3.9 begin at 0, even if 4.x has removed the version."""
         return range(self.versions.stop)
 
     def has_throttle_time(self, version: int) -> bool:
-        """Whether a reply of this version can tell a throttle time."""
+        """Return whether a response of this version has a throttle time."""
         return _at_least(version, self.throttle_from)
 
     def client_waits(self, version: int) -> bool:
-        """Whether the client of 4.4.0 waits by itself."""
+        """Return whether Java's client 4.4.0 obeys the throttle time."""
         return _at_least(version, self.waits_from)
 
     def client_waited(self, version: int) -> bool:
-        """Whether clients until 4.3.1 wait by themselves."""
+        """Return whether Java's clients up to 4.3.1 obey the throttle time."""
         return _at_least(version, self.waited_from)
 
 
@@ -63,8 +63,8 @@ def _removed(key: int, name: str, last: int) -> ApiRow:
     )
 
 
-# Spoken between brokers in the days of ZooKeeper; not in the table, for 4.0 has removed them. A 3.9 broker answers them
-# still, and its `shouldClientThrottle` is the base class's.
+# APIs between brokers with ZooKeeper; they are not in the table, since 4.0 removed them. A 3.9 broker still answers
+# them, and their `shouldClientThrottle` is that of the base class.
 REMOVED: Final = {
     row.key: row
     for row in (
@@ -104,4 +104,4 @@ TABLE: Final = _table()
 """The 91 APIs of 4.4.0, by key."""
 
 EVERY_API: Final = TABLE | REMOVED
-"""And the four before them."""
+"""The 91 APIs of 4.4.0 and the four removed ones, by key."""

@@ -1,5 +1,5 @@
-"""Kafka's own classes as the judge of what `headrace.proxy.wire` writes: 4.4.0's, and 3.9.1's for versions 4 has
-dropped."""
+"""Kafka's own classes, with which tests compare `headrace.proxy.wire`: those of 4.4.0, and of 3.9.1 for versions that
+4.0 removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ OLD, NEW = "3.9.1", "4.4.0"
 
 @cache
 def java_versions(kafka: str) -> dict[int, range]:
-    """The versions of every API that this Kafka has messages for, unstable ones included, by API key."""
+    """Return the versions of each API in this Kafka release, including unstable ones, by API key."""
     types = kafka_classes(kafka).cls("org.apache.kafka.common.message.ApiMessageType").values()
     unstable = True
     found = {
@@ -25,20 +25,20 @@ def java_versions(kafka: str) -> dict[int, range]:
 
 
 def judge(api_key: int, version: int) -> KafkaClasses:
-    """The Kafka that knows this version best."""
+    """Return the classes of the newest Kafka release that has this version."""
     newest = java_versions(NEW).get(api_key)
     return kafka_classes(NEW if newest is not None and version in newest else OLD)
 
 
 @cache
 def api_key_of(message: str) -> int | None:
-    """The API key of a request or response, ``None`` for headers."""
+    """Return the API key of a request or response, ``None`` for headers."""
     stem = message.removesuffix("Request").removesuffix("Response")
     return next((api.key.value for api in APIS.values() if api.name == stem), None)
 
 
 def judge_of(message: str, version: int) -> KafkaClasses:
-    """The Kafka that knows this message in this version best."""
+    """Return the classes of the newest Kafka release that has this message in this version."""
     key = api_key_of(message)
     if key is None:
         return kafka_classes(OLD if message == "RequestHeader" and version == 0 else NEW)
@@ -46,13 +46,13 @@ def judge_of(message: str, version: int) -> KafkaClasses:
 
 
 def through_java(message: str, version: int, body: bytes) -> bytes:
-    """Have Kafka read these bytes and write what it read."""
+    """Let Kafka decode these bytes, and return what it encodes again."""
     kafka = judge_of(message, version)
     return kafka.encode(kafka.decode(f"{message}Data", body, version), version)
 
 
 def java_text(message: str, version: int, body: bytes) -> str:
-    """What Kafka says these bytes mean (``toString``)."""
+    """Let Kafka decode these bytes, and return its ``toString``."""
     kafka = judge_of(message, version)
     data: Any = kafka.decode(f"{message}Data", body, version)
     return str(data.toString())

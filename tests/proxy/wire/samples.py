@@ -1,4 +1,4 @@
-"""Messages made at random from Kafka's schemas: any message in any version, unknown tagged fields at each level.
+"""Random messages built from Kafka's schemas: any message in any version, with unknown tagged fields at each level.
 
 A test takes its numbers from the fixture `rng`, or from Hypothesis (``st.randoms(use_true_random=False)``), which then
 looks for a small example of a failure.
@@ -20,7 +20,7 @@ EVERY: Final = [(name, version) for name in message_names() for version in versi
 """Every message in every version."""
 LATEST: Final = [(name, versions(name).stop - 1) for name in message_names()]
 LONG: Final = settings(deadline=None, max_examples=100, suppress_health_check=list(HealthCheck), database=None)
-"""Of the long forms, for each message in each version."""
+"""Number of examples in the exhaustive tests, for each message in each version."""
 
 INTEGERS: Final = {
     "int8": (-(1 << 7), (1 << 7) - 1),
@@ -42,7 +42,7 @@ def sample(rng: Random, name: str, version: int, *, unknown_tags: bool = True) -
 
 
 def sample_field(rng: Random, field: Field, *, unknown_tags: bool = True) -> Any:
-    """Return what a field may hold."""
+    """Return a random valid value of a field."""
     if field.nullable and rng.randrange(4) == 0:
         return None
     if not field.is_array:
@@ -51,7 +51,7 @@ def sample_field(rng: Random, field: Field, *, unknown_tags: bool = True) -> Any
 
 
 def sample_element(rng: Random, field: Field, *, unknown_tags: bool = True) -> Any:
-    """Return a row of an array, or a value of a field that is none; not null."""
+    """Return a row of an array, or a value of a field that is not an array; not null."""
     if field.kind == "struct":
         return _struct(rng, field.fields, flexible=field.flexible, unknown_tags=unknown_tags)
     return _scalar(rng, field.kind)
@@ -60,7 +60,7 @@ def sample_element(rng: Random, field: Field, *, unknown_tags: bool = True) -> A
 def _struct(rng: Random, fields: tuple[Field, ...], *, flexible: bool, unknown_tags: bool) -> dict[str, Any]:
     values = {field.name: sample_field(rng, field, unknown_tags=unknown_tags) for field in fields}
     if flexible and unknown_tags and rng.randrange(2):
-        # Kafka refuses a tag that it knows from another version of the message; none has as many as ten.
+        # Kafka rejects a tag that another version of the message defines; no message has tags of 10 or more.
         values[TAGS] = {rng.randint(10, 300): _bytes(rng, 3) for _ in range(rng.randint(1, 2))}
     return values
 

@@ -1,4 +1,4 @@
-"""What clients are told of versions: the broker's word, cut to what the proxy can stand between."""
+"""The broker's ApiVersions response is restricted to the APIs and versions that the proxy supports."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def restricted(version: int, message: Message, throttle: int | None = None) -> d
     return {row["api_key"]: (row["min_version"], row["max_version"]) for row in rows}
 
 
-def test_a_broker_of_today_is_passed_on_as_it_is() -> None:
-    """4.4's own ranges, for every API that its brokers list."""
+def test_the_response_of_a_current_broker_is_not_changed() -> None:
+    """The ranges of 4.4, for every API that its brokers list."""
     rows = [(key, versions.start, versions.stop - 1) for key, versions in java_versions(NEW).items()]
     body = encode("ApiVersionsResponse", 5, offer(*rows))
     assert restrict_api_versions(5, body).body == body
 
 
-def test_what_must_be_understood_is_capped_and_the_rest_is_not() -> None:
+def test_only_apis_that_the_proxy_reads_are_capped() -> None:
     rows = [(key, 0, 99) for key in range(max(APIS) + 1)]
     kept = restricted(4, offer(*rows))
     for key, api in APIS.items():
@@ -68,7 +68,7 @@ def test_unknown_apis_and_those_with_nothing_left_are_cut() -> None:
     assert [row["api_key"] for row in decode("ApiVersionsResponse", 3, result.body)["api_keys"]] == [12, 1]
 
 
-def test_controller_only_apis_pass_as_the_broker_has_them() -> None:
+def test_controller_only_apis_are_not_changed() -> None:
     for api in APIS.values():
         if api.controller_only:
             assert highest_allowed(api.key, 0, 1000) == 1000
@@ -114,7 +114,7 @@ def test_features_and_tagged_fields_byte_for_byte() -> None:
 
 @pytest.mark.parametrize("asked", range(6))
 def test_the_unsupported_version_reply_has_the_layout_of_version_0(asked: int) -> None:
-    """Whatever was asked, a broker that does not know the version answers so (KIP-511)."""
+    """A broker that does not support the version of the request answers in version 0 (KIP-511)."""
     body = encode("ApiVersionsResponse", 0, offer((18, 0, 9), (0, 0, 9), error_code=UNSUPPORTED_VERSION))
     assert layout_version(asked, body) == 0
     result = restrict_api_versions(asked, body, 50)
@@ -138,7 +138,7 @@ def test_our_own_unsupported_version_reply_is_kafkas() -> None:
 
 def test_broken_answers() -> None:
     with pytest.raises(
-        MalformedMessage, match="ApiVersionsResponse v3: error_code at byte 0: 1 bytes hold no error code"
+        MalformedMessage, match="ApiVersionsResponse v3: error_code at byte 0: 1 bytes are too short for an error code"
     ):
         restrict_api_versions(3, b"\0")
     with pytest.raises(MalformedMessage, match="api_keys"):

@@ -1,4 +1,4 @@
-"""The API table against a transcript of Kafka's (`kafka_api_table.md`) and against Kafka's own classes."""
+"""The API table is compared with a transcript of Kafka's (`kafka_api_table.md`), and with Kafka's own classes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNFIXED_THROTTLE = {
 
 
 def transcript() -> dict[int, list[str]]:
-    """The rows of the table by key: API, versions, flexible, throttle field, back-off until 4.3.1 and in 4.4.0."""
+    """Return the rows of the table by key: API, versions, flexible, throttle field, back-off to 4.3.1, in 4.4.0."""
     rows = [line.strip("|\n ").split("|") for line in TRANSCRIPT.read_text(encoding="utf-8").splitlines()]
     cells = [[cell.strip() for cell in row] for row in rows]
     return {int(row[0]): row[1:] for row in cells if row[0].isdigit()}
@@ -51,7 +51,7 @@ def test_transcript(key: int) -> None:
     assert api.name == name.removesuffix(" †")
     assert api.controller_only == name.endswith("†")
     assert api.max_version == int(high or low)
-    assert api.min_version <= int(low)  # 3.9 knows older ones
+    assert api.min_version <= int(low)  # 3.9 has older versions
     assert api.flexible_from == number(flexible)
     assert api.throttle_from == number(throttle)
     assert api.back_off_from == number(back_off)
@@ -93,8 +93,8 @@ def test_header_versions_of_the_unknown() -> None:
     assert apis.response_header_version(ApiKey.API_VERSIONS, 99) == 0
 
 
-def test_java_backs_off_where_the_table_says() -> None:
-    """`shouldClientThrottle` of the response classes, as 4.4.0 has them."""
+def test_java_backs_off_from_the_versions_in_the_table() -> None:
+    """The source is `shouldClientThrottle` of the response classes of 4.4.0."""
     kafka = kafka_classes(NEW)
     parse = kafka.cls("org.apache.kafka.common.requests.AbstractResponse").parseResponse
     accessor = kafka.cls("org.apache.kafka.common.protocol.ByteBufferAccessor")

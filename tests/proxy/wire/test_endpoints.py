@@ -1,4 +1,4 @@
-"""Every response that names a broker's address is rewritten, and nothing else in it changes."""
+"""Every response with a broker's address is rewritten, and nothing else in it is changed."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LIMIT = 100
 
 
 def advertise(node_id: int) -> tuple[str, int] | None:
-    """A proxy with room for a hundred brokers."""
+    """Advertise a hundred brokers, as a proxy with that range of ids does."""
     return ("proxy.example.com", 19093 + node_id) if 0 <= node_id < LIMIT else None
 
 
@@ -53,7 +53,7 @@ def rewrite(api_key: int, version: int, message: Message, throttle: int | None =
 
 
 def expected_of(api_key: int, message: Message) -> Message:
-    """The generic way: what a response shall be, in plain values."""
+    """Return the expected response in plain values, computed without `edit`."""
     expected = dict(message)
     if (array := ARRAYS.get(ApiKey(api_key))) is not None:
         if array in message:
@@ -83,7 +83,7 @@ def expected_coordinator(row: Message) -> Message:
 
 
 def check_the_generic_way(rng: Random, api_key: int, version: int) -> None:
-    """Any response is rewritten as decoding, changing and encoding does it."""
+    """Check that rewriting a random response has the same result as decoding, changing and encoding it."""
     name = f"{API_NAMES[api_key]}Response"
     message = sample(rng, name, version)
     for rows in (message.get("brokers", ()), message.get("node_endpoints", ()), message.get("coordinators", ())):
@@ -102,12 +102,12 @@ def check_the_generic_way(rng: Random, api_key: int, version: int) -> None:
     assert decode(name, version, rewritten.body) == expected, (name, version, message)
     if expected == message:
         assert rewritten.body == body, (name, version, message)
-    if expected.get("node_endpoints") != []:  # an empty array that the tagged field spells out
+    if expected.get("node_endpoints") != []:  # an empty array, which `encode` leaves out as the default
         assert rewritten.body == encode(name, version, expected), (name, version, message)
         assert through_java(name, version, rewritten.body) == rewritten.body, (name, version, message)
 
 
-def test_any_response_is_rewritten_as_the_generic_way_does(rng: Random) -> None:
+def test_rewriting_any_response_equals_decoding_and_encoding(rng: Random) -> None:
     for key, version in EVERY:
         for _ in range(8):
             check_the_generic_way(rng, key, version)
@@ -170,7 +170,7 @@ def test_a_coordinator_in_and_outside_the_range(version: int) -> None:
     assert (rewritten.brokers, rewritten.left_out) == ((), ())
 
 
-def test_describe_cluster_names_its_ids_otherwise() -> None:
+def test_describe_cluster_has_other_field_names() -> None:
     brokers = [{"broker_id": one, "host": "b", "port": 1, "rack": "r", "is_fenced": True} for one in (0, -1)]
     rewritten, decoded = rewrite(60, 2, {"brokers": brokers, "cluster_id": "c", "controller_id": 4, TAGS: {9: b"x"}}, 3)
     assert decoded["brokers"] == [{**brokers[0], "host": "proxy.example.com", "port": 19093}]
@@ -190,7 +190,7 @@ def test_other_apis_and_broken_bodies() -> None:
             rewrite_endpoints(key, version, b"\0\0\0", advertise)
 
 
-def test_what_is_rewritten_is_what_the_api_table_says() -> None:
+def test_the_rewritten_apis_are_those_of_the_api_table() -> None:
     assert {api.key for api in APIS.values() if must_rewrite(api.key, api.max_version)} == {
         *REWRITTEN,
         ApiKey.API_VERSIONS,
@@ -198,7 +198,7 @@ def test_what_is_rewritten_is_what_the_api_table_says() -> None:
 
 
 class TestProduceTail:
-    """The walk by hand against the walk by schema."""
+    """`find_produce_tail` is compared with the generic codec."""
 
     @pytest.mark.parametrize("version", range(14))
     def test_it_finds_what_the_generic_way_finds(self, version: int, rng: Random) -> None:
@@ -219,7 +219,7 @@ class TestProduceTail:
 
     @pytest.mark.parametrize("version", range(14))
     def test_it_refuses_what_the_generic_way_refuses(self, version: int, rng: Random) -> None:
-        """Strings and hints are stepped over, so what is wrong inside them is not seen."""
+        """Strings and hints are skipped, so errors inside them are not detected."""
         for _ in range(40):
             body = bytearray(encode("ProduceResponse", version, sample(rng, "ProduceResponse", version)))
             if rng.randrange(2):
@@ -247,11 +247,11 @@ CLIENT_HOST = "where a client is, not a broker"
 ACL_HOST = "the host that an access rule is for"
 STREAMS = "an endpoint of the Streams application's own"
 
-# Fields of responses that look like an address and are not rewritten, and why a client does not connect there.
+# Fields of responses that look like an address and are not rewritten, with the reason why clients do not connect to it.
 EXEMPT = {
-    "FetchResponse.node_endpoints": "made inert as it passes: headrace.proxy.wire.walks.fetch",
+    "FetchResponse.node_endpoints": "invalidated while it is forwarded: headrace.proxy.wire.walks.fetch",
     "DescribeQuorumResponse.nodes.listeners": "the controllers' listeners, which an operator reads and no client dials",
-    "DescribeClusterResponse.endpoint_type": "a number that says brokers or controllers",
+    "DescribeClusterResponse.endpoint_type": "a number that stands for brokers or controllers",
     "DescribeAclsResponse.resources.acls.host": ACL_HOST,
     "DeleteAclsResponse.filter_results.matching_acls.host": ACL_HOST,
     "DescribeGroupsResponse.groups.members.client_host": CLIENT_HOST,
@@ -281,7 +281,7 @@ def suspicious(prefix: str, fields: tuple[Field, ...]) -> list[str]:
 
 
 def test_no_response_names_an_address_that_is_not_rewritten() -> None:
-    """Every schema of every version is read: a new field with an address fails here."""
+    """Reads every schema of every version, so that a new field with an address fails this test."""
     covered = {f"{API_NAMES[key]}Response.{array}" for key, array in ARRAYS.items()}
     covered |= {f"FindCoordinatorResponse.{name}" for name in ("host", "port", "coordinators")}
     found = {
@@ -291,7 +291,7 @@ def test_no_response_names_an_address_that_is_not_rewritten() -> None:
         for path in suspicious(f"{api.name}Response", schema(f"{api.name}Response", version).fields)
     }
     explained = {one for one in covered | EXEMPT.keys() for path in found if path == one or path.startswith(f"{one}.")}
-    assert explained == covered | EXEMPT.keys(), "an entry that no schema has"
+    assert explained == covered | EXEMPT.keys(), "an entry is in no schema"
     assert {path for path in found if not any(path == one or path.startswith(f"{one}.") for one in explained)} == set()
 
 
@@ -308,7 +308,7 @@ def test_controller_only_apis_are_the_ones_no_broker_lists() -> None:
 
 
 def test_nothing_but_addresses_differs() -> None:
-    """Unknown tagged fields at every level, lengths in more bytes than they need, records: all are copied."""
+    """Unknown tagged fields at every level, varints that are longer than necessary, and records are copied."""
     row = {"node_id": 1, "host": "b", "port": 1, "rack": None, TAGS: {5: b"row"}}
     partition: dict[str, Any] = {"partition_index": 1, "records": b"records", TAGS: {6: b"partition"}}
     message = {

@@ -1,4 +1,4 @@
-"""Splitting a stream into frames: however the stream is cut, the same frames come out, whole and in order."""
+"""Splitting a stream into frames: any split into windows results in the same complete frames, in order."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ LIMIT = 100_000
 
 @dataclass
 class Driver:
-    """What a relay does with a scanner, without sockets: keeps the tail, notes what was passed and what was
-    collected."""
+    """Drives a scanner as a relay does, without sockets: keeps the tail, and records skipped and collected bytes."""
 
     collect: frozenset[int]
     scanner: FrameScanner = field(default_factory=lambda: FrameScanner(LIMIT))
@@ -65,7 +64,7 @@ def request(api_key: int, version: int, correlation_id: int, client_id: str, bod
     return len(frame).to_bytes(4, "big") + frame
 
 
-# Metadata v0 and Heartbeat v0: header v1, no field of the body is skimmed.
+# Metadata v0 and Heartbeat v0: header v1, and no field of the body is read.
 requests = st.lists(
     st.builds(
         request,

@@ -1,5 +1,5 @@
-"""Skimming heads: every API and version as Kafka's schemas encode it, whole and byte by byte, and what cannot be a
-head."""
+"""Reading heads of every API and version as Kafka's schemas encode them, at once and byte by byte, and of invalid
+frames."""
 
 from __future__ import annotations
 
@@ -64,11 +64,11 @@ def check_the_head_of_a_reply(api_key: ApiKey, version: int) -> None:
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.SHARE_FETCH, ApiKey.METADATA])
-def test_a_head_that_is_not_whole_is_waited_for(api_key: ApiKey) -> None:
+def test_an_incomplete_head_is_none(api_key: ApiKey) -> None:
     version = APIS[api_key].max_version
     frame = bytearray(framed(api_key, version, encode(f"{APIS[api_key].name}Request", version, {}), "x" * 300))
     found = [read_request_head(frame, 0, end, LIMIT) is not None for end in range(len(frame) + 1)]
-    assert found == sorted(found), "a head that was there went away with more bytes"
+    assert found == sorted(found), "a head that was complete is incomplete with more bytes"
     assert not found[300]
     assert found[-1]
 
@@ -94,7 +94,7 @@ def test_fetch_is_capped_in_place(version: int) -> None:
     capped = encode("FetchRequest", version, {"max_wait_ms": 500, "min_bytes": 60, "max_bytes": 60})
     assert frame == framed(ApiKey.FETCH, version, capped)
     cap_fetch(frame, head.fetch_limits_at, 2**31 - 1)
-    assert frame == framed(ApiKey.FETCH, version, capped), "a cap above what is asked for changes nothing"
+    assert frame == framed(ApiKey.FETCH, version, capped), "a cap above the requested size changes nothing"
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -114,7 +114,7 @@ def test_share_fetch_is_capped_in_place(version: int) -> None:
     [(b"\xff\xff", ""), (b"\x80\x00", ""), (b"\x00\x03\xff\xfea", "\N{REPLACEMENT CHARACTER}" * 2 + "a")],
 )
 def test_a_client_id_is_read_as_a_broker_reads_it(client_id: bytes, read: str) -> None:
-    """Every negative length is null, and what is not UTF-8 is replaced (``ByteBufferAccessor.readString``)."""
+    """Every negative length is null, and invalid UTF-8 is replaced (``ByteBufferAccessor.readString``)."""
     frame = bytearray((8 + len(client_id)).to_bytes(4, "big") + b"\x00\x03\x00\x01" + bytes(4) + client_id)
     head = read_request_head(frame, 0, len(frame), LIMIT)
     assert head is not None
@@ -142,12 +142,12 @@ def test_a_null_client_id_is_empty() -> None:
         ),
     ],
 )
-def test_what_cannot_be_a_request_is_an_error_that_names_it(start: bytes, reason: str) -> None:
+def test_an_invalid_frame_is_an_error_that_names_the_reason(start: bytes, reason: str) -> None:
     with pytest.raises(MalformedFrame, match=reason):
         read_request_head(bytearray(start), 0, len(start), LIMIT)
 
 
-def test_a_head_that_never_ends_is_not_waited_for_forever() -> None:
+def test_the_length_of_a_head_is_limited() -> None:
     start = (
         (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x07"
     )

@@ -1,4 +1,4 @@
-"""Splitting a mutation and merging the answer: the admitted stay byte for byte, the refused keep their place."""
+"""Splitting a mutation and merging the response: admitted topics are copied, refused ones keep their position."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = ["a", "b", "häufig", "c"]
 
 
 def request_of(api_key: int, version: int, names: list[str], *, tags: dict[int, bytes] | None = None) -> Message:
-    """A mutation of these topics, with unknown tagged fields where the version can have them."""
+    """Return a mutation of these topics, with unknown tagged fields if the version can have them."""
     flexible = version >= (APIS[api_key].flexible_from or 99)
     extra = {TAGS: tags} if flexible and tags else {}
     if api_key == ApiKey.CREATE_TOPICS:
@@ -47,7 +47,7 @@ def response_of(api_key: int, version: int, names: list[str], *, tags: dict[int,
 @settings(deadline=None, max_examples=20)
 @given(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True), data=st.data())
 def test_a_split_and_merged_mutation(api_key: int, version: int, names: list[str], data: st.DataObject) -> None:
-    """Forwarding the admitted and merging the refused gives what a broker gives that refuses them itself."""
+    """The merged response equals that of a broker that refuses the topics itself."""
     request_name, response_name = f"{API_NAMES[api_key]}Request", f"{API_NAMES[api_key]}Response"
     tags = {77: b"kept"}
     refused_names = data.draw(st.sets(st.sampled_from(names)))
@@ -99,7 +99,7 @@ def test_deleting_by_id() -> None:
     forwarded = split_request(ApiKey.DELETE_TOPICS, 6, body, {gone: REFUSAL})
     assert forwarded == encode("DeleteTopicsRequest", 6, {"topics": request["topics"][1:]})
 
-    # The broker answers in its own order, and tells the names of ids.
+    # The broker answers in an order of its own, and includes the names of topics given by id.
     answer = {
         "responses": [
             {"name": "found", "topic_id": by_id, "error_code": 0},
@@ -117,7 +117,7 @@ def test_deleting_by_id() -> None:
     ]
 
 
-def test_a_topic_named_twice_is_answered_once_and_strangers_stay() -> None:
+def test_a_repeated_topic_is_answered_once_and_unknown_rows_are_kept() -> None:
     body = encode("CreateTopicsRequest", 7, request_of(19, 7, ["a", "b", "a"]))
     refused = {"a": REFUSAL}
     forwarded = split_request(19, 7, body, refused)
@@ -127,13 +127,13 @@ def test_a_topic_named_twice_is_answered_once_and_strangers_stay() -> None:
     assert [row["name"] for row in merged["topics"]] == ["a", "b", "b", "stranger"]
 
 
-def test_nothing_refused_is_nothing_changed() -> None:
+def test_without_refused_topics_nothing_is_changed() -> None:
     body = encode("CreateTopicsRequest", 7, request_of(19, 7, ["a"], tags={9: b"x"})) + b""
     assert split_request(19, 7, memoryview(body), {}) == body
     assert split_request(19, 7, body, {"z": REFUSAL}) == body
 
 
-def test_what_a_mutation_asks_for() -> None:
+def test_reading_the_topics_of_a_mutation() -> None:
     create = {
         "topics": [
             {"name": "default", "num_partitions": -1},
@@ -157,7 +157,7 @@ def test_what_a_mutation_asks_for() -> None:
 
 
 def test_other_apis_and_broken_bodies() -> None:
-    with pytest.raises(UnknownMessage, match="api key 3 is no controller mutation"):
+    with pytest.raises(UnknownMessage, match="api key 3 is not a controller mutation"):
         read_mutation(ApiKey.METADATA, 0, b"")
     with pytest.raises(UnknownMessage, match="CreateTopicsRequest v8"):
         split_request(ApiKey.CREATE_TOPICS, 8, b"", {"a": REFUSAL})

@@ -1,4 +1,4 @@
-"""Refusals where Kafka is no oracle: the frame, messages of our own, and requests that cannot be refused."""
+"""Parts of refusals that are not compared with Kafka: the frame, own messages, and requests that cannot be refused."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def refuse(api_key: int, version: int, request: Message, message: str | None = T
     return decode(f"{APIS[api_key].name}Response", version, frame[header:])
 
 
-def test_every_api_can_be_refused_or_says_why_not() -> None:
+def test_every_api_can_be_refused_or_has_a_reason_why_not() -> None:
     assert TEMPLATES.keys() | IRREFUSABLE.keys() == APIS.keys()
     assert not TEMPLATES.keys() & IRREFUSABLE.keys()
     assert all(APIS[key].controller_only for key in IRREFUSABLE)
 
 
-def test_a_message_of_our_own_goes_wherever_the_version_has_a_field() -> None:
+def test_a_message_is_set_if_the_version_has_a_field() -> None:
     assert refuse(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, {})["error_message"] == TEXT
     assert refuse(ApiKey.SHARE_FETCH, 1, {})["error_message"] == TEXT
     groups = refuse(ApiKey.DESCRIBE_GROUPS, 6, {"groups": ["g"]})["groups"]
@@ -64,10 +64,10 @@ def test_a_produce_is_refused_partition_by_partition() -> None:
 @pytest.mark.parametrize(
     ("api_key", "version", "request_", "why"),
     [
-        (ApiKey.PRODUCE, 9, {"acks": 0}, "acks=0 has no reply"),
-        (ApiKey.METADATA, 12, {"topics": None}, "Metadata v12: its reply has no place for error 44"),
-        (ApiKey.DESCRIBE_LOG_DIRS, 2, {"topics": []}, "DescribeLogDirs v2: its reply has no place"),
-        (ApiKey.ELECT_LEADERS, 0, {"topic_partitions": None}, "ElectLeaders v0: its reply has no place"),
+        (ApiKey.PRODUCE, 9, {"acks": 0}, "acks=0 has no response"),
+        (ApiKey.METADATA, 12, {"topics": None}, "Metadata v12: its response has no field for error 44"),
+        (ApiKey.DESCRIBE_LOG_DIRS, 2, {"topics": []}, "DescribeLogDirs v2: its response has no field"),
+        (ApiKey.ELECT_LEADERS, 0, {"topic_partitions": None}, "ElectLeaders v0: its response has no field"),
         (ApiKey.BROKER_HEARTBEAT, 1, {}, "no broker serves it to clients"),
     ],
 )
@@ -82,7 +82,7 @@ def test_an_unknown_api_cannot_be_refused() -> None:
         refuse_whole(9999, 0, 1, b"", POLICY_VIOLATION, None, 0)
 
 
-def test_metadata_for_all_topics_has_a_place_from_version_13_on() -> None:
+def test_metadata_for_all_topics_can_be_refused_from_version_13_on() -> None:
     assert refuse(ApiKey.METADATA, 13, {"topics": None})["error_code"] == POLICY_VIOLATION
 
 

@@ -1,4 +1,4 @@
-"""Refusals against `getErrorResponse` of Kafka's request classes, for every API and version."""
+"""Refusals are compared with `getErrorResponse` of Kafka's request classes, for every API and version."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ EVERY = [(key, version) for key in TEMPLATES for version in range(APIS[key].min_
 
 THROTTLING_QUOTA_EXCEEDED = 89
 TEXT = "The throttling quota has been exceeded."
-"""Kafka's own message of the error, which it uses where an exception's message does not go."""
+"""Kafka's general message of the error, which it uses if it does not use the exception's message."""
 
 
 @cache
 def parse(kafka: KafkaClasses) -> Any:
-    """Make Java's request object from bytes."""
+    """Return Java's request object, decoded from bytes."""
     requests = kafka.cls("org.apache.kafka.common.requests.AbstractRequest")
     keys = kafka.cls("org.apache.kafka.common.protocol.ApiKeys")
     accessor = kafka.cls("org.apache.kafka.common.protocol.ByteBufferAccessor")
@@ -45,7 +45,7 @@ def parse(kafka: KafkaClasses) -> Any:
 
 
 def kafkas_refusal(api_key: int, version: int, body: bytes, throttle_time_ms: int) -> bytes | None:
-    """The body that Kafka answers, or `None` if it answers nothing."""
+    """Return the body of Kafka's response, or `None` if there is none."""
     kafka = judge(api_key, version)
     errors = kafka.cls("org.apache.kafka.common.protocol.Errors")
     error = errors.forCode(THROTTLING_QUOTA_EXCEEDED).exception(CUSTOM)
@@ -61,9 +61,9 @@ def ours(api_key: int, version: int, body: bytes, throttle_time_ms: int) -> byte
 
 
 CUSTOM = "too many at once"
-"""A message of the exception's own: Kafka puts it where `ApiError` is used, its error's general message elsewhere."""
+"""The exception's message: Kafka uses it in responses with `ApiError`, and the error's general message in others."""
 
-# Where Kafka's getErrorResponse leaves throttle_time_ms at 0 though the response has it.
+# APIs whose getErrorResponse in Kafka does not set throttle_time_ms although the response has the field.
 JAVA_FORGETS_THROTTLE = {
     ApiKey.FIND_COORDINATOR,
     ApiKey.INIT_PRODUCER_ID,
@@ -74,7 +74,7 @@ JAVA_FORGETS_THROTTLE = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 }
 
-# What Kafka keeps in a HashMap, or sorts: the rows come in another order.
+# APIs whose rows Kafka keeps in a HashMap, or sorts, so that they are in another order.
 UNORDERED = {
     ApiKey.PRODUCE,
     ApiKey.OFFSET_FETCH,
@@ -83,7 +83,7 @@ UNORDERED = {
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
 }
 
-# Requests that Java's own constructors refuse to read unless these hold a value they know.
+# Values of fields that Java's constructors require to be known enumerations.
 ENUMERATIONS = {
     "resource_type": 2,
     "resource_type_filter": 2,
@@ -98,12 +98,13 @@ ENUMERATIONS = {
 IDENTITIES = ("name", "topic", "topic_id", "index", "partition", "partition_index", "producer_id", "group_id")
 
 DECODED_ONLY = JAVA_FORGETS_THROTTLE | {ApiKey.FETCH}
-"""Not compared byte for byte: what Java forgets, and Fetch, whose records are null in old versions and empty here."""
+"""APIs that are not compared byte for byte: those above, and Fetch, whose records are null in Kafka's old versions, and
+empty here."""
 
 
 def tidy(value: Any) -> Any:
-    """A request that Kafka itself would take: known enumerations, no null records, no two rows of one name, no empty
-    row."""
+    """Change a random request to one that Kafka accepts: known enumerations, no null records, no duplicate or empty
+    rows."""
     if isinstance(value, dict):
         return {key: ENUMERATIONS.get(key, tidy(one)) for key, one in value.items()} | (
             {"records": b""} if value.get("records", b"") is None else {}
@@ -115,25 +116,25 @@ def tidy(value: Any) -> Any:
 
 
 def acceptable(api_key: int, request: Message) -> Message:
-    """A request that Kafka reads and refuses without an exception of its own."""
+    """Return a random request that Kafka can decode, and refuse without raising an exception."""
     request = tidy(request)
     if api_key == ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS:
         request["users"] = request["users"] or []
-    if api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:  # one answer for a user who is in both
+    if api_key == ApiKey.ALTER_USER_SCRAM_CREDENTIALS:  # a user in both arrays gets only one row
         deleted = {row["name"] for row in request["deletions"]}
         request["upsertions"] = [row for row in request["upsertions"] if row["name"] not in deleted]
     return request
 
 
 def identity(row: Any) -> Any:
-    """What tells a row from its neighbours: its names and numbers."""
+    """Return the fields that identify a row in its array."""
     if not isinstance(row, dict):
         return row
     return [row[name] for name in IDENTITIES if name in row] or row
 
 
 def canonical(api_key: int, value: Any) -> Any:
-    """A response without what differs by design: messages (ours go everywhere), null records of old, and order."""
+    """Return a response without intended differences: messages (which are set everywhere), null records, and order."""
     if isinstance(value, dict):
         blank = {"error_message": None, "records": None}
         return {key: blank[key] if key in blank else canonical(api_key, one) for key, one in value.items()}
@@ -144,7 +145,7 @@ def canonical(api_key: int, value: Any) -> Any:
 
 
 def said(value: Any) -> list[str | None]:
-    """Every error message in a response, in order."""
+    """Return all error messages in a response, in order."""
     if isinstance(value, dict):
         return [one for key, inner in value.items() for one in ([inner] if key == "error_message" else said(inner))]
     return [one for row in value for one in said(row)] if isinstance(value, list) else []
@@ -175,7 +176,7 @@ def compare(api_key: int, version: int, request: Message, throttle_time_ms: int)
 
 
 def error_codes(value: Any) -> set[int]:
-    """Every error code in a response."""
+    """Return all error codes in a response."""
     if isinstance(value, dict):
         found = {inner for key, inner in value.items() if key.endswith("error_code")}
         return found.union(*(error_codes(inner) for inner in value.values()))

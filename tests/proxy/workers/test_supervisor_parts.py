@@ -1,4 +1,4 @@
-"""The parts of which a proxy with several workers is made: the clock, the lock, the memory, the first error."""
+"""Parts of a proxy with several workers: the clock, the lock, the shared memory, and errors at start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import trio
 from headrace.plugins.otel_sdk import own_resource
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server.running import run_loop
-from headrace.proxy.workers.shared_memory import MOST_USAGE_BYTES, ProcessLock, SharedMemory
+from headrace.proxy.workers.shared_memory import MAX_BUCKET_STATE_BYTES, ProcessLock, SharedMemory
 from headrace.quota_callbacks.entities import QuotaKey
 
 HOLDER = """
@@ -48,7 +48,7 @@ def test_a_startup_error_comes_out_of_all_nurseries() -> None:
         run_loop(main)
 
 
-def test_a_mistake_beside_it_is_not_hidden() -> None:
+def test_another_error_beside_a_startup_error_is_not_hidden() -> None:
     async def fail(error: Exception) -> None:
         raise error
 
@@ -83,18 +83,18 @@ def test_the_lock_excludes_other_processes_and_dies_with_its_holder() -> None:
 
 
 @pytest.mark.parametrize(("workers", "samples"), [(2, 11), (64, 11), (2, 2**31 - 1), (64, 2**31 - 1)])
-def test_there_is_room_for_buckets_whatever_is_configured(workers: int, samples: int) -> None:
+def test_there_is_room_for_buckets_with_every_configuration(workers: int, samples: int) -> None:
     memory = SharedMemory(workers, samples)
-    assert memory._usage.nbytes <= MOST_USAGE_BYTES
+    assert memory._bucket_state.nbytes <= MAX_BUCKET_STATE_BYTES
     place = memory.place(workers - 1)
     for number in range(1000):
-        assert place.usage.row((QuotaKey.PRODUCER_BYTE_RATE, (("user", str(number)),))) is not None
-    assert place.usage.left_out == 0
+        assert place.bucket_state.row((QuotaKey.PRODUCER_BYTE_RATE, (("user", str(number)),))) is not None
+    assert place.bucket_state.left_out == 0
     memory.worker_lost(workers - 1)
 
 
 @pytest.mark.parametrize(
-    ("worker", "set_to", "told"),
+    ("worker", "set_to", "instance"),
     [
         (None, "service.instance.id=berlin-1", "berlin-1"),
         (3, "service.instance.id=berlin-1", "berlin-1-worker-3"),
@@ -102,7 +102,7 @@ def test_there_is_room_for_buckets_whatever_is_configured(workers: int, samples:
     ],
 )
 def test_each_worker_is_an_instance_to_receivers(
-    monkeypatch: pytest.MonkeyPatch, worker: int | None, set_to: str, told: str
+    monkeypatch: pytest.MonkeyPatch, worker: int | None, set_to: str, instance: str
 ) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", set_to)
-    assert re.fullmatch(told, str(own_resource(worker).attributes["service.instance.id"]))
+    assert re.fullmatch(instance, str(own_resource(worker).attributes["service.instance.id"]))

@@ -63,7 +63,7 @@ from tests.proxy.replay.replay_traces import (
         ({**GOOD, "op": "producer_id", "amount": 2**63}, "amount is 9223372036854775808; expected a producer id"),
         ({**GOOD, "op": "controller_mutation"}, "no strict; expected true or false"),
         ({**GOOD, "op": "controller_mutation", "strict": 1}, "strict is 1; expected true or false"),
-        (json.dumps({**GOOD, "accepted": 1, "x": 0}).replace("0}", "1e999}"), "holds a number that is too large; exp"),
+        (json.dumps({**GOOD, "accepted": 1, "x": 0}).replace("0}", "1e999}"), "contains a number that is too large; exp"),
         ({"t": 5, "alter": [1]}, "alter is [1]; expected an object"),
         ({"alter": alter(5, {"user": "u"})["alter"]}, "no t; expected a time in whole milliseconds, 0 or more"),
         ({"t": 5, "alter": {"set": {}}}, "no alter.entity; expected an object"),
@@ -137,7 +137,7 @@ def test_the_first_line_must_be_the_window_line(first: Entry, message: str) -> N
 
 
 def test_an_empty_trace_is_an_error() -> None:
-    assert error_of() == "line 1: nothing, the trace is empty; expected a window line"
+    assert error_of() == "line 1: the trace is empty; expected a window line"
 
 
 def test_what_is_not_utf_8_is_an_error() -> None:

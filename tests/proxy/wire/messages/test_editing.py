@@ -1,4 +1,4 @@
-"""Edits change what they name and copy the rest byte for byte, unknown tagged fields at every level included."""
+"""Edits change the named fields, and copy the rest byte for byte, including unknown tagged fields at every level."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def same(value: Any) -> Any:
 
 
 def check_the_identity(rng: Random, name: str, version: int) -> None:
-    """Edits that change nothing give the same bytes."""
+    """Check that edits that change nothing return the same bytes."""
     body = encode(name, version, sample(rng, name, version))
     fields = [field.name for field in schema(name, version).fields]
     some = [each for each in (fields or ["none"]) if rng.randrange(2)]
@@ -41,7 +41,7 @@ def test_an_edit_that_changes_nothing_is_the_identity(rng: Random) -> None:
 
 
 def changed(rng: Random, field: Field, value: Any) -> Any:
-    """Another value for a field, or for a row of it; of a struct the placed fields only."""
+    """Return another value for a field, or for a row of it; in a struct only fields without a tag are changed."""
     if field.kind != "struct":
         return sample_element(rng, field)
     placed = [one for one in field.fields if one.tag is None]
@@ -49,7 +49,7 @@ def changed(rng: Random, field: Field, value: Any) -> Any:
 
 
 def check_against_the_generic_way(rng: Random, name: str, version: int) -> None:
-    """Decode, change, encode; and Kafka reads it, and writes the same bytes."""
+    """Check that an edit equals decoding, changing and encoding, and that Kafka decodes and encodes the same bytes."""
     message = sample(rng, name, version)
     body = encode(name, version, message)
     expected = dict(message)
@@ -74,7 +74,7 @@ def check_against_the_generic_way(rng: Random, name: str, version: int) -> None:
         assert through_java(name, version, edited) == edited, (name, version, message)
 
 
-def test_an_edit_is_what_decoding_changing_and_encoding_gives(rng: Random) -> None:
+def test_an_edit_equals_decoding_changing_and_encoding(rng: Random) -> None:
     for name, version in LATEST:
         for _ in range(2):
             check_against_the_generic_way(rng, name, version)
@@ -110,7 +110,7 @@ def test_rows_are_changed_dropped_and_kept() -> None:
     assert edit("MetadataResponse", 12, body, {"brokers": change}) == encode("MetadataResponse", 12, expected)
 
 
-def test_lengths_in_more_bytes_than_they_need_are_kept() -> None:
+def test_varints_that_are_longer_than_necessary_are_kept() -> None:
     body = encode("MetadataResponse", 12, brokers(1, 2))
     wide = body.replace(b"\x03b1", b"\x83\x00b1")
     assert edit("MetadataResponse", 12, wide, {"brokers": same, "controller_id": same}) == wide
@@ -121,10 +121,10 @@ def test_lengths_in_more_bytes_than_they_need_are_kept() -> None:
     assert b"\x83\x00b1\x00\x00\x00\x01" in edit("MetadataResponse", 12, wide, {"brokers": change})
 
 
-def test_tagged_defaults_that_are_spelled_out_are_kept() -> None:
+def test_tagged_fields_that_contain_their_default_are_kept() -> None:
     body = encode("ProduceResponse", 10, {})
-    spelled = body[:-1] + b"\x01\x00\x01\x01"  # node_endpoints: an empty array
-    assert edit("ProduceResponse", 10, spelled, {"node_endpoints": same, "throttle_time_ms": same}) == spelled
+    explicit = body[:-1] + b"\x01\x00\x01\x01"  # node_endpoints: an empty array
+    assert edit("ProduceResponse", 10, explicit, {"node_endpoints": same, "throttle_time_ms": same}) == explicit
 
 
 def test_a_tagged_fields_size_follows_its_value() -> None:
@@ -175,7 +175,7 @@ def test_edits_that_cannot_be() -> None:
         edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "port": 1 << 40}})
     with pytest.raises(UnencodableValue, match="cannot change no_such in a copy"):
         edit("MetadataResponse", 12, body, {"brokers": lambda row: {**row, "no_such": 1}})
-    with pytest.raises(UnencodableValue, match="controller_id is no array"):
+    with pytest.raises(UnencodableValue, match="controller_id is not an array"):
         edit("MetadataResponse", 12, body, {"controller_id": Rows(lambda rows: rows)})
     with pytest.raises(UnknownMessage):
         edit("MetadataResponse", 99, body, {})

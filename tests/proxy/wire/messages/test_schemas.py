@@ -1,4 +1,4 @@
-"""The generated data is what Kafka's jars give, and reading it is cheap and lazy."""
+"""The generated files equal what the generator makes of Kafka's jars, and schemas are read lazily."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bytes that break their schema are refused by one error, in time and memory that their length bounds."""
+"""Bytes that violate their schema raise `MalformedMessage`, in time and memory that are linear in their length."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.proxy.wire.samples import LONG as EXAMPLES
 if TYPE_CHECKING:
     from random import Random
 
-REPLACED = "a string of more than 32767 bytes once what is not UTF-8 is replaced"
+REPLACED = "a string of more than 32767 bytes after replacement of invalid UTF-8"
 LONG = "a string of 32768 bytes; Kafka allows 32767"
 
 METADATA = {
@@ -37,7 +37,7 @@ def broken(name: str, version: int, body: bytes) -> MalformedMessage:
 
 
 def decoded(name: str, version: int, body: bytes) -> Message | MalformedMessage:
-    """The message, or the one error that there may be."""
+    """Return the message, or the only permitted error."""
     try:
         return decode(name, version, body)
     except MalformedMessage as error:
@@ -50,12 +50,12 @@ def test_every_truncation_is_malformed_and_every_tail_ignored(rng: Random) -> No
             body = encode(name, version, sample(rng, name, version))
             for cut in range(len(body)) if len(body) < 40 else rng.sample(range(len(body)), 20):
                 broken(name, version, body[:cut])
-            # librdkafka leaves bytes behind Metadata v13 and AlterUserScramCredentials v0, and brokers ignore them.
+            # librdkafka sends bytes after Metadata v13 and AlterUserScramCredentials v0, and brokers ignore them.
             assert repr(decode(name, version, body + b"\0\xff\0")) == repr(decode(name, version, body))
 
 
 def check_any_bytes(name: str, version: int, body: bytes) -> None:
-    """They are a message, or one error that says where."""
+    """Check that bytes are a message, or raise an error with a valid offset."""
     outcome = decoded(name, version, body)
     if isinstance(outcome, MalformedMessage):
         assert (outcome.message, outcome.version) == (name, version)
@@ -63,7 +63,7 @@ def check_any_bytes(name: str, version: int, body: bytes) -> None:
         assert str(outcome).startswith(f"{name} v{version}: ")
     else:
         again = repr(decode(name, version, encode(name, version, outcome)))
-        assert again == repr(outcome), (name, version, body)  # a NaN is not itself
+        assert again == repr(outcome), (name, version, body)  # a NaN does not equal itself
         codec = message_codec(name, version)
         assert codec.skip(body, 0) == codec.read(body, 0)[1] <= len(body), (name, version, body)
 
@@ -103,7 +103,7 @@ def test_an_error_names_message_version_field_and_offset() -> None:
 
 @pytest.mark.parametrize("count", [b"\x7f\xff\xff\xff", b"\x00\x10\x00\x00"])
 def test_an_absurd_count_allocates_nothing(count: bytes) -> None:
-    """2**31-1 brokers in four bytes."""
+    """The count is up to 2**31-1 brokers in four bytes."""
     tracemalloc.start()
     try:
         error = broken("MetadataResponse", 1, count + bytes(8))
@@ -122,19 +122,19 @@ def test_an_absurd_compact_count_and_tag_count() -> None:
 @pytest.mark.parametrize(
     ("name", "version", "body", "field", "reason"),
     [
-        ("HeartbeatRequest", 0, b"\xff\xff", "group_id", "null, which this field may not be"),
-        ("HeartbeatRequest", 0, b"\xff\xfe", "group_id", "null, which this field may not be"),
+        ("HeartbeatRequest", 0, b"\xff\xff", "group_id", "null in a field that is not nullable"),
+        ("HeartbeatRequest", 0, b"\xff\xfe", "group_id", "null in a field that is not nullable"),
         ("HeartbeatRequest", 0, b"\x00\x09abc", "group_id", "a string of 9 bytes, but 3 are left"),
-        ("HeartbeatRequest", 4, b"\x00", "group_id", "null, which this field may not be"),
-        ("HeartbeatRequest", 4, b"\x80\x00", "group_id", "null, which this field may not be"),
+        ("HeartbeatRequest", 4, b"\x00", "group_id", "null in a field that is not nullable"),
+        ("HeartbeatRequest", 4, b"\x80\x00", "group_id", "null in a field that is not nullable"),
         ("HeartbeatRequest", 4, b"\x81\x80\x01" + b"\xff" * 16384, "group_id", REPLACED),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\xff\x01", "group_id", "a varint of more than 32 bits"),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\x1f", "group_id", "a varint of more than 32 bits"),
         ("HeartbeatRequest", 4, b"\xff\xff\xff\xff\x0f", "group_id", "a length of 4294967295"),
         ("HeartbeatRequest", 4, b"\x81\x80\x02" + b"a" * 32768, "group_id", LONG),
-        ("SaslAuthenticateRequest", 0, b"\xff\xff\xff\xff", "auth_bytes", "null, which this field may not be"),
+        ("SaslAuthenticateRequest", 0, b"\xff\xff\xff\xff", "auth_bytes", "null in a field that is not nullable"),
         ("SaslAuthenticateRequest", 0, b"\x00\x00\x00\x09abc", "auth_bytes", "a bytes of 9 bytes, but 3 are left"),
-        ("MetadataResponse", 0, b"\xff\xff\xff\xff", "brokers", "null, which this field may not be"),
+        ("MetadataResponse", 0, b"\xff\xff\xff\xff", "brokers", "null in a field that is not nullable"),
     ],
 )  # fmt: skip
 def test_lengths(name: str, version: int, body: bytes, field: str, reason: str) -> None:
@@ -146,8 +146,8 @@ def heartbeat(*tags: bytes) -> bytes:
     return encode("HeartbeatResponse", 4, {})[:-1] + bytes((len(tags),)) + b"".join(tags)
 
 
-def test_what_brokers_read_leniently_is_read_so() -> None:
-    """As ``ByteBufferAccessor`` and the generated readers of Kafka do."""
+def test_messages_that_brokers_accept_are_accepted() -> None:
+    """``ByteBufferAccessor`` and Kafka's generated code accept these messages."""
     heartbeat_request = bytes(4) + b"\x00\x01m"
     assert (
         decode("HeartbeatRequest", 0, b"\x00\x02\xc3(" + heartbeat_request)["group_id"] == "\N{REPLACEMENT CHARACTER}("
@@ -167,12 +167,12 @@ def test_unknown_tagged_fields_are_kept_in_any_order() -> None:
         ((b"\x05\x09x",), "tagged field 5 of 9 bytes, but 1 are left"),
     ],
 )
-def test_tagged_fields_that_cannot_be(tags: tuple[bytes, ...], reason: str) -> None:
+def test_invalid_tagged_fields(tags: tuple[bytes, ...], reason: str) -> None:
     error = broken("HeartbeatResponse", 4, heartbeat(*tags))
     assert (error.field, error.reason) == (TAGS, reason)
 
 
-def test_a_known_tagged_field_fills_its_size() -> None:
+def test_a_defined_tagged_field_must_have_its_size() -> None:
     body = encode("ProduceResponse", 10, {})[:-1]
     endpoints = encode("ProduceResponse", 10, {"node_endpoints": [{"node_id": 1, "host": "h", "port": 1}]})[
         len(body) + 3 :
@@ -180,7 +180,7 @@ def test_a_known_tagged_field_fills_its_size() -> None:
     good = b"\x01\x00" + bytes((len(endpoints),)) + endpoints
     assert decode("ProduceResponse", 10, body + good)["node_endpoints"][0]["host"] == "h"
     error = broken("ProduceResponse", 10, body + b"\x01\x00" + bytes((len(endpoints) + 1,)) + endpoints + b"\0")
-    assert error.reason == f"node_endpoints says it has {len(endpoints) + 1} bytes and takes {len(endpoints)}"
+    assert error.reason == f"node_endpoints has a size of {len(endpoints) + 1} bytes, but takes {len(endpoints)}"
 
 
 def test_no_element_is_empty_so_that_counts_bound_the_work() -> None:
@@ -208,7 +208,7 @@ def test_no_element_is_empty_so_that_counts_bound_the_work() -> None:
 )
 def test_values_that_do_not_fit_are_our_fault(message: dict[str, object], reason: str) -> None:
     if TAGS in message:
-        encode("MetadataResponse", 13, message)  # no tagged field of that number is known here
+        encode("MetadataResponse", 13, message)  # this message does not define a tagged field with that tag
         with pytest.raises(UnencodableValue, match="tag 0 is node_endpoints"):
             encode("ProduceResponse", 13, message)
         return

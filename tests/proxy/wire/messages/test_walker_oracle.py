@@ -1,4 +1,4 @@
-"""Every message in every version, against Kafka's generated code."""
+"""Every message in every version is compared with Kafka's generated code."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MESSAGES = "org.apache.kafka.common.message"
 
 
 def check(rng: Random, name: str, version: int) -> None:
-    """One message is written as Kafka writes it, and read as it was."""
+    """Check that a random message is encoded as Kafka encodes it, and decoded to the same values."""
     message = sample(rng, name, version)
     body = encode(name, version, message)
     assert through_java(name, version, body) == body, (name, version, message)
@@ -28,7 +28,7 @@ def check(rng: Random, name: str, version: int) -> None:
     assert message_codec(name, version).skip(body, 0) == len(body), (name, version, message)
 
 
-def test_every_message_is_written_as_kafka_writes_it(rng: Random) -> None:
+def test_every_message_is_encoded_as_by_kafka(rng: Random) -> None:
     for name, version in EVERY:
         for _ in range(3):
             check(rng, name, version)
@@ -38,11 +38,11 @@ def test_every_message_is_written_as_kafka_writes_it(rng: Random) -> None:
 @pytest.mark.parametrize(("name", "version"), EVERY)
 @LONG
 @given(rng=st.randoms(use_true_random=False))
-def test_every_message_is_written_as_kafka_writes_it_at_length(name: str, version: int, rng: Random) -> None:
+def test_every_message_is_encoded_as_by_kafka_at_length(name: str, version: int, rng: Random) -> None:
     check(rng, name, version)
 
 
-def test_fields_that_are_not_given_have_kafkas_defaults() -> None:
+def test_missing_fields_have_kafkas_defaults() -> None:
     for name, version in EVERY:
         kafka = judge_of(name, version)
         java = kafka.encode(kafka.cls(f"{MESSAGES}.{name}Data")(), version)

@@ -1,4 +1,4 @@
-"""Walking Fetch replies: the hints become inert, nothing else changes, and any cut of the bytes gives the same."""
+"""Walks through Fetch responses invalidate the hints and change nothing else, with any split into windows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ replies = st.builds(
 
 
 def walk(body: bytes, chunks: list[int], *, splice: bool) -> tuple[bytes, FetchWalk]:
-    """Walk as a relay does: windows with the tail in front; records past the window may bypass it."""
+    """Walk as a relay does: each window begins with the last one's tail; records after a window may be spliced."""
     walker = FetchWalk(len(body))
     out, tail, rest = bytearray(), b"", body
     sizes = iter(chunks)
@@ -70,7 +70,7 @@ def walk(body: bytes, chunks: list[int], *, splice: bool) -> tuple[bytes, FetchW
     chunks=st.lists(st.integers(1, 80), max_size=40),
     splice=st.booleans(),
 )
-def test_any_cut_makes_the_hint_inert_and_nothing_else(
+def test_any_split_invalidates_the_hint_and_nothing_else(
     reply: dict[str, Any], version: int, chunks: list[int], splice: bool
 ) -> None:
     body = encode("FetchResponse", version, reply)

@@ -1,4 +1,4 @@
-"""Walking Produce requests: the batches that Kafka's own classes wrote are found, however the bytes are cut."""
+"""Walks through Produce requests find the batches that Kafka's own classes wrote, with any split into windows."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from testbed.kafka.jvm import KafkaClasses, kafka_classes, start_jvm
 
 TOPIC_ID = bytes(range(16))
 RECORDS = {"3.9.1": "org.apache.kafka.common.record", "4.4.0": "org.apache.kafka.common.record.internal"}
-# What a partition holds: the batches' bytes, and the producer id that each must be found with.
+# Contents of a partition: the bytes of its batches, and the expected producer id of each.
 Batches = list[tuple[bytes, int]]
 
 
 @cache
 def batch(producer_id: int, value_bytes: int = 5, records: int = 1) -> bytes:
-    """A batch of today's format, by aiokafka."""
+    """Return a batch in the current message format, made by aiokafka."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -42,7 +42,7 @@ def batch(producer_id: int, value_bytes: int = 5, records: int = 1) -> bytes:
 
 @cache
 def old_messages(magic: int, count: int) -> bytes:
-    """A message set of before 0.11."""
+    """Return a message set in a format older than Kafka 0.11."""
     builder = LegacyRecordBatchBuilder(magic=magic, compression_type=0, batch_size=1 << 20)
     for offset in range(count):
         builder.append(offset, timestamp=1000, key=None, value=b"value")
@@ -50,7 +50,7 @@ def old_messages(magic: int, count: int) -> bytes:
 
 
 def request(version: int, topics: list[tuple[str, list[bytes | None]]], transactional_id: str | None = None) -> bytes:
-    """A body; a partition's index is its place."""
+    """Return a request's body; the index of each partition is its position."""
     return encode(
         "ProduceRequest",
         version,
@@ -74,7 +74,7 @@ def topic_id(name: str) -> bytes:
 
 
 def walk(version: int, body: bytes, chunks: list[int], *, splice: bool) -> ProduceWalk:
-    """Walk as a relay does: windows with the tail in front; records past the window may bypass it."""
+    """Walk as a relay does: each window begins with the last one's tail; records after a window may be spliced."""
     walker = ProduceWalk(version, len(body))
     out, tail, rest = bytearray(), b"", body
     sizes = iter(chunks)
@@ -97,7 +97,7 @@ def walk(version: int, body: bytes, chunks: list[int], *, splice: bool) -> Produ
 
 
 def whole(version: int, body: bytes) -> list[ProducedBatch]:
-    """The batches of a body that is there at once, somewhere in a larger buffer."""
+    """Return the batches of a body that is completely in one window, at some position of a larger buffer."""
     buffer = bytearray(b"\xff" * 7 + body + b"\xff" * 80)
     walker = ProduceWalk(version, len(body))
     assert walker.walk(buffer, 7, len(buffer)) == 7 + len(body)
@@ -132,7 +132,7 @@ topics_of_batches = st.lists(
     chunks=st.lists(st.integers(1, 120), max_size=60),
     splice=st.booleans(),
 )
-def test_any_cut_finds_every_batch_and_changes_no_byte(
+def test_any_split_finds_every_batch_and_changes_no_byte(
     version: int,
     topics: list[tuple[str, list[Batches | None]]],
     transactional_id: str | None,
@@ -178,11 +178,11 @@ def test_the_records_are_left_to_be_spliced() -> None:
     assert walker.done
 
 
-# Kafka's own classes as the oracle.
+# Comparison with Kafka's own classes.
 
 
 def java_records(kafka: KafkaClasses, kind: str, producer_id: int) -> Any:
-    """Three records, in one batch where the format has them."""
+    """Return three records, in one batch if the format has batches."""
     jpype, package = start_jvm(), RECORDS[kafka.version]
     compression = kafka.cls("org.apache.kafka.common.compress.Compression")
     builder = kafka.cls(f"{package}.MemoryRecords").builder(
@@ -204,7 +204,7 @@ def java_records(kafka: KafkaClasses, kind: str, producer_id: int) -> Any:
 
 
 def java_request(kafka: KafkaClasses, version: int, partitions: list[Any], *, transactional: bool) -> bytes:
-    """One topic; a partition's index is its place."""
+    """Return a request with one topic; the index of each partition is its position."""
     name = "org.apache.kafka.common.message.ProduceRequestData"
     topic = kafka.cls(f"{name}$TopicProduceData")()
     if version >= 13:
@@ -246,7 +246,7 @@ def test_message_sets_that_kafka_wrote(version: int, kind: str) -> None:
     assert whole(version, body) == [("orders", 0, size, -1) for size in sizes]
 
 
-# What is not as it should be.
+# Invalid requests.
 
 
 @pytest.mark.parametrize(
@@ -276,7 +276,7 @@ def test_batches_beyond_the_cap_are_counted_and_not_kept() -> None:
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_tagged_fields_are_passed_over(version: int) -> None:
+def test_tagged_fields_are_skipped(version: int) -> None:
     tags = b"\x02\x00\x03abc\x05\x00"
     name = TOPIC_ID if version >= 13 else b"\x02a"
     records = batch(3)
@@ -297,8 +297,8 @@ def test_fields_that_reach_beyond_the_frame_are_an_error(version: int) -> None:
 
 @pytest.mark.parametrize("version", [0, 3, 9, 13])
 @pytest.mark.parametrize("splice", [False, True])
-def test_bytes_behind_the_last_field_pass_unread(version: int, splice: bool) -> None:
-    """Brokers ignore them. Whatever window they come in, the walk ends where the frame ends."""
+def test_bytes_after_the_last_field_are_skipped(version: int, splice: bool) -> None:
+    """Brokers ignore these bytes. The walk ends at the end of the frame, with any split into windows."""
     body = request(version, [("a", [batch(1)])])
     alone = walk(version, body, [len(body)], splice=False).batches
     for size in (1, 3, len(body) + 7):

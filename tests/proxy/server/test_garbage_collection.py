@@ -1,4 +1,4 @@
-"""What lives for good is not looked at again."""
+"""Long-lived objects are frozen, at start and as buckets are created."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ def thawed() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_what_is_there_at_the_start_is_frozen() -> None:
+def test_objects_that_exist_at_start_are_frozen() -> None:
     gc.unfreeze()
     Collector().start()
     assert gc.get_freeze_count() > 10_000
 
 
-def test_it_is_done_again_as_buckets_come() -> None:
+def test_objects_are_frozen_again_as_buckets_are_created() -> None:
     gc.unfreeze()
     collector = Collector()
-    collector.look(GROWN_BY - 1)
+    collector.freeze_if_grown(GROWN_BY - 1)
     assert gc.get_freeze_count() == 0
-    collector.look(GROWN_BY)
+    collector.freeze_if_grown(GROWN_BY)
     frozen = gc.get_freeze_count()
     assert frozen > 0
     kept = [[] for _ in range(100)]  # type: ignore[var-annotated]
-    collector.look(GROWN_BY + 1)
+    collector.freeze_if_grown(GROWN_BY + 1)
     assert gc.get_freeze_count() <= frozen
-    collector.look(0)
-    collector.look(GROWN_BY)
+    collector.freeze_if_grown(0)
+    collector.freeze_if_grown(GROWN_BY)
     assert gc.get_freeze_count() >= frozen
     assert kept

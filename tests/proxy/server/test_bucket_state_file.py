@@ -1,4 +1,4 @@
-"""What was used survives a restart, and what is wrong with the file is told."""
+"""Bucket state survives a restart, and problems with its file are reported."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server import bucket_state_file
-from headrace.proxy.server.bucket_state_file import UsageFile
+from headrace.proxy.server.bucket_state_file import BucketStateFile
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -43,7 +43,7 @@ def quotas(window: Window | None = None) -> ClientQuotas:
 
 
 def use(table: ClientQuotas, now_ms: int) -> list[int]:
-    """Charge every bucket a little; the throttle times."""
+    """Charge a little to every bucket, and return the throttle times."""
     throttles = []
     for key in LIMITS:
         bucket = table.bucket(key, "alice", "c")
@@ -55,7 +55,7 @@ def use(table: ClientQuotas, now_ms: int) -> list[int]:
             verdict = bucket.admit(1, now_ms)
         else:
             assert isinstance(bucket, ProducerIdBucket)
-            assert bucket.charge(7, now_ms) is None, "it was seen"
+            assert bucket.charge(7, now_ms) is None, "the id is known"
             verdict = bucket.charge(now_ms, now_ms)
         throttles.append(0 if verdict is None else verdict.throttle_ms)
     return throttles
@@ -78,55 +78,55 @@ def overdraw(table: ClientQuotas, now_ms: int) -> None:
 
 @pytest.fixture
 def down(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Set its one element to let so many milliseconds of wall time pass while nothing runs."""
+    """Milliseconds of wall-clock time that pass while no proxy runs; set its only element."""
     passed = [0]
     monkeypatch.setattr(bucket_state_file, "time_ns", lambda: time_ns() + passed[0] * 1_000_000)
     return passed
 
 
 async def saved(path: Path, now_ms: int) -> list[int]:
-    """Use up the quotas, save, and go on for a moment; what they then throttle."""
+    """Exceed the quotas, save, and return the throttle times that follow a moment later."""
     table = quotas()
-    file = await UsageFile.open(str(path), table, now_ms)
+    file = await BucketStateFile.open(str(path), table, now_ms)
     overdraw(table, now_ms)
     await file.save(table, now_ms)
     await file.close()
     return use(table, now_ms + 5000)
 
 
-async def test_a_restart_forgives_nobody(tmp_path: Path, down: list[int]) -> None:
-    """The monotonic clock of the next process begins anywhere: 50 s after the last one's end, say, it is at 3 s."""
+async def test_a_restart_resets_no_quota(tmp_path: Path, down: list[int]) -> None:
+    """The monotonic clock of the next process may begin at any time; here it is at 3 s after a pause of 5 s."""
     path = tmp_path / "usage.sqlite"
     before = await saved(path, 10**9)
     assert all(before)
     down[0] = 5000
     table = quotas()
-    file = await UsageFile.open(str(path), table, 3000)
+    file = await BucketStateFile.open(str(path), table, 3000)
     assert use(table, 3000) == pytest.approx(before, abs=50)
     await file.close()
 
 
-async def test_what_is_too_old_is_forgotten(tmp_path: Path, down: list[int]) -> None:
+async def test_expired_states_are_not_restored(tmp_path: Path, down: list[int]) -> None:
     path = tmp_path / "usage.sqlite"
     await saved(path, 10**9)
     down[0] = 3_600_000
     table = quotas()
-    await (await UsageFile.open(str(path), table, 0)).close()
+    await (await BucketStateFile.open(str(path), table, 0)).close()
     assert len(table) == 0
 
 
-async def test_another_window_takes_up_nothing(tmp_path: Path, down: list[int]) -> None:
+async def test_states_of_another_window_are_not_restored(tmp_path: Path, down: list[int]) -> None:
     path = tmp_path / "usage.sqlite"
     await saved(path, 10**9)
     table = quotas(Window(samples=3, seconds=1))
-    await (await UsageFile.open(str(path), table, 0)).close()
+    await (await BucketStateFile.open(str(path), table, 0)).close()
     assert len(table) == 0
 
 
-async def test_only_what_was_used_since_is_written_again(tmp_path: Path, down: list[int]) -> None:
+async def test_only_buckets_used_since_the_last_save_are_written(tmp_path: Path, down: list[int]) -> None:
     path = tmp_path / "usage.sqlite"
     table = quotas()
-    file = await UsageFile.open(str(path), table, 0)
+    file = await BucketStateFile.open(str(path), table, 0)
     overdraw(table, 0)
     await file.save(table, 1000)
     bucket = table.bucket(QuotaKey.PRODUCER_BYTE_RATE, "alice", "c")
@@ -143,59 +143,59 @@ async def test_only_what_was_used_since_is_written_again(tmp_path: Path, down: l
     assert "producer_byte_rate" in newest[0]
 
 
-async def test_two_proxies_cannot_have_one_file(tmp_path: Path) -> None:
+async def test_two_proxies_cannot_open_the_same_file(tmp_path: Path) -> None:
     path = tmp_path / "usage.sqlite"
-    first = await UsageFile.open(str(path), quotas(), 0)
+    first = await BucketStateFile.open(str(path), quotas(), 0)
     with pytest.raises(StartupError, match=r"quota\.state\.file: .*another process has it"):
-        await UsageFile.open(str(path), quotas(), 0)
+        await BucketStateFile.open(str(path), quotas(), 0)
     await first.close()
 
 
-async def test_a_directory_that_is_not_there_is_told(tmp_path: Path) -> None:
+async def test_a_missing_directory_is_a_startup_error(tmp_path: Path) -> None:
     with pytest.raises(StartupError, match=r"quota\.state\.file: cannot use .*unable to open"):
-        await UsageFile.open(str(tmp_path / "no" / "usage.sqlite"), quotas(), 0)
+        await BucketStateFile.open(str(tmp_path / "no" / "usage.sqlite"), quotas(), 0)
 
 
-async def test_a_database_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+async def test_a_database_of_another_program_is_not_changed(tmp_path: Path) -> None:
     path = tmp_path / "other.sqlite"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE theirs (x)")
     database.close()
-    with pytest.raises(StartupError, match="not a usage file"):
-        await UsageFile.open(str(path), quotas(), 0)
+    with pytest.raises(StartupError, match="not a bucket state file"):
+        await BucketStateFile.open(str(path), quotas(), 0)
     assert path.exists()
 
 
-async def test_a_damaged_file_is_put_aside(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_damaged_file_is_renamed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "usage.sqlite"
     path.write_bytes(b"no database at all, but long enough to be looked at" * 100)
     table = quotas()
-    file = await UsageFile.open(str(path), table, 0)
+    file = await BucketStateFile.open(str(path), table, 0)
     overdraw(table, 0)
     await file.save(table, 0)
     await file.close()
     assert (tmp_path / "usage.sqlite.damaged").exists()
-    assert "usage file damaged" in capsys.readouterr().out
+    assert "bucket state file damaged" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("state", ["{", "[]", '{"rate": [["x"]]}', '{"tokens": {"a": 1}}'])
-async def test_a_row_that_makes_no_sense_is_left_out(tmp_path: Path, state: str) -> None:
+async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
     path = tmp_path / "usage.sqlite"
     await saved(path, 0)
     with sqlite3.connect(path) as database:
         database.execute("UPDATE usage SET state = ? WHERE bucket LIKE '%mutation%'", (state,))
     database.close()
     table = quotas()
-    await (await UsageFile.open(str(path), table, 0)).close()
+    await (await BucketStateFile.open(str(path), table, 0)).close()
     assert len([bucket for bucket in table if bucket.last_used_ms >= 0]) <= 4
-    assert use(table, 5000)[0] > 0, "the others are taken up"
+    assert use(table, 5000)[0] > 0, "the other rows are restored"
 
 
-async def test_a_disk_that_fails_is_told_once_and_tried_again(
+async def test_a_failing_disk_is_logged_once_and_saving_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     table = quotas()
-    file = await UsageFile.open(str(tmp_path / "usage.sqlite"), table, 0)
+    file = await BucketStateFile.open(str(tmp_path / "usage.sqlite"), table, 0)
     overdraw(table, 0)
     with monkeypatch.context() as broken:
 
@@ -207,9 +207,9 @@ async def test_a_disk_that_fails_is_told_once_and_tried_again(
         await file.save(table, 2)
     await file.save(table, 3)
     await file.close()
-    said = capsys.readouterr().out
-    assert said.count("usage cannot be saved") == 1
-    assert said.count("usage is saved again") == 1
+    logged = capsys.readouterr().out
+    assert logged.count("bucket state cannot be saved") == 1
+    assert logged.count("bucket state is saved again") == 1
     again = quotas()
-    await (await UsageFile.open(str(tmp_path / "usage.sqlite"), again, 0)).close()
+    await (await BucketStateFile.open(str(tmp_path / "usage.sqlite"), again, 0)).close()
     assert len(again) == 4
