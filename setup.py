@@ -54,6 +54,7 @@ COMPILED = [
     "src/headrace/quota_callbacks/buckets/throttle_times.py",
     "src/headrace/quota_callbacks/buckets/timeline.py",
     "src/headrace/quota_callbacks/buckets/token_bucket.py",
+    "src/headrace/quota_callbacks/builtin/bucket_callback.py",
     "src/headrace/quota_callbacks/builtin/byte_rate.py",
     "src/headrace/quota_callbacks/builtin/controller_mutation.py",
     "src/headrace/quota_callbacks/builtin/producer_ids.py",

@@ -33,7 +33,7 @@ from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
 from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ HIGH = 1e12
 def quotas_for(
     entities: int,
     shared: SharedUsage | None = None,
-    policy: QuotaPolicy = KAFKAS_WAY,
+    policy: QuotaPolicy = KAFKA_POLICY,
     keys: Sequence[QuotaKey] = tuple(QuotaKey),
 ) -> tuple[HookCalls, ClientQuotas]:
     """The built-in callbacks, with a quota of each kind and as many users as are asked for."""
@@ -125,7 +125,7 @@ def print_sharing() -> None:
     print(f"\n{'':>16} {'workers':>8} {'others idle: µs, ratio':>24} {'all in turn: µs, ratio':>24}")
     paced = QuotaPolicy(mode=EnforcementMode.PACED)
     for name, policy, keys in (
-        ("all four quotas", KAFKAS_WAY, tuple(QuotaKey)),
+        ("all four quotas", KAFKA_POLICY, tuple(QuotaKey)),
         ("bytes, paced", paced, (QuotaKey.PRODUCER_BYTE_RATE,)),
     ):
         alone = [quotas_for(10, None, policy, keys)[0]]

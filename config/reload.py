@@ -13,7 +13,7 @@ from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.schema import Config
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import dotted, spelled
-from headrace.quota_callbacks.policies import KAFKAS_WAY, Quota
+from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")
@@ -137,12 +137,12 @@ def _limit(quota: Quota | None) -> str:
         return "none"
     value, policy = quota.value, quota.policy
     told = [f"{value:g}" if isinstance(value, float) else str(value)]
-    if policy.mode is not KAFKAS_WAY.mode:
+    if policy.mode is not KAFKA_POLICY.mode:
         told.append(policy.mode.value)
     if policy.observe:
         told.append("observed")
     if policy.burst_s is not None:
         told.append(f"burst {policy.burst_s:g} s")
-    if policy.longest_throttle_ms != KAFKAS_WAY.longest_throttle_ms:
+    if policy.longest_throttle_ms != KAFKA_POLICY.longest_throttle_ms:
         told.append(f"longest throttle {policy.longest_throttle_ms} ms")
     return ", ".join(told)

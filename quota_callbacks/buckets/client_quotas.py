@@ -16,7 +16,7 @@ from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucke
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, Limit
+from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
@@ -161,7 +161,7 @@ class ClientQuotas:
         if isinstance(limit, Limit):
             bucket.entity, bucket.policy = limit.entity, limit.policy
         else:
-            bucket.entity, bucket.policy = _describe(tags), KAFKAS_WAY
+            bucket.entity, bucket.policy = _describe(tags), KAFKA_POLICY
 
 
 _NOT_RESOLVED: Final = (-1, "", "", None)

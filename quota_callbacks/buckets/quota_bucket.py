@@ -16,7 +16,7 @@ from headrace.quota_callbacks.buckets.shared.debts import SharedTimeline
 from headrace.quota_callbacks.buckets.shared.rates import SharedRate
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
 from headrace.quota_callbacks.buckets.timeline import Timeline
-from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode
 from headrace.quota_callbacks.verdicts import Reason, Throttle
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class QuotaBucket(ABC):
         """In the key's unit; ``None`` is unlimited, and still recorded."""
         self.entity = ""
         """The entity whose quota the limit is, as tools print it."""
-        self.policy: QuotaPolicy = KAFKAS_WAY
+        self.policy: QuotaPolicy = KAFKA_POLICY
         self.last_used_ms = NEVER_USED
         self.limit_of = -1
         """The generation of quotas that the limit is of."""

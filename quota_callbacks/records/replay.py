@@ -17,7 +17,7 @@ from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBuc
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY
+from headrace.quota_callbacks.policies import KAFKA_POLICY
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ class Replay:
         """Set and remove quotas of one entity; debts and histories stay. Raises `TimeOrderError`."""
         self.advance(change.t_ms)
         for key, value in change.values.items():
-            self._callback.update_quota(key, change.entity, value, KAFKAS_WAY)
+            self._callback.update_quota(key, change.entity, value, KAFKA_POLICY)
         for key in change.removed:
             self._callback.remove_quota(key, change.entity)
         self._limits_changed = True

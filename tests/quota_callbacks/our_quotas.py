@@ -12,7 +12,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, QuotaPolicy
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
@@ -69,7 +69,7 @@ class OurQuotas:
         user: EntityName | None,
         client_id: EntityName | None,
         value: float | None,
-        policy: QuotaPolicy = KAFKAS_WAY,
+        policy: QuotaPolicy = KAFKA_POLICY,
     ) -> None:
         """Set a quota, or remove it with ``None``."""
         entity = QuotaEntity(user=user, client_id=client_id)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
-from headrace.quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, QuotaPolicy
 from tests.quota_callbacks.our_quotas import OurQuotas
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class Workers:
         user: EntityName | None,
         client_id: EntityName | None,
         value: float | None,
-        policy: QuotaPolicy = KAFKAS_WAY,
+        policy: QuotaPolicy = KAFKA_POLICY,
     ) -> None:
         self._set.append((key, user, client_id, value, policy))
         for quotas in self.quotas:
