@@ -50,7 +50,7 @@ COMPILED = [
     "src/headrace/quota_callbacks/buckets/shared/layout.py",
     "src/headrace/quota_callbacks/buckets/shared/producer_ids.py",
     "src/headrace/quota_callbacks/buckets/shared/rates.py",
-    "src/headrace/quota_callbacks/buckets/shared/usage.py",
+    "src/headrace/quota_callbacks/buckets/shared/buckets.py",
     "src/headrace/quota_callbacks/buckets/throttle_times.py",
     "src/headrace/quota_callbacks/buckets/timeline.py",
     "src/headrace/quota_callbacks/buckets/token_bucket.py",

@@ -4,8 +4,8 @@
 producer id of its batch, its thread time when its reply comes, and the look that finds it to be no mutation. Numbers
 are CPU time of this process, the best of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
 
-Then the same with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.usage`), as ratios
-to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the same
+Then the same with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.buckets`), as
+ratios to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the same
 buckets one after the other, so that each decision has news of all others to take up. Paced, the decision is one of
 bytes alone.
 """
@@ -26,7 +26,7 @@ from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
@@ -50,7 +50,7 @@ HIGH = 1e12
 
 def quotas_for(
     entities: int,
-    shared: SharedUsage | None = None,
+    shared: SharedBuckets | None = None,
     policy: QuotaPolicy = KAFKA_POLICY,
     keys: Sequence[QuotaKey] = tuple(QuotaKey),
 ) -> tuple[HookCalls, ClientQuotas]:
@@ -114,9 +114,9 @@ def round_us(workers: Sequence[HookCalls], user: str, turn: int, decisions: int)
 
 def sharing(count: int, policy: QuotaPolicy, keys: Sequence[QuotaKey]) -> list[HookCalls]:
     """Workers that share their buckets."""
-    memory = memoryview(mmap.mmap(-1, SharedUsage.size_of(count, 64)))
-    SharedUsage.create(memory, workers=count, rows=64)
-    views = [SharedUsage(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
+    memory = memoryview(mmap.mmap(-1, SharedBuckets.size_of(count, 64)))
+    SharedBuckets.create(memory, workers=count, rows=64)
+    views = [SharedBuckets(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
     return [quotas_for(10, view, policy, keys)[0] for view in views]
 
 

@@ -25,7 +25,7 @@ class Detail(Enum):
     HEAD = "head"
     """The header, the size, and the few fields that are parsed from Produce and Fetch."""
     BODY = "body"
-    """The decoded body, in `Request.body`. For APIs with small requests, since the whole request is read into memory."""
+    """The decoded body, in `Request.body`. For small requests, since the whole request is read into memory."""
     MUTATIONS = "mutations"
     """What the request would change at the controller, in `Request.mutations`; for CreateTopics, DeleteTopics,
     CreatePartitions, and Metadata that may create topics. The proxy asks the broker for partition counts that the
@@ -187,7 +187,7 @@ class Request:
         self.topic_errors: Mapping[str | bytes, int] | None = None
         """The broker's error code for each topic in `mutations`, from `response_received` on."""
         self.notes: dict[object, Any] | None = None
-        """Values that callbacks keep until the reply arrives, each under a key of its own; ``None`` until the first one.
+        """Values that callbacks keep until the reply arrives, each under a key of its own; ``None`` if there are none.
         *Callbacks may write.*"""
         self.forwarded_s: float | None = None
         """Time at which the head was forwarded to the broker; ``None`` before, and if the proxy answered itself."""
@@ -196,8 +196,8 @@ class Request:
         self.authenticating = False
         """The value of `Connection.authenticating` when the reply arrived."""
         self.charged_thread_ns: int | None = None
-        """Thread time, in nanoseconds, that ``request_percentage`` charged with this request, including the proxy's own;
-        0 if the request is exempt, ``None`` if the quota does not apply to the sender. *Callbacks may write.*"""
+        """Thread time (ns) that ``request_percentage`` charged for this request, the proxy's own included; 0 if the
+        request is exempt, ``None`` if the quota does not apply to the sender. *Callbacks may write.*"""
         self.completed_s: float | None = None
         """Time at which the last byte of the reply was sent to the client."""
         self.response_bytes = 0

@@ -1,6 +1,6 @@
 """The usage file of a proxy with several workers: one file, which the supervisor has.
 
-A bucket that several workers use is the same in all of them (`headrace.quota_callbacks.buckets.shared.usage`), so
+A bucket that several workers use is the same in all of them (`headrace.quota_callbacks.buckets.shared.buckets`), so
 whoever of them tells its state tells the whole. Every few seconds all are asked for what has changed; a worker that
 ends tells it unasked. A worker that begins takes up what the file has, and to buckets that others use already that
 changes nothing.

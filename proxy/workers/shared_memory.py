@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.proxy.network.connection_counts import PART_BYTES, WorkerConnections
-from headrace.quota_callbacks.buckets.shared.usage import ROWS, SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import ROWS, SharedBuckets
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -58,13 +58,13 @@ class WorkerPlace:
     number: int
     workers: int
     connections: WorkerConnections
-    usage: SharedUsage
+    usage: SharedBuckets
     _left_out: int = 0
 
     def sweep(self) -> None:
         """To be called every few seconds, so that a worker whose own clients bring no producer ids learns those of
         others before they are overwritten: up to 800 new ones a second and worker."""
-        self.usage.take_up_ids()
+        self.usage.receive_ids()
         if self.usage.left_out > self._left_out:
             self._left_out = self.usage.left_out
             log.warning("no room in shared memory: these buckets count for one worker alone", buckets=self._left_out)
@@ -78,13 +78,13 @@ class SharedMemory:
         self.workers = workers
         samples = min(samples, MOST_SAMPLES)
         rows = ROWS
-        while SharedUsage.size_of(workers, rows, samples) > MOST_USAGE_BYTES:
+        while SharedBuckets.size_of(workers, rows, samples) > MOST_USAGE_BYTES:
             rows //= 2
-        size = SharedUsage.size_of(workers, rows, samples)
+        size = SharedBuckets.size_of(workers, rows, samples)
         self._memory = mmap.mmap(-1, workers * PART_BYTES + size)
         self._usage = memoryview(self._memory)[workers * PART_BYTES :]
         self._lock = ProcessLock()
-        SharedUsage.create(self._usage, workers=workers, rows=rows, samples=samples)
+        SharedBuckets.create(self._usage, workers=workers, rows=rows, samples=samples)
 
     def place(self, number: int) -> WorkerPlace:
         """What the worker ``number`` has of it; to be asked for in its process, whose clock is `CommonClock`."""
@@ -92,13 +92,13 @@ class SharedMemory:
             number=number,
             workers=self.workers,
             connections=self._connections(number),
-            usage=SharedUsage(self._usage, worker=number, lock=self._lock),
+            usage=SharedBuckets(self._usage, worker=number, lock=self._lock),
         )
 
     def worker_lost(self, number: int) -> None:
         """The worker ``number`` is gone: its connections with it. What it has charged stays charged."""
         self._connections(number).clear()
-        SharedUsage.worker_lost(self._usage, number)
+        SharedBuckets.worker_lost(self._usage, number)
 
     def _connections(self, number: int) -> WorkerConnections:
         return WorkerConnections(self._memory, 0, workers=self.workers, number=number)

@@ -11,7 +11,7 @@ A paced quota holds the request until its reserved time. A Fetch reserves the si
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
@@ -35,7 +35,7 @@ PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 class ByteRate(BucketCallback):
     """Charges the bytes of Produce, Fetch and ShareFetch."""
 
-    keys = frozenset({PRODUCED, FETCHED})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({PRODUCED, FETCHED})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:

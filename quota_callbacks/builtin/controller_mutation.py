@@ -17,7 +17,7 @@ Source: ``ControllerMutationQuotaManager``, ``ControllerApis``.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import MutationBucket
@@ -47,7 +47,7 @@ STRICT_FROM: Final = {
 class ControllerMutation(BucketCallback):
     """Charges controller mutations."""
 
-    keys = frozenset({KEY})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:

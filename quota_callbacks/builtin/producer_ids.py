@@ -7,7 +7,7 @@ the request with the excess id is forwarded, and the next one waits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket
@@ -27,7 +27,7 @@ PRODUCE: Final = ApiKey.PRODUCE.value
 class ProducerIds(BucketCallback):
     """Charges new producer ids."""
 
-    keys = frozenset({KEY})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:

@@ -11,7 +11,7 @@ only brokers send (``KafkaApis``, KIP-124).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
@@ -61,7 +61,7 @@ PERCENT_PER_NS: Final = 100.0 / 1e9
 class RequestPercentage(BucketCallback):
     """Charges thread time."""
 
-    keys = frozenset({KEY})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class RequestPercentage(BucketCallback):
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Start measuring the proxy's own time; charge a Produce with acks=0; hold the request if the quota is paced."""
+        """Start measuring the proxy's own time, charge a Produce with acks=0, and hold the request of a paced quota."""
         bucket = self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None:
             return None

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.quota_callbacks.buckets.kinds import RateBucket
-
 if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.kinds import RateBucket
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from tests.quota_callbacks.our_quotas import OurQuotas
@@ -85,7 +85,7 @@ def main() -> None:
     path, worker, kind, times = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     with path.open("r+b") as file:
         memory = memoryview(mmap.mmap(file.fileno(), 0))
-    quotas = OurQuotas(LONG if kind == "kafka" else None, SharedUsage(memory, worker=worker, lock=FileLock(path)))
+    quotas = OurQuotas(LONG if kind == "kafka" else None, SharedBuckets(memory, worker=worker, lock=FileLock(path)))
     key = QuotaKey.CONTROLLER_MUTATION_RATE if kind == "strict" else QuotaKey.PRODUCER_BYTE_RATE
     mode = EnforcementMode.PACED if kind == "paced" else EnforcementMode.KAFKA
     quotas.set(key, "u", None, LIMIT, QuotaPolicy(mode=mode))

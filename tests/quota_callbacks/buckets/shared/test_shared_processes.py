@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from tests.quota_callbacks.buckets.shared.hammering import ALREADY, FASTER, LIMIT, LONG
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ class Hammering:
 
     def __init__(self, folder: Path, workers: int, kind: str) -> None:
         path = folder / "shared"
-        path.write_bytes(bytes(SharedUsage.size_of(workers, 4, LONG.samples)))
+        path.write_bytes(bytes(SharedBuckets.size_of(workers, 4, LONG.samples)))
         with path.open("r+b") as file:
             memory = bytearray(file.read())
-            SharedUsage.create(memoryview(memory), workers=workers, rows=4, samples=LONG.samples)
+            SharedBuckets.create(memoryview(memory), workers=workers, rows=4, samples=LONG.samples)
             file.seek(0)
             file.write(memory)
         with ExitStack() as stack:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets, SharedRow
 from headrace.quota_callbacks.buckets.shared.layout import NEW_IDS, seal, sealed
-from headrace.quota_callbacks.buckets.shared.usage import SharedRow, SharedUsage
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from tests.quota_callbacks.buckets.shared.shared_workers import Workers, shared_memory
@@ -58,8 +58,8 @@ def by_client(count: int, rows: int) -> Workers:
     return workers
 
 
-def usage_of(memory: memoryview, worker: int) -> SharedUsage:
-    return SharedUsage(memory, worker=worker, lock=nullcontext())
+def usage_of(memory: memoryview, worker: int) -> SharedBuckets:
+    return SharedBuckets(memory, worker=worker, lock=nullcontext())
 
 
 # --- rows ---
@@ -137,7 +137,7 @@ def test_the_directory_never_gives_a_row_twice(uses: list[tuple[int, str, bool]]
         if name in held[worker]:
             held[worker].pop(name).give_back()
         elif dies and name == "h":
-            SharedUsage.worker_lost(memory, worker)
+            SharedBuckets.worker_lost(memory, worker)
             held[worker] = {}
             usages[worker] = usage_of(memory, worker)
         else:
@@ -209,8 +209,8 @@ def test_a_state_that_its_writer_could_not_finish_is_passed_over() -> None:
     first.admit(5, 0)
     assert second.tokens(0) == 6
     first.admit(5, 0)
-    taken = first._bucket._taken  # type: ignore[attr-defined]
-    workers.memory[taken._states_at[0] * 8] ^= 0xFF
+    cells = first._bucket._shared  # type: ignore[attr-defined]
+    workers.memory[cells._states_at[0] * 8] ^= 0xFF
     assert second.tokens(0) == 1
     assert mutations(workers.quotas[1]).admit(2, 0) is None
     workers.replace(0)
@@ -292,7 +292,7 @@ def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
     for producer_id in range(2 * NEW_IDS):
         first.charge(producer_id, 0)
         if producer_id % 4000 == 0:
-            workers.usages[1].take_up_ids()
+            workers.usages[1].receive_ids()
     before = second.tokens(0)
     for producer_id in range(2 * NEW_IDS):
         assert second.charge(producer_id, 0) is None
@@ -340,15 +340,15 @@ def test_what_several_restore_is_restored_once(key: QuotaKey, policy: QuotaPolic
 
 
 def test_memory_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 workers: must be 1 to 256"):
-        SharedUsage.size_of(0, 10)
+    with pytest.raises(ValueError, match="0 workers; expected 1 to 256"):
+        SharedBuckets.size_of(0, 10)
     with pytest.raises(ValueError, match="0 rows and 11 samples"):
-        SharedUsage.size_of(2, 0)
-    size = SharedUsage.size_of(2, 10)
-    with pytest.raises(ValueError, match=f"{size - 8} bytes of shared memory where {size} are needed"):
-        SharedUsage.create(memoryview(bytearray(size - 8)), workers=2, rows=10)
-    with pytest.raises(ValueError, match="has not been made by"):
+        SharedBuckets.size_of(2, 0)
+    size = SharedBuckets.size_of(2, 10)
+    with pytest.raises(ValueError, match=f"has {size - 8} bytes; expected at least {size}"):
+        SharedBuckets.create(memoryview(bytearray(size - 8)), workers=2, rows=10)
+    with pytest.raises(ValueError, match="was not initialized by"):
         usage_of(memoryview(mmap.mmap(-1, size)), 0)
     memory = shared_memory(2, rows=10)
-    with pytest.raises(ValueError, match="worker 2 of shared memory that was made for 2"):
+    with pytest.raises(ValueError, match="worker 2: the shared memory was created for 2 workers"):
         usage_of(memory, 2)
