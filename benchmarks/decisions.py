@@ -5,9 +5,9 @@ producer id of its batch, its thread time when its reply comes, and the look tha
 are CPU time of this process, the best of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
 
 Then the same with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.buckets`), as
-ratios to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the same
-buckets one after the other, so that each decision has news of all others to take up. Paced, the decision is one of
-bytes alone.
+ratios to one that shares nothing, all in turn in this process: while the others are idle, and while all decide on the
+same buckets one after the other, so that each decision has to merge the charges of all others. Paced, the decision is
+one of bytes alone.
 """
 
 from __future__ import annotations

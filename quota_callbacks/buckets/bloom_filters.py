@@ -25,8 +25,8 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 false positive rate of 1 % this is sufficient for 28 million producers per window."""
 
 GROWTH: Final = 4
-"""Ratio of the capacities of consecutive slices. A new id is looked up in every slice: from 64 to 1,000,000 ids, a ratio
-of 2 takes 14 slices and 3.8 µs per new id; 4 with `SECOND_CAPACITY` takes 6 slices and 2.2 µs."""
+"""Ratio of the capacities of consecutive slices. A new id is looked up in every slice: for 64 to 1,000,000 ids, a
+ratio of 2 takes 14 slices and 3.8 µs per new id; 4 with `SECOND_CAPACITY` takes 6 slices and 2.2 µs."""
 
 SECOND_CAPACITY: Final = 4096
 """Minimum capacity of a second slice, which takes 8 KiB: a look-up in a small slice takes as long as in a large one."""

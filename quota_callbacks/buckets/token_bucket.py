@@ -48,7 +48,7 @@ class TokenBucket:
         return tokens
 
     def throttle_ms(self, rate: float, now_ms: int) -> int:
-        """Return the milliseconds until the bucket is no longer overdrawn: ``-tokens / rate``, rounded half up, clamped."""
+        """Return the milliseconds until no tokens are owed: ``-tokens / rate``, rounded half up and clamped."""
         tokens = self.tokens(rate, now_ms)
         if tokens >= 0:
             return 0

@@ -92,7 +92,7 @@ def touch(op: Op, alone: OurQuotas, workers: Workers, now_ms: int) -> None:
         if bucket is not None:
             bucket.observed(now_ms - offset_ms)
             if bucket.paced and bucket.limit is not None:
-                bucket.places(bucket.limit, now_ms - offset_ms)
+                bucket.burst_left(bucket.limit, now_ms - offset_ms)
 
 
 def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> Iterator[tuple[Outcome, Outcome, float]]:
