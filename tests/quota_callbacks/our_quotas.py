@@ -1,4 +1,4 @@
-"""Headrace's quotas as the proxy puts them together: Kafka's default callback, the table of buckets, the buckets."""
+"""Headrace's quotas as the proxy combines them: Kafka's default callback and the table of buckets."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 class Op(Enum):
-    """What may be charged; amounts are bytes, nanoseconds, mutations, or the producer id."""
+    """The kinds of charges; amounts are bytes, nanoseconds, mutations, or the producer id."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
-    """Un-recorded when it is throttled, as the broker does, which then answers empty."""
+    """Un-recorded if it is throttled, since a broker returns an empty reply then."""
     REQUEST = "request"
     NETWORK = "network"
-    """Thread time that is charged and checked only with the next request."""
+    """Thread time that is charged without a verdict; the next request is checked."""
     STRICT = "strict"
     PERMISSIVE = "permissive"
     PRODUCER_ID = "producer id"
@@ -80,7 +80,7 @@ class OurQuotas:
         self.quotas.quotas_changed()
 
     def use(self, op: Op, user: str, client_id: str, amount: float, now_ms: int) -> Outcome:
-        """Charge ``amount`` and return what comes of it."""
+        """Charge ``amount`` and return the outcome."""
         bucket = self.quotas.bucket(KEY_OF[op], user, client_id)
         return FREE if bucket is None else charge(bucket, op, amount, now_ms)
 

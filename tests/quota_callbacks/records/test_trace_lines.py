@@ -1,4 +1,4 @@
-"""``headrace replay``: lines that make no sense are named, and nothing is written."""
+"""The error messages for invalid lines of a trace."""
 
 from __future__ import annotations
 

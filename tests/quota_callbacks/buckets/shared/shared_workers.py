@@ -1,4 +1,4 @@
-"""Workers that share usage, on one timeline and in one process: each with its own table of buckets, over one memory."""
+"""Several workers in one process, each with its own table of buckets, that share the buckets' memory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def shared_memory(workers: int, rows: int = 16, samples: int = Window().samples)
 
 
 class Workers:
-    """``offsets_ms``: what is added to each worker's time; their clocks begin elsewhere."""
+    """The workers. ``offsets_ms`` are the differences between the shared time and each worker's clock."""
 
     def __init__(
         self, count: int, window: Window | None = None, *, rows: int = 16, offsets_ms: tuple[int, ...] = ()
@@ -51,7 +51,7 @@ class Workers:
             quotas.set(key, user, client_id, value, policy)
 
     def replace(self, worker: int) -> None:
-        """It dies, and another one takes its number."""
+        """Replace a worker that has died by another one with the same number."""
         SharedBuckets.worker_lost(self.memory, worker)
         self.usages[worker], self.quotas[worker] = self._start(worker)
 

@@ -1,4 +1,4 @@
-"""What workers share: the directory of rows, what the dead leave behind, new producer ids, and what is no memory."""
+"""Shared buckets: the directory of rows, dead workers, producer ids, restored states, and invalid memory."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def producer_ids(quotas: OurQuotas, user: str = "u") -> ProducerIdBucket:
 
 
 def by_client(count: int, rows: int) -> Workers:
-    """Workers with a limit of 100 bytes a second for every client id."""
+    """Return workers with a limit of 100 bytes a second for every client id."""
     workers = Workers(count, rows=rows)
     for client_id in "abcdef":
         workers.set(PRODUCED, None, client_id, 100)
@@ -110,7 +110,7 @@ def test_a_row_that_was_given_back_is_found_again_with_what_was_charged() -> Non
 
 
 def test_a_dropped_bucket_charges_nobody() -> None:
-    """Its row may be another bucket's by the time a request is settled."""
+    """When a request is settled, the row may belong to another bucket."""
     workers = Workers(2, rows=1)
     for client_id in "ab":
         workers.set(PRODUCED, None, client_id, 100, PACED)
@@ -129,7 +129,7 @@ def test_a_dropped_bucket_charges_nobody() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdefgh"), st.booleans()), max_size=60))
 def test_the_directory_never_gives_a_row_twice(uses: list[tuple[int, str, bool]]) -> None:
-    """Rows for 4 buckets, 8 buckets, 3 workers that take and give back, and die now and then."""
+    """4 rows for 8 buckets, and 3 workers that allocate and release rows and sometimes die."""
     memory = shared_memory(3, rows=4)
     usages = [usage_of(memory, worker) for worker in range(3)]
     held: list[dict[str, SharedRow]] = [{}, {}, {}]
@@ -173,7 +173,7 @@ def test_only_a_new_bucket_takes_the_lock() -> None:
     assert lock.taken == 1
 
 
-# --- the dead ---
+# --- dead workers ---
 
 
 @pytest.mark.parametrize("policy", [QuotaPolicy(), PACED], ids=["kafka", "paced"])
@@ -202,7 +202,7 @@ def test_others_count_on_over_a_death() -> None:
 
 
 def test_a_state_that_its_writer_could_not_finish_is_passed_over() -> None:
-    """The total stands before the state, so what was charged counts all the same."""
+    """The total is written before the state, so the charge counts."""
     workers = Workers(2)
     workers.set(MUTATIONS, "u", None, 1)
     first, second = map(mutations, workers.quotas)
@@ -300,7 +300,7 @@ def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
     assert second.tokens(0) == pytest.approx(before, abs=40)
 
 
-# --- restored ---
+# --- restored states ---
 
 
 @pytest.mark.parametrize("policy", [QuotaPolicy(), PACED], ids=["kafka", "paced"])
@@ -336,7 +336,7 @@ def test_what_several_restore_is_restored_once(key: QuotaKey, policy: QuotaPolic
     assert state_of(after, 1, 10_500) == state_of(after, 0, 10_500) != saved, "what is shared is newer"
 
 
-# --- no memory ---
+# --- invalid memory ---
 
 
 def test_memory_that_does_not_fit_is_refused() -> None:

@@ -1,5 +1,5 @@
-"""Real processes on one bucket, with nothing between them but memory: nothing is lost or counted twice, and the limit
-is missed by one request of each other process at most."""
+"""Processes that share a bucket: no charge is lost or counted twice, and each process exceeds the limit by at most one
+request of each other process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMES = 20_000
 
 
 class Hammering:
-    """What ``workers`` processes say, all in step."""
+    """The results of ``workers`` processes that run `hammering` at the same time."""
 
     def __init__(self, folder: Path, workers: int, kind: str) -> None:
         path = folder / "shared"
@@ -81,8 +81,10 @@ def test_places_are_taken_once(tmp_path: Path, workers: int) -> None:
 
 
 def over(times_ms: Sequence[int], begin_ms: int, at_first: float) -> float:
-    """How many came by some time, less what the limit allowed by then, at the worst. Of one process it is 1 at most,
-    since who comes when nothing is owed may overdraw."""
+    """Return the maximum, over all times, of the number of admitted requests minus that allowed by the limit.
+
+    With one process this is at most 1, since a request is admitted whenever the quota is not yet exceeded.
+    """
     return max(
         number - at_first - LIMIT * (at_ms - begin_ms) / 1000 for number, at_ms in enumerate(sorted(times_ms), 1)
     )
