@@ -4,7 +4,7 @@
 producer id of its batch, its thread time on its reply, and the check that it is not a mutation. Figures are CPU time of
 this process, the minimum of several rounds, with 10 to 1,000,000 entities that have a bucket of each kind.
 
-Then decisions with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.usage`), as
+Then decisions with 2 and 4 workers that share their buckets (`headrace.quota_callbacks.buckets.shared.buckets`), as
 ratios to one worker that shares nothing. The workers run in turn in this process: first one decides while the others
 are idle, then all decide on the same buckets, so that each decision has to merge the updates of all others. With paced
 enforcement, the decision is about bytes only.
@@ -26,14 +26,14 @@ from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.builtin.controller_mutation import ControllerMutation
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.producer_ids import ProducerIds
 from headrace.quota_callbacks.builtin.request_percentage import RequestPercentage
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ HIGH = 1e12
 
 def quotas_for(
     entities: int,
-    shared: SharedUsage | None = None,
-    policy: QuotaPolicy = KAFKAS_WAY,
+    shared: SharedBuckets | None = None,
+    policy: QuotaPolicy = KAFKA_POLICY,
     keys: Sequence[QuotaKey] = tuple(QuotaKey),
 ) -> tuple[HookCalls, ClientQuotas]:
     """Return the built-in callbacks, with a quota of each kind and the given number of users."""
@@ -114,9 +114,9 @@ def round_us(workers: Sequence[HookCalls], user: str, turn: int, decisions: int)
 
 def sharing(count: int, policy: QuotaPolicy, keys: Sequence[QuotaKey]) -> list[HookCalls]:
     """Return ``count`` workers that share their buckets."""
-    memory = memoryview(mmap.mmap(-1, SharedUsage.size_of(count, 64)))
-    SharedUsage.create(memory, workers=count, rows=64)
-    views = [SharedUsage(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
+    memory = memoryview(mmap.mmap(-1, SharedBuckets.size_of(count, 64)))
+    SharedBuckets.create(memory, workers=count, rows=64)
+    views = [SharedBuckets(memory, worker=worker, lock=contextlib.nullcontext()) for worker in range(count)]
     return [quotas_for(10, view, policy, keys)[0] for view in views]
 
 
@@ -125,7 +125,7 @@ def print_sharing() -> None:
     print(f"\n{'':>16} {'workers':>8} {'others idle: µs, ratio':>24} {'all in turn: µs, ratio':>24}")
     paced = QuotaPolicy(mode=EnforcementMode.PACED)
     for name, policy, keys in (
-        ("all four quotas", KAFKAS_WAY, tuple(QuotaKey)),
+        ("all four quotas", KAFKA_POLICY, tuple(QuotaKey)),
         ("bytes, paced", paced, (QuotaKey.PRODUCER_BYTE_RATE,)),
     ):
         alone = [quotas_for(10, None, policy, keys)[0]]

@@ -1,20 +1,20 @@
-"""The typed configuration: what can be set, how it is read, and what a change of it means.
+"""The typed configuration: declaration of all keys, loading, validation, and comparison at a reload.
 
-Blocks while it reads a file, opens no sockets, and knows of the project only the value types of `quota_callbacks` and
-its `options`, with which all tables are declared.
+Used by the command line, by the proxy, and by the pipeline for quotas. Blocks while it reads files, and opens no
+sockets. Of the project it imports only `quota_callbacks`, whose `options` all tables are declared with.
 
-    schema           every key: its type, default, meaning, and whether a change needs a restart; `Config`
+    schema           `Config`: every key with its type, default, description, and whether a change needs a restart
     quotas           the `[[quotas]]` tables
-    keys             what `schema` is made of, and the list of all keys
+    keys             the base class of sections, and the list of all keys
     values           addresses, broker ids, durations and sizes
-    loading          from a file, flags and variables to a `Config`, or to all problems at once
+    loading          reading a file, flags and environment variables into a `Config`
     overrides        the flags and environment variables that set keys
-    rules            what must hold between keys
-    positions        the lines of a TOML document's keys
-    problems         what is wrong, and where; `ConfigError`
+    rules            constraints between keys
+    positions        the positions of keys in a TOML document
+    problems         errors with their positions; `ConfigError`
     reload           the difference between two configurations
-    check            the answer to `headrace check-config`
-    editing          the commented sample file, and the schema for editors
+    check            the report of `headrace check-config`
+    editing          the commented sample file, and the JSON Schema for editors
 """
 
 from headrace.config.check import CheckReport, check

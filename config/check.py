@@ -1,6 +1,6 @@
-"""The answer to ``headrace check-config``: a summary of what a configuration would do, or all that is wrong with it.
+"""The report of ``headrace check-config``: a summary of a valid configuration, or all problems of an invalid one.
 
-Called by the command line, which prints the lines and takes the exit status from ``ok``.
+Called by the command line, which prints the lines and derives the exit status from ``ok``.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport:
-    """The configuration, if it can be used, and the lines to print."""
+    """The lines to print, and the configuration if it is valid."""
 
     lines: tuple[str, ...]
     config: Config | None = None
 
     @property
     def ok(self) -> bool:
-        """Whether the configuration can be used."""
+        """Whether the configuration is valid."""
         return self.config is not None
 
     def __str__(self) -> str:
@@ -42,7 +42,10 @@ def check(
     environment: Mapping[str, str] | None = None,
     plugins: Iterable[str] | None = None,
 ) -> CheckReport:
-    """Load as `loading.load` does, and report instead of raising. Opens no socket, asks no broker, changes nothing."""
+    """Load a configuration as `loading.load` does; return a report instead of raising.
+
+    Opens no socket and has no side effects.
+    """
     try:
         config = load(path, flags, environment=environment, plugins=plugins)
     except ConfigError as error:
@@ -52,7 +55,7 @@ def check(
 
 
 def summary(config: Config) -> list[str]:
-    """What a configuration would do, in a few lines for people, each beginning ``ok:``."""
+    """Return a human-readable summary of a configuration, in lines that begin with ``ok:``."""
     upstream = ", ".join(map(str, config.upstream.bootstrap_servers))
     admin = "no admin server" if config.admin.listen is None else f"admin server at {config.admin.listen}"
     lines = (*_listeners(config.listen), *_workers(config.workers), f"upstream {upstream}", admin, _quotas(config))

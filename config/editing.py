@@ -1,8 +1,8 @@
-"""What helps to write a configuration file: the commented sample, and the JSON Schema for editors.
+"""Aids for writing a configuration file: the commented sample, and the JSON Schema for editors.
 
-Called by the command line. The schema is made from `schema`, so it has every key; what it cannot say (that ports must
-not clash, that no limit is set twice) the loader says. The sample is packaged beside this module, and its tests hold it
-to `schema`.
+Called by the command line. The JSON Schema is generated from `schema`. It lacks constraints that JSON Schema cannot
+express, such as conflicts between ports and limits that are set twice, which the loader checks. The sample is a file of
+this package; tests compare it with `schema`.
 """
 
 from __future__ import annotations
@@ -25,26 +25,27 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Generator(GenerateJsonSchema):
-    """Spells defaults as a file does, and knows that TOML has no null."""
+    """Writes defaults in the form of the file, and omits null, which TOML does not have."""
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         inner = self.generate_inner(schema["schema"])
         default = schema.get("default")
         if default is None:
             return inner
-        spelling = schema["schema"].get("serialization", {})
-        spell = spelling["function"] if spelling.get("type") == "function-plain" else self.encode_default
-        return inner | {"default": spell(default)}
+        serialization = schema["schema"].get("serialization", {})
+        is_function = serialization.get("type") == "function-plain"
+        serialize = serialization["function"] if is_function else self.encode_default
+        return inner | {"default": serialize(default)}
 
     def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])
 
-    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002 -- the key says it
+    def field_title_should_be_set(self, schema: object) -> bool:  # noqa: ARG002 -- pydantic's signature
         return False
 
 
 def json_schema() -> JsonSchema:
-    """Return the schema, as the values that `json` writes."""
+    """Return the JSON Schema as a Python object."""
     schema = Config.model_json_schema(schema_generator=_Generator)
     head: JsonSchema = {
         "$schema": DIALECT,
@@ -55,10 +56,10 @@ def json_schema() -> JsonSchema:
 
 
 def json_schema_text() -> str:
-    """Return the schema as JSON text, ending in a newline."""
+    """Return the JSON Schema as text that ends with a newline."""
     return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
 
 
 def sample_text() -> str:
-    """Return the sample as text: required keys are set, all others stand commented out with their defaults."""
+    """Return the text of the sample. Required keys are set; all others are commented out with their defaults."""
     return (files("headrace.config") / "headrace.sample.toml").read_text(encoding="utf-8")

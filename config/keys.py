@@ -1,7 +1,7 @@
-"""What the tables of `schema` are made of: sections, what is said of each key, and the list of all keys.
+"""The base class of sections, the description of keys, and the list of all keys.
 
-Called by `quotas` and `schema`, which declare keys, and by whoever goes through all of them (`overrides`, `loading`,
-`reload`). A key is a field of a `Section`; the kinds of values are in `values` and `headrace.quota_callbacks.options`:
+Used by `quotas` and `schema`, which declare keys, and by `overrides`, `loading` and `reload`, which iterate over them.
+A key is a field of a `Section`. The annotations for values are in `values` and `headrace.quota_callbacks.options`:
 
     class Shutdown(Section):
         drain_timeout_s: Annotated[float, duration("0s", "1d"), Key("How long ...", flag="--drain-timeout")] = 30.0
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def _file_name(attribute: str) -> str:
-    """Spell an attribute as the file does: ``idle_timeout`` has its unit in its value."""
+    """Return the key of an attribute: without the unit, which is part of the value in the file."""
     return attribute.removesuffix("_s")
 
 
@@ -39,20 +39,20 @@ class Section(Table):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is said of a key or a section: a line for people, whether a change needs a restart, and its flag."""
+    """The description of a key or section, whether a change needs a restart, and the flag that sets it."""
 
     doc: str
     restart: bool = False
     flag: str | None = None
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Give editors the line for people."""
+        """Return the JSON Schema with the description."""
         return handler(schema) | {"description": self.doc}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Leaf:
-    """A key with a value as the whole file has it: its path there, and the attributes that lead to its value."""
+    """A key that is not a section: its path in the file, and the attributes that lead to its value."""
 
     path: tuple[str, ...]
     attributes: tuple[str, ...]
@@ -61,7 +61,7 @@ class Leaf:
 
     @property
     def key(self) -> str:
-        """The dotted key, as problems and flags spell it."""
+        """The dotted key, as in error messages and flags."""
         return dotted(self.path)
 
     @property
@@ -71,12 +71,12 @@ class Leaf:
 
     @property
     def expected(self) -> str:
-        """What its value must be, as a noun."""
+        """The description of valid values, as a noun."""
         return expected_of(self.field)
 
     @property
     def default(self) -> object:
-        """The typed default; None for one that is off or derived unless it is given, and for a required key."""
+        """The typed default; None for required keys, and for those that are unset or derived by default."""
         default = self.field.get_default(call_default_factory=True)
         return None if default is PydanticUndefined else default
 
@@ -87,17 +87,17 @@ class Leaf:
             value = getattr(value, attribute)
         return value
 
-    def spelled_in(self, section: Section) -> object:
-        """Return the key's value as it stands in a file; None where it is not set."""
-        spelled: object = section.model_dump(mode="json", by_alias=True, exclude_none=True)
+    def file_value_in(self, section: Section) -> object:
+        """Return the key's value in the form of the file; None if it is not set."""
+        value: object = section.model_dump(mode="json", by_alias=True, exclude_none=True)
         for step in self.path:
-            spelled = spelled.get(step) if isinstance(spelled, dict) else None
-        return spelled
+            value = value.get(step) if isinstance(value, dict) else None
+        return value
 
 
 @cache
 def keys(section: type[Section]) -> tuple[Leaf, ...]:
-    """Return all keys of a section and the sections in it, in the order of the file."""
+    """Return all keys of a section and its subsections, in the order of the file."""
     return tuple(
         Leaf(
             path=path,

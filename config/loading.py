@@ -1,7 +1,8 @@
-"""From a file, flags and environment variables to a checked `Config`, or to every problem at once.
+"""Loading a `Config` from a file, flags and environment variables, with a report of all problems at once.
 
-Called by the command line and by the proxy when it reloads. Reads a file and blocks while it does: on the event loop,
-call it in a thread. A key has the value of its flag, or of its variable, or of the file, or its default, in this order.
+Called by the command line, by the proxy at a reload, and by the pipeline for quotas. Blocks while it reads the file:
+call it in a thread, not on the event loop. A flag takes precedence over an environment variable, that over the file,
+and that over the default.
 """
 
 from __future__ import annotations
@@ -38,13 +39,13 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.policies import Quota
 
 MAX_FILE_BYTES: Final = 16 * 2**20
-"""A longer file is refused: it holds quotas for some hundred thousand entities, and /dev/zero has no end."""
+"""Maximum size of a file: sufficient for the quotas of several hundred thousand entities, and a bound for /dev/zero."""
 
-STAND_INS: Final[Mapping[tuple[str, ...], object]] = {
+PLACEHOLDERS: Final[Mapping[tuple[str, ...], object]] = {
     ("upstream", "bootstrap_servers"): ["127.0.0.1:9092"],
     ("listen", "address"): "127.0.0.1:9192",
 }
-"""For what a file must have, where it is read for its quotas alone, or to check the rest of one that lacks it."""
+"""Values for missing required keys, if only the quotas are read, and to check the other keys of an incomplete file."""
 
 _AT_LINE: Final = re.compile(r" \(at line ([0-9]+), column ([0-9]+)\)$")
 _AT_END: Final = re.compile(r" \(at end of document\)$")
@@ -61,10 +62,10 @@ def load(
     environment: Mapping[str, str] | None = None,
     plugins: Iterable[str] | None = None,
 ) -> Config:
-    """Read a file, or none (``path`` None), and what is laid over it.
+    """Return the configuration of a file (none if ``path`` is None) with flags and environment variables.
 
-    ``flags`` are dotted keys and values, as `overrides.FLAGS` lists them; one that is None was not given. ``plugins``
-    are the names of those that are installed: options of any other are an error; None takes options of any name.
+    ``flags`` are values by dotted key, as in `overrides.FLAGS`; None stands for a flag that was not given. ``plugins``
+    are the names of the installed plugins; options for others are an error, unless ``plugins`` is None.
     Raises `ConfigError`: `ConfigFileError` if the file cannot be read, `ConfigSyntaxError` if it is not TOML, otherwise
     `ConfigValueError` with every problem.
     """
@@ -82,7 +83,7 @@ def loads(
     environment: Mapping[str, str] | None = None,
     plugins: Iterable[str] | None = None,
 ) -> Config:
-    """As `load`, from the text of a file; ``source`` is how problems call it."""
+    """Return the configuration of the text of a file, as `load`; ``source`` is its name in error messages."""
     decoded = text if isinstance(text, str) else _decode(text, source)
     return _load(decoded, source, flags, environment, plugins)
 
@@ -90,11 +91,11 @@ def loads(
 def load_quotas(
     path: str | os.PathLike[str],
 ) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
-    """Read the ``[[quotas]]`` and the windows of a file that may have no more than these. Raises as `load`."""
+    """Return the quotas and windows of a file, which may lack all other required keys. Raises as `load`."""
     source = os.fspath(path)
     text = read_text(source)
     document = parse_toml(text, source)
-    _stand_in(document)
+    _add_placeholders(document)
     config, faults = _checked(document)
     if config is None:
         locator = Locator(text, source)
@@ -121,7 +122,7 @@ def _load(
     here = "in a file" if source is None else "here"
     located = (_problem(_with_flag(fault, here), overrides, locator) for fault in faults)
     problems = [*unknown_variables, *unknown_flags, *located]
-    if overrides:  # a bad value in the file is reported even if another wins
+    if overrides:  # an invalid value in the file is reported even if it is overridden
         _, hidden = _checked(written, plugins)
         problems += (
             locator.locate(fault)
@@ -134,21 +135,21 @@ def _load(
 
 
 def _checked(document: Document, plugins: Iterable[str] | None = None) -> tuple[Config | None, list[Fault]]:
-    """Return the configuration of a whole document, or every fault: of single keys, and between those without one."""
+    """Return the configuration of a document, or all faults: of single keys, and between valid keys."""
     document = copy.deepcopy(document)
     for leaf in keys(Config):
-        if leaf.required:  # so that the key is what is missing, and not its table
+        if leaf.required:  # so that the key is reported as missing, not its table
             document.setdefault(leaf.path[0], {})
     config, faults = _validated(document)
     bad = {fault.path for fault in faults}
     if config is None:
         for path in bad:
             _remove(document, path)
-        _stand_in(document)
+        _add_placeholders(document)
         config, _ = _validated(document)
     if config is not None:
         faults += _faults_between_keys(config, bad)
-        faults += _options_of_nobody(config, plugins)
+        faults += _options_without_plugin(config, plugins)
     return (None if faults else config), faults
 
 
@@ -161,7 +162,7 @@ def _validated(document: Document) -> tuple[Config | None, list[Fault]]:
 
 
 def _remove(document: Document, path: Path) -> None:
-    """Take out the key that a path leads to or into."""
+    """Remove the key at or above a path."""
     inside: Any = document
     leaf_path = next((leaf.path for leaf in keys(Config) if path[: len(leaf.path)] == leaf.path), path)
     for step in leaf_path[:-1]:
@@ -170,15 +171,15 @@ def _remove(document: Document, path: Path) -> None:
         inside.pop(leaf_path[-1], None)
 
 
-def _stand_in(document: Document) -> None:
-    for path, value in STAND_INS.items():
+def _add_placeholders(document: Document) -> None:
+    for path, value in PLACEHOLDERS.items():
         table = document.setdefault(path[0], {})
         if isinstance(table, dict):
             table.setdefault(path[-1], value)
 
 
 def _faults_between_keys(config: Config, bad: set[Path]) -> Iterator[Fault]:
-    """Yield what breaks a rule between keys; a rule is passed over while one of its keys is bad or missing."""
+    """Yield violations of the rules between keys. A rule is skipped if one of its keys is invalid or missing."""
     known = {leaf.key: leaf for leaf in keys(Config)}
     for names, check in RULES:
         needed = [known[name] for name in names]
@@ -190,8 +191,8 @@ def _overlap(one: Path, other: Path) -> bool:
     return all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
-def _options_of_nobody(config: Config, plugins: Iterable[str] | None) -> Iterator[Fault]:
-    """Yield the tables under ``plugins.options`` that no plugin would read."""
+def _options_without_plugin(config: Config, plugins: Iterable[str] | None) -> Iterator[Fault]:
+    """Yield a fault for every table in ``plugins.options`` that belongs to no plugin."""
     if plugins is None:
         return
     known = [*plugins, *config.plugins.load]
@@ -203,7 +204,7 @@ def _options_of_nobody(config: Config, plugins: Iterable[str] | None) -> Iterato
 
 
 def _with_flag(fault: Fault, here: str) -> Fault:
-    """Say where a key can be set that is required and was not."""
+    """Add to the fault of a missing required key where it can be set."""
     leaf = next((leaf for leaf in keys(Config) if leaf.path == fault.path and leaf.about.flag), None)
     if leaf is None or not fault.rule.startswith("required"):
         return fault
@@ -212,7 +213,7 @@ def _with_flag(fault: Fault, here: str) -> Fault:
 
 def _problem(fault: Fault, overrides: list[Override], locator: Locator) -> Problem:
     set_by = [override for override in overrides if override.sets(fault.path)]
-    if not set_by and fault.path not in locator:  # a table that variables have made
+    if not set_by and fault.path not in locator:  # a table that only variables set
         set_by = [override for override in overrides if override.path[: len(fault.path)] == fault.path]
     if set_by:
         return Problem(rule=fault.rule, key=dotted(fault.path), found=found_in(fault), flag=set_by[-1].name)
@@ -223,9 +224,12 @@ def _problem(fault: Fault, overrides: list[Override], locator: Locator) -> Probl
 
 
 def read_text(source: str, *, what: str = "configuration", longest_bytes: int = MAX_FILE_BYTES) -> str:
-    """Read a file; blocks. Raises `ConfigFileError`; ``what`` is what a file that is too long is none of."""
+    """Return the text of a file; blocks. Raises `ConfigFileError`.
+
+    ``what`` is the kind of file, for the error message of one that is too long.
+    """
     try:
-        with open(source, "rb") as file:  # noqa: PTH123  a Path would spell the source otherwise than it was given
+        with open(source, "rb") as file:  # noqa: PTH123  a Path would normalize the path that the user gave
             data = file.read(longest_bytes + 1)
     except OSError as cause:
         why = (cause.strerror or str(cause)).lower()
@@ -233,14 +237,14 @@ def read_text(source: str, *, what: str = "configuration", longest_bytes: int = 
     except ValueError as cause:  # a zero byte in the path
         raise ConfigFileError([Problem(source=repr(source), rule=f"cannot be read: {cause}")]) from cause
     if len(data) > longest_bytes:
-        rule = f"cannot be read: longer than {longest_bytes} bytes; this is no {what}"
+        rule = f"cannot be read: longer than {longest_bytes} bytes, the maximum for a {what}"
         raise ConfigFileError([Problem(source=source, rule=rule)])
     return _decode(data, source)
 
 
 def _decode(data: bytes, source: str) -> str:
     try:
-        return data.decode("utf-8-sig")  # editors on Windows put a mark first
+        return data.decode("utf-8-sig")  # editors on Windows write a byte order mark
     except UnicodeDecodeError as cause:
         line = data.count(b"\n", 0, cause.start) + 1
         rule = f"not UTF-8: byte {data[cause.start]:#04x}; save the file as UTF-8"
@@ -248,25 +252,25 @@ def _decode(data: bytes, source: str) -> str:
 
 
 def parse_toml(text: str, source: str, parse_float: Callable[[str], Any] = float) -> Document:
-    """Parse the text of a file. Raises `ConfigSyntaxError`."""
-    text = text.replace("\r\n", "\n")  # as tomllib does, so that both count the same columns
+    """Return the content of a TOML document. Raises `ConfigSyntaxError`."""
+    text = text.replace("\r\n", "\n")  # as tomllib does, so that columns agree
     try:
         return tomllib.loads(text, parse_float=parse_float)
     except RecursionError as cause:
         raise ConfigSyntaxError(
             [Problem(source=source, rule="not valid TOML: values are nested too deeply")]
         ) from cause
-    except ValueError as cause:  # TOMLDecodeError is one; an integer of thousands of digits is another
+    except ValueError as cause:  # TOMLDecodeError, or an integer of thousands of digits
         _raise_syntax_error(cause, text, source)
 
 
 def _raise_syntax_error(cause: ValueError, text: str, source: str) -> NoReturn:
-    said = str(cause)
+    message = str(cause)
     line: int | None = None
     column: int | None = None
-    if match := _AT_LINE.search(said):
+    if match := _AT_LINE.search(message):
         line, column = int(match[1]), int(match[2])
-    elif _AT_END.search(said):
+    elif _AT_END.search(message):
         line = text.count("\n") + 1
         column = len(text) - (text.rfind("\n") + 1) + 1
     rule = f"not valid TOML: {_syntax_rule(cause)}"
@@ -277,11 +281,11 @@ def _raise_syntax_error(cause: ValueError, text: str, source: str) -> NoReturn:
 
 
 def _syntax_rule(cause: ValueError) -> str:
-    """What `tomllib` said, for people: without the position, and plainer where it speaks of its own insides."""
+    """Return the message of `tomllib` without the position, reworded where it refers to internals."""
     if not isinstance(cause, tomllib.TOMLDecodeError):
         return "a whole number has too many digits"
-    said = _AT_END.sub(", at the end of the file", _AT_LINE.sub("", str(cause)))
-    if match := _TWICE.fullmatch(said):
+    message = _AT_END.sub(", at the end of the file", _AT_LINE.sub("", str(cause)))
+    if match := _TWICE.fullmatch(message):
         return f"the table [{dotted(tuple(re.findall(_IN_QUOTES, match[1])))}] is declared twice"
-    said = said.replace("Cannot overwrite a value", "this key is set already")
-    return said[:1].lower() + said[1:]
+    message = message.replace("Cannot overwrite a value", "this key is set already")
+    return message[:1].lower() + message[1:]

@@ -1,14 +1,14 @@
-"""What is set beside the file: flags of the command line, and environment variables.
+"""Values that override the file: flags of the command line, and environment variables.
 
-Called by the command line, which makes its options from `FLAGS`, and by `loading`, which lays flags over variables and
-variables over the file. A variable is ``HEADRACE_`` and the key in capitals, with two underscores for each dot:
+Used by the command line, which creates its options from `FLAGS`, and by `loading`. The name of a variable is
+``HEADRACE_`` and the key in capitals, with two underscores for each dot:
 
     HEADRACE_LISTEN__ADDRESS=0.0.0.0:9192
     HEADRACE_QUOTA__WINDOW__NUM=21
     HEADRACE_PLUGINS__OPTIONS__TRACING__ENABLED=true
 
-Text is taken as it stands, lists are split at commas, and all else is read as in the file; a table or an array may be
-written as in the file, too. A variable that is empty counts as not set.
+The value of a string key is not quoted, and a list is separated by commas. Other values, tables and arrays are written
+as in the file. An empty variable counts as not set.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")
 
 _OTHERS: Final = re.compile(r"HEADRACE_(COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
-"""Variables that are read elsewhere: by the build, the pipeline and the test bed."""
+"""Variables with the prefix that other parts read: the build, the pipeline and the test bed."""
 _KUBERNETES: Final = re.compile(
     r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
-"""What Kubernetes puts into every container of a namespace with a service called headrace ("service links")."""
+"""Variables that Kubernetes sets in all containers of a namespace with a service called headrace (service links)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flag:
-    """A flag: what `loading.load` wants its value under, and the line for ``--help``."""
+    """A flag of the command line: the key that it sets, and its help text."""
 
     name: str
     key: str
     help: str
     required: bool
-    """Whether the key must be set elsewhere if the flag is not given."""
+    """Whether the key must be set in the file or by a variable if the flag is not given."""
     repeated: bool
-    """Whether it may be given several times, each time with further values."""
+    """Whether the flag can be given several times, to add values to a list."""
 
 
 def _is_list(leaf: Leaf) -> bool:
@@ -72,20 +72,20 @@ FLAGS: Final = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Override:
-    """A value that a flag or a variable sets in place of the file's."""
+    """A value of a flag or variable that overrides the file."""
 
     path: tuple[str, ...]
     value: object
     name: str
-    """Of the flag or variable."""
+    """The name of the flag or variable."""
 
     def sets(self, path: Path) -> bool:
-        """Return whether what stands at ``path`` comes from here."""
+        """Return whether the value at ``path`` is (part of) this one."""
         return path[: len(self.path)] == self.path
 
     def put_into(self, document: dict[str, Any]) -> None:
-        """Set the value in a document as `tomllib` gives it. Where the file has no table for it, nothing is set: that
-        the file has none is an error of its own."""
+        """Set the value in a document from `tomllib`. Do nothing if the document has another value in place of its
+        table, which is reported as an error of the file."""
         *around, name = self.path
         for step in around:
             inner = document.setdefault(step, {})
@@ -96,7 +96,7 @@ class Override:
 
 
 def flag_overrides(flags: Mapping[str, object]) -> tuple[list[Override], list[Problem]]:
-    """Return what flags set, by dotted key, and those whose key is not known. A flag that is None was not given."""
+    """Return the overrides of flags, given by dotted key, and problems for unknown keys. None is a flag not given."""
     known = {leaf.key: leaf for leaf in keys(Config)}
     given = {key: value for key, value in flags.items() if value is not None}
     overrides = [
@@ -108,7 +108,7 @@ def flag_overrides(flags: Mapping[str, object]) -> tuple[list[Override], list[Pr
 
 
 def environment_overrides(environment: Mapping[str, str]) -> tuple[list[Override], list[Problem]]:
-    """Return what variables set, and those that are none of ours although they begin as ours do."""
+    """Return the overrides of variables, and problems for unknown variables with the prefix."""
     known = {variable_of(leaf.path): leaf for leaf in keys(Config)}
     options = f"{variable_of(OPTIONS)}__"
     overrides: list[Override] = []
@@ -133,7 +133,7 @@ def variable_of(path: tuple[str, ...]) -> str:
 
 
 def _value(leaf: Leaf, given: object) -> object:
-    """Return what would stand in the file: neither flags nor variables have types of their own."""
+    """Return the value in the form of the file, since flags and variables are strings."""
     if _is_list(leaf):
         if isinstance(given, str) and given.lstrip().startswith("["):
             return _as_toml(given)
@@ -145,7 +145,7 @@ def _value(leaf: Leaf, given: object) -> object:
 
 
 def _as_toml(text: str) -> object:
-    """Read a value as TOML, or take it as text where it is none, such as ``1MiB`` without quotes."""
+    """Return a value parsed as TOML, or the text itself if it is not TOML, such as ``1MiB`` without quotes."""
     try:
         document = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -1,8 +1,8 @@
-"""Where the keys of a TOML document stand.
+"""The positions of the keys in a TOML document.
 
-Called by `loading`, so that a problem can name its line. `tomllib` keeps no positions, tomlkit neither
-(python-poetry/tomlkit#55, open since 2019), so this walks the text a second time. It relies on the document being
-valid, which `tomllib` has found by then: it looks for ends, not for errors, and decodes nothing but quoted keys.
+Used by `problems`, so that an error message can contain the line. Neither `tomllib` nor tomlkit keeps positions
+(python-poetry/tomlkit#55, open since 2019), so this module parses the text a second time. The document must be valid,
+as `tomllib` has verified: the parser looks only for the ends of values and decodes only quoted keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BLANK: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _STRING: Final = re.compile(
     r'''
-      """ (?: [^\\"]++ | \\. | "(?!"") )*+ "{3,5}   # up to two quotes may stand before the closing three
+      """ (?: [^\\"]++ | \\. | "(?!"") )*+ "{3,5}   # up to two quotes may precede the closing three
     | \'\'\' (?: [^']++ | '(?!'') )*+ '{3,5}
     | " (?: [^\\"]++ | \\. )*+ "
     | ' [^']*+ '
@@ -34,19 +34,19 @@ _SCALAR: Final = re.compile(r"[^,\]}#\n]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """A place in a text; both count from 1."""
+    """A position in a text; line and column count from 1."""
 
     line: int
     column: int
 
 
 class Positions:
-    """The places of all keys, tables and array elements of one document."""
+    """The positions of all keys, tables and array elements of a document."""
 
     __slots__ = ("_line_starts", "_offsets")
 
     def __init__(self, text: str) -> None:
-        """Walk ``text``, which must be valid TOML. What stands behind values nested too deeply has no place."""
+        """Parse ``text``, which must be valid TOML. Keys after values that are nested too deeply have no position."""
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
         self._offsets = _Walk(text).document()
 
@@ -54,11 +54,11 @@ class Positions:
         return path in self._offsets
 
     def paths(self) -> frozenset[Path]:
-        """Every path that has a place: each table, key and array element, explicit or implied."""
+        """Return all paths with a position: tables, keys and array elements, explicit or implied."""
         return frozenset(self._offsets)
 
     def find(self, path: Path) -> Position | None:
-        """Where ``path`` stands: the key, an array's element, or a table's header or first mention."""
+        """Return the position of a key, an array element, or the header or first mention of a table."""
         offset = self._offsets.get(path)
         if offset is None:
             return None
@@ -66,7 +66,7 @@ class Positions:
         return Position(line=line, column=offset - self._line_starts[line - 1] + 1)
 
     def nearest(self, path: Path) -> Position | None:
-        """Where ``path`` stands, or the innermost table around it that the document mentions."""
+        """Return the position of ``path``, or else of the innermost enclosing table in the document."""
         for length in range(len(path), 0, -1):
             if position := self.find(path[:length]):
                 return position
@@ -74,7 +74,7 @@ class Positions:
 
 
 class _Walk:
-    """One pass over a document. ``_at`` is the offset of the next character, ``_sizes`` the arrays of tables so far."""
+    """A pass over a document. ``_at`` is the offset of the next character, ``_sizes`` the sizes of table arrays."""
 
     __slots__ = ("_at", "_offsets", "_sizes", "_text")
 
@@ -85,7 +85,7 @@ class _Walk:
         self._sizes: dict[Path, int] = {}
 
     def document(self) -> dict[Path, int]:
-        with suppress(RecursionError):  # a few frames above tomllib, so it may come to this where tomllib did not
+        with suppress(RecursionError):  # uses a few frames more than tomllib
             self._statements()
         return self._offsets
 
@@ -107,14 +107,14 @@ class _Walk:
         return match[0]
 
     def _takes(self, character: str) -> bool:
-        """Step over ``character`` if it is next."""
+        """Skip ``character`` if it is next; return whether it was."""
         if self._text.startswith(character, self._at):
             self._at += len(character)
             return True
         return False
 
     def _header(self) -> Path:
-        """Read ``[a.b]`` or ``[[a.b]]``; the answer is where the keys below it belong."""
+        """Parse ``[a.b]`` or ``[[a.b]]``; return the path of the table."""
         of_array = self._text.startswith("[[", self._at)
         self._at += 2 if of_array else 1
         *outer, (name, offset) = self._keys()
@@ -124,10 +124,10 @@ class _Walk:
             table = (*table, outer_name)
             self._offsets.setdefault(table, outer_offset)
             if size := self._sizes.get(table):
-                table = (*table, size - 1)  # a header's name stands for the latest element of an array
+                table = (*table, size - 1)  # a name in a header refers to the latest element of an array
         table = (*table, name)
         if not of_array:
-            self._offsets[table] = offset  # rather than where a longer header implied it
+            self._offsets[table] = offset  # overwrites the position of a longer header that implied it
             return table
         self._offsets.setdefault(table, offset)
         index = self._sizes.get(table, 0)
@@ -137,14 +137,14 @@ class _Walk:
         return table
 
     def _keys(self) -> list[tuple[str, int]]:
-        """Read a dotted key: its names and their offsets."""
+        """Parse a dotted key; return its names and their offsets."""
         keys: list[tuple[str, int]] = []
         while True:
             self._skip(_SPACE)
             offset = self._at
             quoted = self._text[offset] in "\"'"
-            spelled = self._skip(_STRING if quoted else _BARE_KEY)
-            keys.append((tomllib.loads(f"key = {spelled}")["key"] if quoted else spelled, offset))
+            text = self._skip(_STRING if quoted else _BARE_KEY)
+            keys.append((tomllib.loads(f"key = {text}")["key"] if quoted else text, offset))
             self._skip(_SPACE)
             if not self._takes("."):
                 return keys

@@ -1,7 +1,7 @@
-"""What can be wrong with a configuration, and where.
+"""The errors of a configuration, with their positions.
 
-Raised by `loading`, printed by `check` and the command line. Knows nothing of keys and files beyond their names.
-Every problem is one line: where it stands, the key, the value found, and what was expected.
+Raised by `loading`, printed by `check` and the command line. Independent of the declared keys. The text of a problem is
+one line: position, key, value found, and expected value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.config.positions import Positions
-from headrace.quota_callbacks.options import NOTHING, dotted, shown
+from headrace.quota_callbacks.options import NOTHING, dotted, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One thing that is wrong, and where.
+    """An error, and its position.
 
-    ``line`` and ``column`` count from 1. ``flag`` is the flag or the environment variable that said it, ``source`` the
-    file that did; neither is set where nobody said anything and a required key is missing.
+    ``line`` and ``column`` count from 1. The value is from ``flag``, the name of a flag or environment variable, or
+    from the file ``source``. Both are None for a required key that is missing without a file.
     """
 
     rule: str
@@ -48,18 +48,18 @@ class Problem:
             return ""
         if self.line is None:
             return self.source
-        if self.key is None and self.column is not None:  # a syntax error; a key is found without its column
+        if self.key is None and self.column is not None:  # a syntax error; for keys the line suffices
             return f"{self.source}:{self.line}:{self.column}"
         return f"{self.source}:{self.line}"
 
     @property
     def order(self) -> tuple[bool, float, int]:
-        """The sort key: flags and variables first, then the file from top to bottom, then what stands nowhere."""
+        """The sort key: flags and variables first, then the file by line, then problems without a position."""
         return (self.flag is None, math.inf if self.line is None else self.line, self.column or 0)
 
 
 class ConfigError(Exception):
-    """The configuration cannot be used; ``problems`` says why, all of it, in the order of the file."""
+    """The configuration is invalid. ``problems`` has all errors, in the order of the file."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems: tuple[Problem, ...] = tuple(sorted(problems, key=lambda problem: problem.order))
@@ -70,19 +70,19 @@ class ConfigError(Exception):
 
 
 class ConfigFileError(ConfigError):
-    """The file cannot be read: it is missing, a directory, forbidden, too large or not UTF-8."""
+    """The file cannot be read: it is missing, a directory, not permitted, too large or not UTF-8."""
 
 
 class ConfigSyntaxError(ConfigError):
-    """The file is not TOML."""
+    """The file is not valid TOML."""
 
 
 class ConfigValueError(ConfigError):
-    """The file, a flag or a variable is well formed, but a key is unknown or missing, or a value does not fit."""
+    """A key is unknown or missing, or a value is invalid."""
 
 
 class Locator:
-    """The lines of one file's keys, which are looked for when the first fault is located: a good file needs none."""
+    """The positions of the keys of a file, computed when the first fault is located."""
 
     __slots__ = ("_found", "_source", "_text")
 
@@ -101,7 +101,7 @@ class Locator:
         return path in self._positions
 
     def locate(self, fault: Fault) -> Problem:
-        """Return the fault as a problem of the file."""
+        """Return a fault as a problem with its position in the file."""
         position = self._positions.nearest(fault.path)
         rule = fault.rule
         if fault.first is not None and (first := self._positions.nearest(fault.first)):
@@ -117,5 +117,5 @@ class Locator:
 
 
 def found_in(fault: Fault) -> str | None:
-    """Spell the value that a fault has found, unless it is a secret."""
-    return None if fault.found is NOTHING else shown(fault.path, fault.found)
+    """Return the text of the value of a fault; None without one. Secrets are hidden."""
+    return None if fault.found is NOTHING else value_text(fault.path, fault.found)

@@ -1,6 +1,7 @@
-"""The ``[[quotas]]`` of the file: entities and their limits, the floor under what AlterClientQuotas stores.
+"""The ``[[quotas]]`` tables of the file, which apply unless AlterClientQuotas has stored another quota.
 
-Called by `schema`. What a quota may be is `headrace.quota_callbacks.entities`' to say; here is how it is written.
+Used by `schema`. This module defines the form of quotas in the file; `headrace.quota_callbacks.entities` defines which
+values are valid.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
@@ -30,14 +31,14 @@ from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 
 ENTITY_TYPES: Final = ("user", "client-id")
-"""The entity types that a quota here can have, as Kafka's tools spell them (KIP-546)."""
+"""The supported entity types, spelled as in Kafka's tools (KIP-546)."""
 
 _NAME: Final = f'expected a name, or "{DEFAULT}" for the default entity'
 _RESERVED: Final = f'{_NAME}; no other name is in angle brackets; did you mean "{DEFAULT}"?'
 
 
 def byte_rate(key: QuotaKey) -> Parsed:
-    """Return the annotation for bytes a second. They are an int, since a LONG does not fit a double."""
+    """Return the annotation for bytes a second: an int, since a double cannot represent every LONG."""
     units = ", ".join(SIZE_UNITS)
     number = {"type": "integer", "exclusiveMinimum": 0, "maximum": LONG_MAX}
     return Parsed(
@@ -57,12 +58,12 @@ def _size_bytes(raw: str) -> int:
     try:
         return parse_size_bytes(raw)
     except ValueError:
-        raise ValueError from None  # what is expected says more
+        raise ValueError from None  # the description of valid values is more precise
 
 
 def _checked(key: QuotaKey, raw: object) -> float:
     if not isinstance(raw, int | float) or isinstance(raw, bool):
-        raise ValueError  # noqa: TRY004  a misfit like any other
+        raise ValueError  # noqa: TRY004  reported like every invalid value
     try:
         check_quota_value(key, raw)
     except ValueError:
@@ -93,7 +94,7 @@ def _parse_entity(raw: object) -> QuotaEntity:
     return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))
 
 
-def _spell_entity(entity: QuotaEntity) -> dict[str, str]:
+def _serialize_entity(entity: QuotaEntity) -> dict[str, str]:
     names = {"user": entity.user, "client-id": entity.client_id}
     return {entity_type: str(name) for entity_type, name in names.items() if name is not None}
 
@@ -114,12 +115,12 @@ ENTITY: Final = Parsed(
         "additionalProperties": False,
         "minProperties": 1,
     },
-    _spell_entity,
+    _serialize_entity,
 )
 
 
 def _between_keys(schema: JsonSchema) -> None:
-    """Tell editors what holds between the keys of one table."""
+    """Add the constraints between the keys of a table to its JSON Schema."""
     users_only = {"properties": {"entity": {"not": {"required": ["client-id"]}}}}
     schema["anyOf"] = [{"required": [key.value]} for key in QuotaKey]
     schema["dependentSchemas"] = {QuotaKey.PRODUCER_IDS_RATE.value: users_only}
@@ -129,18 +130,22 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
     """One ``[[quotas]]`` table: an entity and at least one limit."""
 
     entity: Annotated[
-        QuotaEntity, ENTITY, Key("Who it is for: a user, a client id or a pair; <default> is all others.")
+        QuotaEntity,
+        ENTITY,
+        Key("The entity: a user, a client id or a pair; <default> is all without a quota of their own."),
     ]
     producer_byte_rate: Annotated[
-        float | None, byte_rate(QuotaKey.PRODUCER_BYTE_RATE), Key("Bytes a second that it may produce (KIP-13).")
+        float | None,
+        byte_rate(QuotaKey.PRODUCER_BYTE_RATE),
+        Key("Bytes a second that the entity may produce (KIP-13)."),
     ] = None
     consumer_byte_rate: Annotated[
-        float | None, byte_rate(QuotaKey.CONSUMER_BYTE_RATE), Key("Bytes a second that it may fetch (KIP-13).")
+        float | None, byte_rate(QuotaKey.CONSUMER_BYTE_RATE), Key("Bytes a second that the entity may fetch (KIP-13).")
     ] = None
     request_percentage: Annotated[
         float | None,
         positive(QuotaKey.REQUEST_PERCENTAGE),
-        Key("Thread time in percent of one thread; above 100 is more than one thread (KIP-124)."),
+        Key("Thread time in percent of one thread; 200 is two threads (KIP-124)."),
     ] = None
     controller_mutation_rate: Annotated[
         float | None,
@@ -150,40 +155,40 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
     producer_ids_rate: Annotated[
         float | None,
         positive(QuotaKey.PRODUCER_IDS_RATE),
-        Key("New producer ids in producer.id.quota.window.size.seconds; for users only (KIP-936)."),
+        Key("New producer ids per producer.id.quota.window.size.seconds; for users only (KIP-936)."),
     ] = None
 
     enforcement: Annotated[
         EnforcementMode,
         choice(EnforcementMode),
         Key(
-            "kafka: the broker's arithmetic, each connection delayed by itself; paced: the entity's connections take "
-            "turns, so that the limit holds however many there are."
+            "kafka: the broker's arithmetic, which throttles each connection independently; paced: one timeline for "
+            "all connections of the entity, so that the limit holds for any number of connections."
         ),
     ] = EnforcementMode.KAFKA
     observe: Annotated[
         bool,
         TRUE_OR_FALSE,
-        Key("Shadow mode: measured, logged, counted and traced as if it were enforced, and nobody is throttled."),
+        Key("Shadow mode: the quota is measured, logged, counted and traced, but not enforced."),
     ] = False
     burst_s: Annotated[
         float | None,
         duration("0s", "30d"),
         Key(
-            "Paced only: how much may come at once, as a time at the limit; 1s, and for controller_mutation_rate and "
-            "producer_ids_rate their whole window, unless given."
+            "Paced only: the burst, as a duration at the limit. The default is 1s, and the whole window for "
+            "controller_mutation_rate and producer_ids_rate."
         ),
     ] = None
     longest_throttle_s: Annotated[
         float | None,
         duration("1ms", f"{INT_MAX // 1000}s"),
-        Key("Nobody is throttled for longer at a time; what is owed stays owed."),
+        Key("The longest throttle time of a single request. It does not reduce the debt."),
     ] = None
 
     @model_validator(mode="wrap")
     @classmethod
     def _check(cls, raw: Any, read: ModelWrapValidatorHandler["ConfiguredQuota"]) -> "ConfiguredQuota":
-        """Report what is wrong with single keys and between them at once."""
+        """Report invalid keys and violated constraints between keys together."""
         if not isinstance(raw, Mapping):
             return read(raw)
         faults = list(_faults_between_keys(raw))
@@ -201,7 +206,7 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         return {key: limit for key, limit in limits.items() if limit is not None}
 
     def policy(self) -> QuotaPolicy:
-        """Return how they are enforced."""
+        """Return the policy of the limits."""
         longest_s = self.longest_throttle_s
         return QuotaPolicy(
             mode=self.enforcement,
@@ -212,7 +217,7 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
 
 
 def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
-    """Return all quotas by entity; an entity may have stood in several tables, with different keys."""
+    """Return all quotas by entity. An entity may have several tables, with different keys."""
     merged: dict[QuotaEntity, dict[QuotaKey, Quota]] = {}
     for table in quotas:
         policy = table.policy()
@@ -222,14 +227,14 @@ def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict
 
 
 def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
-    # an unknown key is a fault by itself, and probably a limit misspelled
+    # not if there is an unknown key, which is probably a misspelled limit and is reported by itself
     if table.keys() <= {"entity", "enforcement", "observe", "burst", "longest_throttle"}:
-        yield Fault(rule=f"limits nothing; expected at least one of {', '.join(QuotaKey)}")
+        yield Fault(rule=f"no limit is set; expected at least one of {', '.join(QuotaKey)}")
     if "burst" in table and table.get("enforcement") != EnforcementMode.PACED:
-        rule = 'only with enforcement = "paced"; Kafka\'s way has the burst of its window'
+        rule = 'only with enforcement = "paced"; otherwise the window determines the burst'
         yield Fault(path=("burst",), found=table["burst"], rule=rule)
     key = QuotaKey.PRODUCER_IDS_RATE.value
-    with suppress(ValueError):  # which the entity itself is refused with
+    with suppress(ValueError):  # an invalid entity is reported by itself
         entity = _parse_entity(table.get("entity"))
         if entity.client_id is not None and key in table:
             rule = f"for users only (KIP-936), not for {entity}; the entity must have no client-id"
@@ -237,7 +242,7 @@ def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
 
 
 def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
-    """Read each table, and refuse a limit that is set twice."""
+    """Read all tables. A limit that is set twice for an entity is an error."""
     if not isinstance(raw, list | tuple):
         raise misfits([Fault(rule="expected tables, each headed [[quotas]]", found=raw)])
     quotas: list[ConfiguredQuota] = []

@@ -1,6 +1,6 @@
-"""What changed between two configurations, and what of it can take effect while the proxy runs.
+"""The difference between two configurations, and which changes take effect without a restart.
 
-Called by the proxy when it reloads. Compares typed values: a file written otherwise that means the same has no changes.
+Called by the proxy at a reload. Compares typed values, so that a different notation of the same value is not a change.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TypeVar
 from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.schema import Config
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import dotted, spelled
-from headrace.quota_callbacks.policies import KAFKAS_WAY, Quota
+from headrace.quota_callbacks.options import dotted, toml_text
+from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")
@@ -23,14 +23,14 @@ SectionT = TypeVar("SectionT", bound=Section)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingChange:
-    """A key that has another value. ``old`` and ``new`` are typed; None is a key that is not set."""
+    """A key with a new value. ``old`` and ``new`` are typed; None is a key that is not set."""
 
     key: str
     old: object = field(repr=False)
     new: object = field(repr=False)
     needs_restart: bool
     text: str
-    """``old -> new`` as the file spells them; plugins' options are not told, since a secret may be among them."""
+    """``old -> new`` in the form of the file. The values of plugin options are left out, since they may be secrets."""
 
     def __str__(self) -> str:
         return f"{self.key}: {self.text}" + (" (needs a restart)" if self.needs_restart else "")
@@ -38,7 +38,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaChange:
-    """A limit that was set (``old`` None), changed, or removed (``new`` None). Takes effect at once."""
+    """A quota that was set (``old`` None), changed, or removed (``new`` None). Takes effect immediately."""
 
     entity: QuotaEntity
     key: QuotaKey
@@ -56,7 +56,7 @@ class ConfigDiff:
     settings: tuple[SettingChange, ...]
     quotas: tuple[QuotaChange, ...]
     effective: Config
-    """The new values of the keys that take effect at once, the old ones of those that need a restart."""
+    """The new values of the keys that take effect immediately, and the old values of those that need a restart."""
 
     def __bool__(self) -> bool:
         return bool(self.settings or self.quotas)
@@ -66,17 +66,17 @@ class ConfigDiff:
 
     @property
     def at_once(self) -> tuple[SettingChange | QuotaChange, ...]:
-        """The changes that `effective` has."""
+        """The changes that take effect immediately."""
         return (*(change for change in self.settings if not change.needs_restart), *self.quotas)
 
     @property
     def needs_restart(self) -> tuple[SettingChange, ...]:
-        """The changes that wait for a restart."""
+        """The changes that take effect after a restart."""
         return tuple(change for change in self.settings if change.needs_restart)
 
 
 def diff(old: Config, new: Config) -> ConfigDiff:
-    """Compare the running configuration with a freshly loaded one."""
+    """Return the changes from the running configuration to a newly loaded one."""
     settings = [
         change
         for leaf in keys(Config)
@@ -91,7 +91,7 @@ def diff(old: Config, new: Config) -> ConfigDiff:
 
 
 def _effective(old: SectionT, new: SectionT) -> SectionT:
-    """Return the new section with the old values of what needs a restart."""
+    """Return the new section with the old values of the keys that need a restart."""
     values: dict[str, object] = {}
     for name, about in type(new).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
@@ -113,13 +113,13 @@ def _changes(leaf: Leaf, old: Config, new: Config) -> Iterator[SettingChange]:
                 key = dotted((*leaf.path, name))
                 yield SettingChange(key=key, old=was, new=will, needs_restart=restart, text=text)
         return
-    text = f"{_spelled(leaf, old)} -> {_spelled(leaf, new)}"
+    text = f"{_value_text(leaf, old)} -> {_value_text(leaf, new)}"
     yield SettingChange(key=leaf.key, old=before, new=after, needs_restart=restart, text=text)
 
 
-def _spelled(leaf: Leaf, config: Config) -> str:
-    value = leaf.spelled_in(config)
-    return "not set" if value is None else spelled(value)
+def _value_text(leaf: Leaf, config: Config) -> str:
+    value = leaf.file_value_in(config)
+    return "not set" if value is None else toml_text(value)
 
 
 def _quota_changes(
@@ -136,13 +136,13 @@ def _limit(quota: Quota | None) -> str:
     if quota is None:
         return "none"
     value, policy = quota.value, quota.policy
-    told = [f"{value:g}" if isinstance(value, float) else str(value)]
-    if policy.mode is not KAFKAS_WAY.mode:
-        told.append(policy.mode.value)
+    parts = [f"{value:g}" if isinstance(value, float) else str(value)]
+    if policy.mode is not KAFKA_POLICY.mode:
+        parts.append(policy.mode.value)
     if policy.observe:
-        told.append("observed")
+        parts.append("observed")
     if policy.burst_s is not None:
-        told.append(f"burst {policy.burst_s:g} s")
-    if policy.longest_throttle_ms != KAFKAS_WAY.longest_throttle_ms:
-        told.append(f"longest throttle {policy.longest_throttle_ms} ms")
-    return ", ".join(told)
+        parts.append(f"burst {policy.burst_s:g} s")
+    if policy.longest_throttle_ms != KAFKA_POLICY.longest_throttle_ms:
+        parts.append(f"longest throttle {policy.longest_throttle_ms} ms")
+    return ", ".join(parts)

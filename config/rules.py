@@ -1,7 +1,7 @@
-"""Rules between keys: ports that must exist, not clash, and not lead back to the proxy itself.
+"""Constraints between keys: ports must be valid and free, and the upstream must not be the proxy itself.
 
-Called by `loading`, with the values of the keys that a rule names; a rule is skipped while one of them is bad.
-A fault names the key to change first; its sentence names the others.
+Called by `loading` with the values of the keys that `RULES` lists; a rule is skipped if one of them is invalid. A fault
+has the path of the key that is most likely to be changed; its message contains the other keys.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
 
 
 def ports_exist(address: HostPort, node_ids: NodeIds) -> Iterator[Fault]:
-    """The highest broker's port must be a port."""
+    """Check that the port of the highest broker id is valid."""
     if (port := address.port + 1 + node_ids.highest) > PORT_MAX:
         yield Fault(path=("listen", "address"), found=str(address), rule=_too_high(node_ids, port))
 
 
 def advertised_ports_exist(advertised_port: int | None, node_ids: NodeIds) -> Iterator[Fault]:
-    """So must the highest that is advertised."""
+    """Check that the advertised port of the highest broker id is valid."""
     if advertised_port is not None and (port := advertised_port + 1 + node_ids.highest) > PORT_MAX:
         yield Fault(path=("listen", "advertised_port"), found=advertised_port, rule=_too_high(node_ids, port))
 
 
-def clients_can_reach_it(address: HostPort, advertised: str | None) -> Iterator[Fault]:
-    """A wildcard address does not say what to advertise."""
+def advertised_host_is_known(address: HostPort, advertised: str | None) -> Iterator[Fault]:
+    """Check that there is an advertised host if the listen address is a wildcard."""
     if advertised is None and address.is_wildcard:
         rule = f'required, since listen.address ("{address}") is a wildcard; expected {reachable_host().expected}'
         yield Fault(path=("listen", "advertised_host"), rule=rule)
@@ -44,22 +44,22 @@ def _too_high(node_ids: NodeIds, port: int) -> str:
     )
 
 
-def admin_stands_apart(address: HostPort, node_ids: NodeIds, admin: HostPort | None) -> Iterator[Fault]:
-    """The admin server must not want a port that clients connect to."""
+def admin_port_is_free(address: HostPort, node_ids: NodeIds, admin: HostPort | None) -> Iterator[Fault]:
+    """Check that the admin server does not use a port of a listener."""
     if admin is None or not _same_interface(address, admin):
         return
-    if taken_by := _listener_at(admin.port, address, node_ids):
-        rule = f'the port is taken by {taken_by} of listen.address ("{address}"); choose another'
+    if listener := _listener_at(admin.port, address, node_ids):
+        rule = f'the port is taken by {listener} of listen.address ("{address}"); choose another'
         yield Fault(path=("admin", "listen"), found=str(admin), rule=rule)
 
 
-def upstream_is_elsewhere(address: HostPort, node_ids: NodeIds, servers: tuple[HostPort, ...]) -> Iterator[Fault]:
-    """The proxy must not connect to itself. Only what is plain from the addresses: no name is resolved."""
+def upstream_is_not_the_proxy(address: HostPort, node_ids: NodeIds, servers: tuple[HostPort, ...]) -> Iterator[Fault]:
+    """Check that the proxy does not connect to itself. Only addresses are compared; no names are resolved."""
     for index, server in enumerate(servers):
         if not _same_interface(address, server):
             continue
-        if taken_by := _listener_at(server.port, address, node_ids):
-            rule = f'the proxy would connect to itself: this is {taken_by} of listen.address ("{address}")'
+        if listener := _listener_at(server.port, address, node_ids):
+            rule = f'the proxy would connect to itself: this is {listener} of listen.address ("{address}")'
             yield Fault(path=("upstream", "bootstrap_servers", index), found=str(server), rule=rule)
 
 
@@ -71,7 +71,7 @@ def _listener_at(port: int, address: HostPort, node_ids: NodeIds) -> str:
 
 
 def _same_interface(listener: HostPort, other: HostPort) -> bool:
-    """Whether both are plainly the same machine's same interface; unsure is no."""
+    """Return whether both addresses are certainly on the same interface of this machine."""
     if listener.is_wildcard or other.is_wildcard:
         return other.is_wildcard or is_loopback_host(other.host) or listener.host == other.host
     both_loopback = is_loopback_host(listener.host) and is_loopback_host(other.host)
@@ -82,8 +82,8 @@ def _same_interface(listener: HostPort, other: HostPort) -> bool:
 RULES: Final[tuple[tuple[tuple[str, ...], RuleCheck], ...]] = (
     (("listen.address", "listen.node_ids"), ports_exist),
     (("listen.advertised_port", "listen.node_ids"), advertised_ports_exist),
-    (("listen.address", "listen.advertised_host"), clients_can_reach_it),
-    (("listen.address", "listen.node_ids", "admin.listen"), admin_stands_apart),
-    (("listen.address", "listen.node_ids", "upstream.bootstrap_servers"), upstream_is_elsewhere),
+    (("listen.address", "listen.advertised_host"), advertised_host_is_known),
+    (("listen.address", "listen.node_ids", "admin.listen"), admin_port_is_free),
+    (("listen.address", "listen.node_ids", "upstream.bootstrap_servers"), upstream_is_not_the_proxy),
 )
-"""The rules, each with the keys whose values it takes."""
+"""The rules, each with the keys whose values it is called with."""

@@ -1,8 +1,7 @@
-"""The typed configuration: every key, its default, what it may be, and whether a change needs a restart.
+"""The declaration of all configuration keys: type, default, valid values, and whether a change needs a restart.
 
-This is the only list of the keys. The loader, the flags, the environment variables, the JSON Schema, the check of the
-sample file and the reload diff are all derived from it (`keys` says how); to add a key, add a field here and its lines
-to `headrace.sample.toml`.
+The loader, the flags, the environment variables, the JSON Schema, the tests of the sample file and the comparison at a
+reload are derived from it (see `keys`). To add a key, add a field here and its lines to `headrace.sample.toml`.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
@@ -35,7 +34,7 @@ DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
 
 class LogLevel(StrEnum):
-    """The least severe events that are logged."""
+    """The lowest level of events that are logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -44,23 +43,23 @@ class LogLevel(StrEnum):
 
 
 class LogFormat(StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class OnError(StrEnum):
-    """What happens to a request when a plugin raises."""
+    """What happens to a request if `request_received` of a plugin raises."""
 
     OPEN = "open"
-    """The request goes on as if the plugin had not been asked."""
+    """The request is processed as if the plugin had returned ``None``."""
     CLOSED = "closed"
-    """The request is not forwarded, and its connection is closed."""
+    """The request is refused, or its connection is closed if the protocol has no error for it."""
 
 
 class UnknownNodeIdError(LookupError):
-    """A broker's id has no port here, because ``listen.node_ids`` does not have it."""
+    """A broker id has no port, since ``listen.node_ids`` does not contain it."""
 
 
 class Upstream(Section):
@@ -69,23 +68,23 @@ class Upstream(Section):
     bootstrap_servers: Annotated[
         tuple[Annotated[HostPort, host_port(wildcard=False)], ...],
         list_of('a list of one or more host:port, such as ["kafka-1:9092"]', shortest=1),
-        Key("Brokers that are asked first, host:port each; IPv6 addresses in brackets.", flag="--bootstrap-servers"),
+        Key("Bootstrap brokers of the cluster, as host:port; IPv6 addresses in brackets.", flag="--bootstrap-servers"),
     ]
     connect_timeout_s: Annotated[
-        float, duration("10ms", "10m"), Key("How long one attempt to connect to a broker may take.")
+        float, duration("10ms", "10m"), Key("Timeout of an attempt to connect to a broker.")
     ] = 10.0
     reply_timeout_s: Annotated[
         float,
         duration("1s", "30d"),
         Key(
-            "How long a broker may take to answer one request before its connection is given up. Above the longest "
-            "wait that is meant: a consumer group's rebalance takes up to max.poll.interval.ms."
+            "Timeout of a request to a broker, after which the connection is closed. Must exceed the longest intended "
+            "wait: a rebalance of a consumer group takes up to max.poll.interval.ms."
         ),
     ] = 3600.0
 
 
 class Listen(Section):
-    """Where clients connect. Broker n is at the bootstrap port + 1 + n, on every proxy and after every restart."""
+    """The addresses that clients connect to. Broker n is at the bootstrap port + 1 + n, on every proxy."""
 
     address: Annotated[
         HostPort,
@@ -96,8 +95,8 @@ class Listen(Section):
         str | None,
         reachable_host(),
         Key(
-            "The host that clients are told to connect to; never a wildcard. The listening host unless given, so "
-            "required where that is a wildcard.",
+            "The host that is advertised to clients; not a wildcard. The default is the host of listen.address, so it "
+            "is required if that is a wildcard.",
             restart=True,
             flag="--advertised-host",
         ),
@@ -106,8 +105,8 @@ class Listen(Section):
         int | None,
         whole(1, 65535),
         Key(
-            "The bootstrap port that clients are told, where a load balancer or NAT maps ports; the listening port "
-            "unless given. Broker n is advertised at this port + 1 + n.",
+            "The bootstrap port that is advertised to clients, if a load balancer or NAT maps ports. The default is "
+            "the port of listen.address. Broker n is advertised at this port + 1 + n.",
             restart=True,
             flag="--advertised-port",
         ),
@@ -116,7 +115,7 @@ class Listen(Section):
         NodeIds,
         id_ranges(),
         Key(
-            "The broker ids that have a port, as ranges; an id outside them cannot be reached.",
+            "The broker ids that have a port, as ranges. Clients cannot reach other brokers.",
             restart=True,
             flag="--node-ids",
         ),
@@ -124,74 +123,74 @@ class Listen(Section):
     backlog: Annotated[
         int,
         whole(1, 65535),
-        Key("Connections that may wait to be accepted, per port; the kernel's somaxconn caps it.", restart=True),
+        Key("Maximum number of connections per port that wait to be accepted; at most somaxconn.", restart=True),
     ] = 1024
 
     @property
     def advertised(self) -> HostPort:
-        """The bootstrap address that clients are told."""
+        """The bootstrap address that is advertised to clients."""
         return HostPort(host=self.advertised_host or self.address.host, port=self.advertised_port or self.address.port)
 
     def broker_address(self, node_id: int) -> HostPort:
-        """Where to listen for clients of one broker; `UnknownNodeIdError` outside ``node_ids``."""
+        """Return the address to listen on for a broker. Raises `UnknownNodeIdError` for an id outside ``node_ids``."""
         return HostPort(host=self.address.host, port=self.address.port + self._offset(node_id))
 
     def advertised_broker(self, node_id: int) -> HostPort:
-        """Where clients are told that one broker is; `UnknownNodeIdError` outside ``node_ids``."""
+        """Return the advertised address of a broker. Raises `UnknownNodeIdError` for an id outside ``node_ids``."""
         return HostPort(host=self.advertised.host, port=self.advertised.port + self._offset(node_id))
 
     def _offset(self, node_id: int) -> int:
         if node_id not in self.node_ids:
-            raise UnknownNodeIdError(f"broker {node_id} has no port here: widen listen.node_ids, now {self.node_ids}")
+            raise UnknownNodeIdError(f"broker {node_id} has no port: extend listen.node_ids, which is {self.node_ids}")
         return 1 + node_id
 
 
 class Limits(Section):
-    """Caps that keep one client from starving the others."""
+    """Limits that protect clients from each other."""
 
     max_frame_bytes: Annotated[
         int,
         size("1KiB", f"{INT_MAX}B"),  # a frame's length is an INT32
         Key(
-            "The longest request or reply; a longer one closes its connection (Kafka: socket.request.max.bytes).",
+            "Maximum size of a request or reply; a larger one closes its connection (Kafka: socket.request.max.bytes).",
             flag="--max-frame-bytes",
         ),
     ] = 100 * 2**20  # Kafka's default
     max_collected_bytes: Annotated[
         int,
         size("1KiB", f"{INT_MAX}B"),
-        Key("The longest message that is held in memory whole to be rewritten (Metadata, CreateTopics, ...)."),
+        Key("Maximum size of a message that is read into memory to be rewritten (Metadata, CreateTopics, ...)."),
     ] = 64 * 2**20  # Metadata of a million partitions: 42 bytes each with three replicas
-    # Each connection is two sockets and, while it moves large frames, a pipe each way: 10,000 stay below the 65,536
-    # open files that service managers commonly allow.
+    # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay
+    # below the 65,536 open files that service managers commonly allow.
     max_connections: Annotated[
-        int, whole(1, INT_MAX), Key("Client connections open at a time; more are closed at once.")
+        int, whole(1, INT_MAX), Key("Maximum number of open client connections; further ones are closed immediately.")
     ] = 10_000
     max_connections_per_ip: Annotated[
         int,
         whole(0, INT_MAX),
-        Key("Client connections open at a time from one address (Kafka: max.connections.per.ip); 0 is no limit."),
+        Key("Maximum number of open client connections per address (Kafka: max.connections.per.ip); 0 is unlimited."),
     ] = 0
     max_in_flight_requests: Annotated[
         int,
         whole(1, 1_000_000),
-        Key("Unanswered requests per connection; beyond it the client's socket is not read until an answer comes."),
+        Key("Maximum number of requests in flight per connection; above it the client's socket is not read."),
     ] = 1000
     idle_timeout_s: Annotated[
         float,
         duration("1s", "30d"),
-        Key("A client connection that says nothing for so long is closed (Kafka: connections.max.idle.ms)."),
+        Key("Idle time after which a client connection is closed (Kafka: connections.max.idle.ms)."),
     ] = 600.0  # Kafka's default
 
 
 class Shutdown(Section):
-    """How the proxy stops."""
+    """Stopping the proxy."""
 
     drain_timeout_s: Annotated[
         float,
         duration("0s", "1d"),
         Key(
-            "How long requests in flight may take to finish after a stop is asked for; 0s cuts them.",
+            "Timeout for requests in flight when the proxy stops; 0s closes their connections immediately.",
             flag="--drain-timeout",
         ),
     ] = 30.0
@@ -204,7 +203,7 @@ class Admin(Section):
         HostPort | None,
         host_port(wildcard=True, any_port=True),
         Key(
-            "The admin server's address, host:port (port 0: any that is free); without it there is no admin server.",
+            "The address of the admin server, as host:port (port 0: any free one); without it there is none.",
             restart=True,
             flag="--admin",
         ),
@@ -212,106 +211,108 @@ class Admin(Section):
 
 
 class Log(Section):
-    """What is logged, and how."""
+    """Logging."""
 
     level: Annotated[
-        LogLevel, choice(LogLevel), Key("The least severe events that are logged.", flag="--log-level")
+        LogLevel, choice(LogLevel), Key("The lowest level of events that are logged.", flag="--log-level")
     ] = LogLevel.INFO
     format: Annotated[
-        LogFormat, choice(LogFormat), Key("Lines for people, or JSON objects.", restart=True, flag="--log-format")
+        LogFormat,
+        choice(LogFormat),
+        Key("text: human-readable lines; json: JSON objects.", restart=True, flag="--log-format"),
     ] = LogFormat.TEXT
 
 
 class Enforcement(Section):
-    """Whether quotas throttle, and whom they never do."""
+    """Whether quotas are enforced, and exempt clients."""
 
     enabled: Annotated[
-        bool, TRUE_OR_FALSE, Key("Whether anybody is throttled; while false no quota callback is asked.")
+        bool, TRUE_OR_FALSE, Key("Whether quotas are enforced; if false, no quota callback is called.")
     ] = True
     exempt_users: Annotated[
-        tuple[Annotated[str, text("a user")], ...], list_of("a list of users"), Key("Users that no quota holds.")
+        tuple[Annotated[str, text("a user")], ...],
+        list_of("a list of users"),
+        Key("Users that are exempt from all quotas."),
     ] = ()
     exempt_client_ids: Annotated[
         tuple[Annotated[str, text("a client id")], ...],
         list_of("a list of client ids"),
-        Key("Client ids that no quota holds."),
+        Key("Client ids that are exempt from all quotas."),
     ] = ()
 
 
 # --- the broker's own names: one section for each word between the dots -----------------------------------------------
 
-_SAMPLES: Final = Key("Samples that a rate is kept in.", restart=True)
+_SAMPLES: Final = Key("Number of samples of a rate.", restart=True)
 
 
 class SampleSize(Section):
-    """How long one sample is."""
+    """The duration of a sample."""
 
-    seconds: Annotated[int, whole(1, INT_MAX), Key("Seconds that one sample spans.", restart=True)] = 1
+    seconds: Annotated[int, whole(1, INT_MAX), Key("Duration of a sample in seconds.", restart=True)] = 1
 
 
 class QuotaWindow(Section):
-    """The samples that a rate is measured over; the names are the broker's own."""
+    """The window that a rate is measured over, with the names of the broker's settings."""
 
     num: Annotated[int, whole(1, INT_MAX), _SAMPLES] = 11
     size: SampleSize = Field(default_factory=SampleSize)
 
 
 class QuotaState(Section):
-    """Where usage is kept over a restart."""
+    """The file that keeps bucket states over a restart."""
 
     file: Annotated[
         str | None,
         text("the path of a file"),
         Key(
-            "The file that rates, tokens and producer ids are saved to, and taken up from at start; without it a "
-            "restart forgets all usage. One file for each proxy.",
+            "The file that rates, tokens and producer ids are saved to and restored from at start; without it a "
+            "restart discards them. Each proxy needs its own file.",
             restart=True,
         ),
     ] = None
     interval_s: Annotated[
         float,
         duration("1s", "1h"),
-        Key("How often what has changed is saved; a stop saves, too.", restart=True),
+        Key("Interval at which changes are saved; they are also saved when the proxy stops.", restart=True),
     ] = 5.0
 
 
 class BrokerQuota(Section):
-    """What byte rates and request time are measured over, and where usage is kept."""
+    """The window of byte rates and request time, and the file of bucket states."""
 
-    window: Annotated[QuotaWindow, Key("What byte rates and request time are measured over.")] = Field(
+    window: Annotated[QuotaWindow, Key("The window of byte rates and request time.")] = Field(
         default_factory=QuotaWindow
     )
     state: QuotaState = Field(default_factory=QuotaState)
 
 
 class ControllerQuota(Section):
-    """What mutations are measured over."""
+    """The window of controller mutations."""
 
-    window: Annotated[QuotaWindow, Key("What sets the burst of controller_mutation_rate.")] = Field(
+    window: Annotated[QuotaWindow, Key("The window of controller_mutation_rate, which determines its burst.")] = Field(
         default_factory=QuotaWindow
     )
 
 
 class Controller(Section):
-    """Settings that a broker has for its controller."""
+    """Settings that brokers have for the controller."""
 
     quota: ControllerQuota = Field(default_factory=ControllerQuota)
 
 
 class ProducerIdSize(Section):
-    """How long a producer id is remembered."""
+    """The window of producer ids."""
 
     seconds: Annotated[
         int,
         whole(1, INT_MAX),
-        Key(
-            "Seconds that a producer id is remembered, and in which producer_ids_rate new ones may come.", restart=True
-        ),
+        Key("Seconds for which a producer id is remembered, and the window of producer_ids_rate.", restart=True),
     ] = 3600
 
 
 class ProducerIdWindow(Section):
-    """The windows of producer_ids_rate (KIP-936)."""
+    """The window of producer_ids_rate (KIP-936)."""
 
     num: Annotated[int, whole(1, INT_MAX), _SAMPLES] = 11
     size: ProducerIdSize = Field(default_factory=ProducerIdSize)
@@ -324,13 +325,13 @@ class ProducerIdQuota(Section):
 
 
 class ProducerId(Section):
-    """What concerns producer ids."""
+    """Settings for producer ids."""
 
     quota: ProducerIdQuota = Field(default_factory=ProducerIdQuota)
 
 
 class Producer(Section):
-    """Settings that a broker has for producers."""
+    """Settings that brokers have for producers."""
 
     id: ProducerId = Field(default_factory=ProducerId)
 
@@ -338,10 +339,10 @@ class Producer(Section):
 REMOVED: Final[Mapping[Path, str]] = {
     ("producer", "id", "quota", "cache"): (
         "cache.cleanup.scheduler.interval.ms was removed, since nothing reads it: expired filters of producer ids are "
-        "dropped when the next id comes, and no scheduler wakes; delete the line"
+        "dropped at the next look-up, without a scheduler; delete the line"
     ),
 }
-"""Keys that earlier versions took, and what to do about each."""
+"""Keys of earlier versions, with the error message for each."""
 
 
 # --- plugins ----------------------------------------------------------------------------------------------------------
@@ -349,7 +350,7 @@ REMOVED: Final[Mapping[Path, str]] = {
 
 def _parse_options(raw: object) -> Mapping[str, Mapping[str, Any]]:
     if not isinstance(raw, Mapping):
-        raise ValueError  # noqa: TRY004  a misfit like any other
+        raise ValueError  # noqa: TRY004  reported like every invalid value
     faults = [
         Fault(path=(name,), found=options, rule=f"expected a table, headed [plugins.options.{name}]")
         for name, options in raw.items()
@@ -368,12 +369,12 @@ _OPTIONS: Final = Parsed(
 
 
 class Plugins(Section):
-    """Which plugins run, and with what options. All that are installed do, unless disabled."""
+    """Which plugins are loaded, and their options. All installed plugins are loaded unless they are disabled."""
 
     disabled: Annotated[
         tuple[Annotated[str, text("a plugin's name")], ...],
         list_of("a list of plugin names"),
-        Key("Installed plugins (entry points headrace.plugins) that are not loaded, by name.", restart=True),
+        Key("Names of installed plugins (entry points headrace.plugins) that are not loaded.", restart=True),
     ] = ()
     load: Annotated[
         tuple[
@@ -383,21 +384,21 @@ class Plugins(Section):
             ...,
         ],
         list_of("a list of import paths"),
-        Key("Further plugins, by import path: module, or module:object.", restart=True),
+        Key("Import paths of further plugins: module, or module:object.", restart=True),
     ] = ()
     on_error: Annotated[
-        OnError, choice(OnError), Key("When a plugin raises: open lets the request through, closed refuses it.")
+        OnError, choice(OnError), Key("What happens if a plugin raises: open forwards the request, closed refuses it.")
     ] = OnError.OPEN
     options: Annotated[
         Mapping[str, Mapping[str, Any]],
         _OPTIONS,
-        Key("A table of its own for each plugin, which checks it.", restart=True),
+        Key("A table of options for each plugin, which validates them.", restart=True),
         Field(repr=False),  # secrets may be among them
     ] = {}
 
 
 class Config(Section):
-    """The whole configuration of one proxy, as `loading` gives it: checked, with all defaults filled in."""
+    """The validated configuration of a proxy, including all defaults."""
 
     upstream: Upstream
     listen: Listen
@@ -405,12 +406,12 @@ class Config(Section):
         int,
         worker_count(),
         Key(
-            'Processes that serve clients, on the same ports; "auto" is one for each core.',
+            'Number of processes that serve clients, on the same ports; "auto" is one per core.',
             restart=True,
             flag="--workers",
         ),
     ] = 1
-    """`headrace.config.values.AUTO` stands for one for each core."""
+    """The number of worker processes; `headrace.config.values.AUTO` stands for one per core."""
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
     admin: Admin = Field(default_factory=Admin)
@@ -422,16 +423,16 @@ class Config(Section):
     quotas: Annotated[
         tuple[ConfiguredQuota, ...],
         QUOTA_TABLES,
-        Key("Quotas that hold unless one is stored for the same entity and key."),
+        Key("Quotas that apply unless another one is stored for the same entity and key."),
     ] = ()
     plugins: Plugins = Field(default_factory=Plugins)
 
     def entity_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
-        """All of ``quotas`` by entity."""
+        """Return ``quotas`` by entity and key."""
         return merged_quotas(self.quotas)
 
     def windows(self) -> dict[QuotaKey, Window]:
-        """What each key is measured over."""
+        """Return the window of each quota key."""
         broker, controller, ids = self.quota.window, self.controller.quota.window, self.producer.id.quota.window
         usual = Window(samples=broker.num, seconds=broker.size.seconds)
         return {

@@ -1,8 +1,7 @@
-"""Addresses, broker ids, durations and sizes: how they are written in the file, and back.
+"""Addresses, broker ids, durations and sizes: parsing, formatting, and annotations for keys with such values.
 
-Values for the listeners, the upstream connections and the topology, and annotations that give a key such a value.
-Nothing here resolves a name or opens a socket. Arithmetic with units is exact (fractions), so writing a value and
-reading it again gives the same value.
+Used by `schema`, `quotas` and `rules`, and for addresses by the proxy. Resolves no names and opens no sockets.
+Arithmetic with units is exact (fractions), so that formatting and parsing a value returns the same value.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ if TYPE_CHECKING:
 
 PORT_MAX: Final = 65535
 
-WILDCARD_HOSTS: Final = ("", "*", "0.0.0.0", "::")  # noqa: S104  names what is refused; nothing binds here
-"""Hosts that mean every interface: one can listen there, but no client can connect to it."""
+WILDCARD_HOSTS: Final = ("", "*", "0.0.0.0", "::")  # noqa: S104  only compared, never bound
+"""Hosts that stand for all interfaces, which a server can listen on but no client can connect to."""
 
 _LONGEST_HOST: Final = 253  # RFC 1035, without the root's dot
-_LABEL: Final = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # RFC 1123, and the underscores of container networks
+_LABEL: Final = "[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"  # RFC 1123, and underscores as in container networks
 HOST_PATTERN: Final = rf"{_LABEL}(\.{_LABEL})*\.?"
 HOST_PORT_PATTERN: Final = rf"({HOST_PATTERN}|\[[0-9A-Fa-f:.]+(%[^\]]+)?\]):[0-9]{{1,5}}"
 NODE_IDS_PATTERN: Final = r" *[0-9]{1,10} *(- *[0-9]{1,10} *)?(, *[0-9]{1,10} *(- *[0-9]{1,10} *)?)*"
@@ -50,12 +49,12 @@ class HostPort:
 
     @property
     def is_wildcard(self) -> bool:
-        """Whether the host means every interface."""
+        """Whether the host stands for all interfaces."""
         return is_wildcard_host(self.host)
 
 
 def parse_host_port(text: str) -> HostPort:
-    """Read ``host:port``, an IPv6 address in brackets. Raises `ValueError`, with what to do about it."""
+    """Return the address in ``host:port``, with an IPv6 address in brackets. Raises `ValueError` with the reason."""
     _refuse_scheme(text)
     host, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port):
@@ -63,14 +62,14 @@ def parse_host_port(text: str) -> HostPort:
     if int(port) > PORT_MAX:
         raise ValueError(f"a port is at most {PORT_MAX}")
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ValueError("an IPv6 address stands in brackets, as in [::1]:9092")
+        raise ValueError("an IPv6 address must be in brackets, as in [::1]:9092")
     return HostPort(host=parse_host(host), port=int(port))
 
 
 def parse_host(text: str) -> str:
-    """Read a host name or an IP address, an IPv6 address with or without brackets; the answer has none.
+    """Return a host name or IP address, without the brackets of an IPv6 address.
 
-    Raises `ValueError`, with what to do about it.
+    Raises `ValueError` with the reason.
     """
     _refuse_scheme(text)
     bracketed = text.startswith("[") and text.endswith("]")
@@ -94,12 +93,12 @@ def parse_host(text: str) -> str:
 
 
 def _refuse_scheme(text: str) -> None:
-    if "://" in text:  # as Kafka's own listeners have it
-        raise ValueError(f"without {text.partition('://')[0]}://")
+    if "://" in text:  # as in Kafka's own setting ``listeners``
+        raise ValueError(f"omit {text.partition('://')[0]}://")
 
 
 def is_wildcard_host(host: str) -> bool:
-    """Whether ``host`` means every interface, however it is written (``[::]``, ``0:0:0:0:0:0:0:0``)."""
+    """Return whether ``host`` stands for all interfaces, in any notation (``[::]``, ``0:0:0:0:0:0:0:0``)."""
     bare = host.strip().removeprefix("[").removesuffix("]")
     if bare in WILDCARD_HOSTS:
         return True
@@ -110,7 +109,7 @@ def is_wildcard_host(host: str) -> bool:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether ``host`` is this machine by its own loopback address or name."""
+    """Return whether ``host`` is a loopback address or ``localhost``."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -119,7 +118,7 @@ def is_loopback_host(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeIds:
-    """The broker ids that have a port: ranges with both ends included, in order, none overlapping."""
+    """The broker ids that have a port: sorted ranges without overlaps, both ends included."""
 
     ranges: tuple[tuple[int, int], ...]
 
@@ -138,12 +137,12 @@ class NodeIds:
 
     @property
     def highest(self) -> int:
-        """The last id, which has the highest port."""
+        """The highest id, which has the highest port."""
         return self.ranges[-1][1]
 
 
 def parse_node_ids(text: str) -> NodeIds:
-    """Read ``"0-2,1001-1010"``. Raises `ValueError`, with what to do about it."""
+    """Return the ids in a text such as ``"0-2,1001-1010"``. Raises `ValueError` with the reason."""
     ranges: list[tuple[int, int]] = []
     for part in text.split(","):
         match = _NODE_RANGE.fullmatch(part)
@@ -152,12 +151,12 @@ def parse_node_ids(text: str) -> NodeIds:
         first = int(match[1])
         last = int(match[2] or first)
         if last < first:
-            raise ValueError(f"the range {first}-{last} runs backwards")
+            raise ValueError(f"the range {first}-{last} is descending")
         ranges.append((first, last))
     ranges.sort()
     for (_, last), (first, _) in pairwise(ranges):
         if first <= last:
-            raise ValueError(f"id {first} stands there twice; ranges must not overlap")
+            raise ValueError(f"id {first} is listed twice; ranges must not overlap")
     return NodeIds(ranges=tuple(ranges))
 
 
@@ -181,7 +180,7 @@ SIZE_UNITS: Final = {
 }
 """Bytes in each unit."""
 
-# 19 digits hold every 64-bit number, and 30 decimals every double from a nanosecond up; more would only be slow.
+# 19 digits suffice for every 64-bit number, and 30 decimals for every double of at least a nanosecond.
 _NUMBER: Final = r"[0-9]{1,19}(\.[0-9]{1,30})?"
 DURATION_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(DURATION_UNITS)})"
 SIZE_PATTERN: Final = rf"{_NUMBER} ?({'|'.join(SIZE_UNITS)})"
@@ -191,9 +190,9 @@ _SIZE: Final = re.compile(SIZE_PATTERN)
 
 
 def parse_duration_s(raw: object) -> float:
-    """Read ``"1.5m"`` or a number of seconds; the answer is in seconds.
+    """Return the seconds of a duration such as ``"1.5m"`` or a number of seconds, 0 or more.
 
-    Raises `ValueError` for anything else. Zero and more; the bounds of a setting are the caller's.
+    Raises `ValueError` for anything else.
     """
     if isinstance(raw, str):
         if match := _DURATION.fullmatch(raw):
@@ -205,9 +204,9 @@ def parse_duration_s(raw: object) -> float:
 
 
 def parse_size_bytes(raw: object) -> int:
-    """Read ``"64MiB"`` or a whole number of bytes; the answer is in bytes.
+    """Return the bytes of a size such as ``"64MiB"`` or a whole number of bytes.
 
-    Raises `ValueError` for anything else, a fraction of a byte among it.
+    Raises `ValueError` for anything else, and for fractions of a byte.
     """
     if isinstance(raw, str):
         if match := _SIZE.fullmatch(raw):
@@ -221,7 +220,7 @@ def parse_size_bytes(raw: object) -> int:
 
 
 def format_duration(duration_s: float) -> str:
-    """Write a finite number of seconds, 0 or more, in the largest unit that divides it: ``"10m"``, ``"1500ms"``."""
+    """Return a finite duration, 0 or more, in the largest unit that divides it: ``"10m"``, ``"1500ms"``."""
     exact = Fraction(repr(float(duration_s)))
     for unit, seconds in reversed(DURATION_UNITS.items()):
         if exact and exact % seconds == 0:
@@ -230,24 +229,24 @@ def format_duration(duration_s: float) -> str:
 
 
 def format_size(size_bytes: int) -> str:
-    """Write a number of bytes in the largest unit that divides it, powers of two first: ``"100MiB"``, ``"500kB"``."""
+    """Return a size in the largest unit that divides it, preferring powers of two: ``"100MiB"``, ``"500kB"``."""
     for unit in ("GiB", "MiB", "KiB", "GB", "MB", "kB"):
         if size_bytes and size_bytes % SIZE_UNITS[unit] == 0:
             return f"{size_bytes // SIZE_UNITS[unit]}{unit}"
     return f"{size_bytes}B"
 
 
-# --- what keys are annotated with -------------------------------------------------------------------------------------
+# --- annotations for keys ---------------------------------------------------------------------------------------------
 
 AUTO: Final = 0
-"""As a number of workers: one for each core that the process may use (`count_workers`)."""
+"""The number of workers that stands for one per core that the process may use (`count_workers`)."""
 
 MOST_WORKERS: Final = 64
-"""What one worker has used is looked up by all others, so many small ones gain nothing beyond the cores there are."""
+"""Maximum number of workers. Every worker reads the state of all others, so more than one per core cost time."""
 
 
 def count_workers(configured: int) -> int:
-    """Return how many processes are to serve clients."""
+    """Return the number of processes that serve clients."""
     if configured != AUTO:
         return configured
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -274,10 +273,10 @@ def worker_count() -> Parsed:
 def host_port(*, wildcard: bool, any_port: bool = False) -> Parsed:
     """Return the annotation for a ``host:port`` to listen on or to connect to.
 
-    ``wildcard``: the host may mean every interface. ``any_port``: port 0 stands for one that is free.
+    ``wildcard`` permits hosts that stand for all interfaces, ``any_port`` port 0, which stands for any free port.
     """
     lowest = 0 if any_port else 1
-    host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a sentence
+    host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a message
 
     def parse(raw: object) -> HostPort:
         found = parse_host_port(_text(raw))
@@ -296,14 +295,14 @@ def host_port(*, wildcard: bool, any_port: bool = False) -> Parsed:
 
 
 def reachable_host() -> Parsed:
-    """Return the annotation for a host that clients are told; an IPv6 address comes out without brackets."""
+    """Return the annotation for a host to advertise to clients; brackets of an IPv6 address are removed."""
 
     def parse(raw: object) -> str:
         host = _text(raw)
         if is_wildcard_host(host):
-            raise ValueError("a wildcard is for listening; clients cannot connect to it")
+            raise ValueError("clients cannot connect to a wildcard address")
         if re.fullmatch(r"[^:]+:[0-9]+|\[.*\]:[0-9]+", host):
-            raise ValueError("without the port, which follows from listen.address or listen.advertised_port")
+            raise ValueError("omit the port, which is that of listen.advertised_port or listen.address")
         return parse_host(host)
 
     pattern = rf"^({HOST_PATTERN}|\[?[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[^\]]+)?\]?)$"
@@ -368,10 +367,10 @@ def size(lowest: str, highest: str) -> Parsed:
 
 def _text(raw: object) -> str:
     if not isinstance(raw, str):
-        raise ValueError  # noqa: TRY004  a misfit like any other
+        raise ValueError  # noqa: TRY004  reported like every invalid value
     return raw
 
 
 def _without_reason() -> suppress:
-    """Leave the reason to what the key expects, which says more."""
+    """Discard the reason, since the description of valid values is more precise."""
     return suppress(ValueError, OverflowError)

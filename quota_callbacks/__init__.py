@@ -1,19 +1,19 @@
-"""What the author of a quota plugin imports: hook specifications, value types and the built-in callbacks.
+"""The API for plugin authors, and the built-in quota callbacks.
 
-Pure and synchronous: no event loop, no sockets, no clock of its own. Time arrives as an argument, in whole
+Pure and synchronous: this package uses no event loop, no sockets and no clock. Time is an argument, in whole
 milliseconds of a monotonic clock.
 
-    hookspecs   the hooks, all in one place; `hookimpl` marks an implementation
-    requests    what a callback sees: connections, requests and their replies
-    verdicts    what a callback answers: forward, throttle, refuse; and why
-    identities  what a source of identities shows of one authentication
-    entities    quota keys and the entities they are for
-    policies    how a quota is enforced, beside its value
-    buckets     the arithmetic: rates, token buckets, Bloom filters, and the table of all buckets
-    builtin     the callbacks that ship, and the cost model of requests
-    records     usage records, traces, and charging them again
-    testing     connections, requests and a context for a plugin's own tests
+    hookspecs   the specifications of all hooks; `hookimpl` marks an implementation
+    requests    connections, requests and replies, as callbacks see them
+    verdicts    the results of a callback: throttle or refuse, with the reason
+    identities  the interface for plugins that read a client's name from its authentication
+    entities    quota keys and quota entities
+    policies    how a quota is enforced
+    buckets     rates, token buckets, Bloom filters, and the table of all buckets
+    builtin     the built-in callbacks, and the cost model of requests
+    records     usage records, traces, and their replay
+    api_keys    the numbers and names of Kafka's APIs
+    options     typed tables for the options of plugins
+    testing     connections, requests and a context for the tests of a plugin
     topic_names the names of topics by their ids
-    api_keys    the number and the name of each of Kafka's APIs
-    options     how a plugin declares its options
 """

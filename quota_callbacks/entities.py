@@ -1,7 +1,7 @@
-"""Who a quota is for, and which quota it is: the value types that configuration, callbacks and the quota APIs share.
+"""Quota keys and quota entities: the value types that configuration, callbacks and the client-quota APIs share.
 
-Called by everything; knows nothing of requests, arithmetic or time. Source: KIP-13, KIP-124, KIP-546
-(``ClientQuotaEntity``), ``org.apache.kafka.server.config.QuotaConfig``.
+Independent of requests, arithmetic and time. Source: KIP-13, KIP-124, KIP-546 (``ClientQuotaEntity``),
+``org.apache.kafka.server.config.QuotaConfig``.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 
 
 class Default(Enum):
-    """The default entity of a type: ``<default>`` in tools, a null name on the wire."""
+    """The default entity of an entity type: ``<default>`` in Kafka's tools, a null name in the protocol."""
 
     DEFAULT = "<default>"
 
@@ -30,29 +30,31 @@ ANONYMOUS: Final = "ANONYMOUS"
 
 
 class QuotaKey(StrEnum):
-    """The quota keys, as ``kafka-configs`` and the configuration file spell them."""
+    """The quota keys, spelled as in ``kafka-configs`` and in the configuration file."""
 
     PRODUCER_BYTE_RATE = "producer_byte_rate"
     """Bytes a second that an entity may produce (KIP-13)."""
     CONSUMER_BYTE_RATE = "consumer_byte_rate"
     """Bytes a second that an entity may fetch (KIP-13)."""
     REQUEST_PERCENTAGE = "request_percentage"
-    """Thread time in percent of one thread (KIP-124)."""
+    """Thread time, in percent of one thread (KIP-124)."""
     CONTROLLER_MUTATION_RATE = "controller_mutation_rate"
     """Partitions created, added or deleted a second (KIP-599)."""
     PRODUCER_IDS_RATE = "producer_ids_rate"
-    """New producer ids in a window; for users only (KIP-936)."""
+    """New producer ids per window; for users only (KIP-936)."""
 
     @property
     def integral(self) -> bool:
-        """Whether Kafka declares the key LONG: a fraction above 1e-6 is refused (``ClientQuotaControlManager``)."""
+        """Whether the key is a LONG in Kafka, which refuses fractions above 1e-6 (``ClientQuotaControlManager``)."""
         return self in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """A user, a client id, or a pair of both; each a name or `DEFAULT`. ``None``: the type is not part of the
-    entity."""
+    """A user, a client id, or a pair of both. Each is a name or `DEFAULT`; ``None`` if the entity has no such part.
+
+    Raises `ValueError` for an entity without parts and for an empty name.
+    """
 
     user: EntityName | None = None
     client_id: EntityName | None = None
@@ -73,10 +75,10 @@ _FRACTION: Final = 1e-6  # ClientQuotaControlManager.validateQuotaKeyValue
 
 
 def check_quota_value(key: QuotaKey, value: float, entity: QuotaEntity | None = None) -> None:
-    """Raise `ValueError` with a whole sentence unless Kafka would take ``value`` for ``key``.
+    """Raise `ValueError` unless Kafka would accept ``value`` for ``key``. The message is a full sentence.
 
-    Values must be finite and above 0; integral keys refuse fractions and what a LONG does not hold;
-    ``producer_ids_rate`` is for users alone (KIP-936).
+    A value must be finite and above 0; of an integral key, a whole number that fits a LONG. ``producer_ids_rate`` is
+    for users only (KIP-936).
     """
     if not math.isfinite(value) or value <= 0:
         raise ValueError(f"{key} = {value!r}: must be a finite number above 0")

@@ -1,25 +1,27 @@
-"""The hooks of Headrace, all of them, and nothing else.
+"""The specifications of all hooks of Headrace. This module is the reference for plugin authors.
 
-A plugin is a module, an instance, or a class (made without arguments) with functions marked `hookimpl`. It is found
-by an entry point in the group ``headrace.plugins`` or by ``plugins.load`` in the configuration, and it says which
-version of this surface it was made for: an attribute ``headrace_hooks = 1``. A plugin made for another version is
-refused with a sentence.
+A plugin is a module, an instance, or a class that can be constructed without arguments, with functions marked
+`hookimpl`. Headrace finds it by an entry point in the group ``headrace.plugins`` or by ``plugins.load`` in the
+configuration. The attribute ``headrace_hooks = 1`` states the version of the hooks that it was written for; a plugin
+for another version is refused at start.
 
-For every hook:
+Rules for every hook, unless its docstring states an exception:
 
-- It runs on the event loop, between two system calls. It must not block, sleep or do I/O: hand work to a thread of
-  your own.
-- When it raises, or answers what cannot be, the error is logged with the plugin's name and counted, and the hook
-  counts as
-  not called for that plugin. Where that was `request_received`, ``plugins.on_error`` decides: ``open`` (default) goes
-  on as
-  if it had said nothing; ``closed`` refuses the request (or closes the connection where the protocol has no error for
-  it). Other plugins and other connections are not disturbed.
-- Times are whole milliseconds of a monotonic clock, passed as ``now_ms``.
-- Arguments that an implementation does not name are not passed, as pluggy has it. The request-level hooks take no
-  wrappers.
+- *Thread.* A hook runs on the event loop thread and must not block, sleep or do I/O. Use a thread of the plugin's own
+  for such work.
+- *Errors.* When a hook raises or returns an invalid value, the error is logged with the plugin's name and counted, and
+  the result of that plugin is treated as ``None``. Other plugins and connections are not affected.
+  ``plugins.on_error = "closed"`` changes this for `request_received` only: the request is refused, or its connection
+  is closed where the protocol has no error for it. The default, ``"open"``, forwards the request.
+- *Order.* Implementations are called in pluggy's order: the last registered first, subject to ``tryfirst`` and
+  ``trylast``. Wrappers are refused at start.
+- *Arguments.* An implementation names only the arguments that it needs. ``now_ms`` is in whole milliseconds of a
+  monotonic clock.
+- *Mutation.* A hook changes only the attributes that its docstring, or `headrace.quota_callbacks.requests`, marks as
+  writable.
 
-Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the first group; the rest is ours.
+Source: KIP-257 (``org.apache.kafka.server.quota.ClientQuotaCallback``) for the section with that name. The other hooks
+have no counterpart in Kafka.
 """
 
 # mypy: disable-error-code="empty-body"
@@ -47,7 +49,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle, Verdict
 
 HOOK_VERSION: Final = 1
-"""The version of this surface. It changes when a plugin that worked would no longer."""
+"""The version of the hooks. It increases with every change that breaks existing plugins."""
 
 PROJECT: Final = "headrace"
 
@@ -62,21 +64,20 @@ def hookimpl(function: _Hook) -> _Hook: ...
 @overload
 def hookimpl(**options: Any) -> Callable[[_Hook], _Hook]: ...
 def hookimpl(function: Callable[..., Any] | None = None, **options: Any) -> Any:
-    """Mark a function or method as the implementation of a hook; takes what pluggy's ``HookimplMarker`` takes, such as
-    ``tryfirst`` and ``trylast``.
+    """Mark a function or method as the implementation of a hook.
 
-    The methods of classes that mypyc has compiled can be marked, too: pluggy knows Python's functions only, so one is
-    put in front of each.
+    Takes the options of pluggy's ``HookimplMarker``, such as ``tryfirst`` and ``trylast``. Methods of compiled classes
+    (mypyc, Cython) can be marked too: pluggy accepts only Python functions, so each gets a Python wrapper.
     """
     if function is None:
         return lambda marked: hookimpl(marked, **options)
     if isinstance(function, MethodDescriptorType):
-        function = _in_front_of(function)
+        function = _python_wrapper(function)
     return _mark(function, **options)
 
 
-def _in_front_of(compiled: MethodDescriptorType) -> Callable[..., Any]:
-    """A function with the arguments of ``compiled``, which its attribute ``compiled`` is."""
+def _python_wrapper(compiled: MethodDescriptorType) -> Callable[..., Any]:
+    """Return a Python function that calls ``compiled`` with the same arguments and has it as attribute ``compiled``."""
     names = ", ".join(inspect.signature(compiled).parameters)
     made: dict[str, Any] = {}
     exec(f"def {compiled.__name__}({names}): return compiled({names})", {"compiled": compiled}, made)  # noqa: S102
@@ -86,7 +87,7 @@ def _in_front_of(compiled: MethodDescriptorType) -> Callable[..., Any]:
 
 
 def compiled_method(implementation: Callable[..., Any]) -> Callable[..., Any]:
-    """What is behind a bound method that `hookimpl` has made; any other ``implementation`` is returned as it is."""
+    """Return the bound compiled method that `hookimpl` wrapped; return any other ``implementation`` unchanged."""
     compiled: MethodDescriptorType | None = getattr(implementation, "compiled", None)
     return implementation if compiled is None else compiled.__get__(getattr(implementation, "__self__", None))
 
@@ -97,53 +98,53 @@ def _no_loop(_function: Callable[[], Awaitable[None]]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
-    """What a plugin is given when it is configured."""
+    """The argument of `configure`: the plugin's options, and access to the proxy."""
 
     options: Mapping[str, Any]
-    """The table ``[plugins.options.<name>]`` of the configuration; empty when there is none."""
+    """The table ``[plugins.options.<name>]`` of the configuration; empty if the file has none."""
     quotas: ClientQuotas
-    """The buckets, resolved by the ``quota_metric_tags`` and ``quota_limit`` of whoever is registered."""
+    """The quota buckets, resolved with `quota_metric_tags` and `quota_limit` of all registered plugins."""
     request_time_ms: Callable[[Request], float | None] = lambda _request: None
-    """Asks the cost model (`request_time_ms`) of whoever is registered."""
+    """Returns the estimate of the registered cost model (the hook `request_time_ms`), or ``None``."""
     now_ms: Callable[[], int] = lambda: 0
-    """The clock of every ``now_ms``, to be asked on the loop."""
+    """Returns the current time of the clock behind ``now_ms``. Call it on the event loop thread only."""
     muted: Callable[[], Mapping[str, int]] = dict
-    """Connections that are muted or held now, by the quota that it is for, as verdicts name it; to be asked on the
-    loop."""
+    """Returns the number of currently muted or held connections by quota key (`Reason.quota`). Call it on the event
+    loop thread only."""
     worker: int | None = None
-    """The number of this worker, from 0, where several share the work (``workers``): each has plugins of its own."""
+    """The number of this worker process, from 0; ``None`` with a single process. Each worker has its own plugins."""
     topics: TopicNames = field(default_factory=TopicNames)
-    """The names of topics by their ids; call ``topics.follow()`` to have them learned."""
+    """The names of topics by their ids; call ``topics.follow()`` in `configure` to have them learned."""
     dry: bool = False
-    """Whether the configuration is only checked (``headrace check-config``) and nothing will run: see `configure`."""
+    """Whether the configuration is only being checked (``headrace check-config``); see `configure`."""
     run_on_loop: Callable[[Callable[[], Awaitable[None]]], None] = _no_loop
-    """From a thread of the plugin's: run an async function on the loop, and wait for its end. `RuntimeError` when the
-    loop does not run (yet, or any more)."""
+    """Runs an async function on the event loop and waits until it returns. Call it from the plugin's own threads only.
+    Raises `RuntimeError` before the event loop has started and after it has stopped."""
 
 
 class AcrossWorkers(StrEnum):
-    """How the values that several workers tell of one series become one."""
+    """How the values that several workers report for one series are combined."""
 
     SUM = "sum"
-    """What each counts by itself."""
+    """For values that each worker counts separately."""
     MAX = "max"
-    """What all see alike, or the worst of them; one that has not looked lately sees less."""
+    """For values that are the same in all workers but may be out of date in some, and for the worst of several."""
     MIN = "min"
-    """Likewise, where less is worse."""
+    """Like `MAX`, for values of which a lower one is worse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metric:
-    """One series on the Prometheus page; ``headrace_`` is put before its name."""
+    """One series on the Prometheus page. The prefix ``headrace_`` is added to its name."""
 
     name: str
     help: str
     value: float
     total: bool = False
-    """Whether it only ever grows (a counter; ``_total`` is put behind its name)."""
+    """Whether it is a counter. The suffix ``_total`` is added to its name."""
     labels: Mapping[str, str] = field(default_factory=dict)
     across_workers: AcrossWorkers = AcrossWorkers.SUM
-    """The same for all series of a name."""
+    """Must be the same for all series with this name."""
 
 
 # --- life cycle -------------------------------------------------------------------------------------------------------
@@ -151,41 +152,42 @@ class Metric:
 
 @hookspec
 def configure(context: PluginContext) -> None:
-    """Take the options and the buckets.
+    """Read the options and keep what the plugin needs of ``context``.
 
-    Called once for each plugin, before any listener is open. May block (files are read here). Raising here stops the
-    start with the plugin's name and the error; options that make no sense are told by raising ``ValueError`` with a
-    sentence (`headrace.quota_callbacks.options.read_options` makes one for every option that is wrong).
+    Called once per plugin, before any listener is open and before every other hook. May block, for example to read
+    files. An exception stops the start with an error that names the plugin. Raise `ValueError` with a full sentence for
+    an invalid option; `headrace.quota_callbacks.options.read_options` does so for all invalid options at once.
 
-    Where ``context.dry`` is set, check the options and change nothing: write no file, make no folder, start no thread
-    and open no socket. Files that the options name may be read. Of the other hooks only those that describe the plugin
-    (`enforced_quotas`, `request_interest`) and `close` follow.
+    If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
+    thread and open no socket. Files that the options name may be read. Of the other hooks, only `enforced_quotas`,
+    `request_interest` and `close` are called then.
     """
 
 
 @hookspec
 async def prepare_metrics() -> None:
-    """The Prometheus page is about to be read: make ready what takes too long for `collect_metrics`.
+    """Prepare metrics that take too long to compute in `collect_metrics`.
 
-    Awaited each time, one page at a time; the page waits for it, and nobody else. May hand work to a thread, and gives
-    way to the loop at least every few milliseconds.
+    Awaited each time the Prometheus page is read, before `collect_metrics`; for one page at a time. Only that page
+    waits for it. May wait for a thread, and must reach a checkpoint at least every few milliseconds.
     """
 
 
 @hookspec
 def collect_metrics() -> Iterable[Metric]:
-    """Name your metrics as they are now, for the Prometheus page.
+    """Return the current values of the plugin's metrics for the Prometheus page.
 
-    Called each time the page is read, after `prepare_metrics`. Keep the number of series bounded.
+    Called each time the page is read, after `prepare_metrics`. Must not block. The number of series must be bounded.
+    Without a result, or after an exception, the page lacks this plugin's metrics.
     """
 
 
 @hookspec
 def close() -> None:
-    """Release what you hold (``ClientQuotaCallback.close``).
+    """Release the plugin's resources (``ClientQuotaCallback.close``).
 
-    Called once, after the last connection is closed. May block for a bounded time: exporters flush here. Runs in a
-    thread. Errors are logged.
+    Called once, in a thread, after the last connection was closed. May block for a bounded time, for example to flush
+    an exporter. An exception is logged, and the stop continues.
     """
 
 
@@ -194,52 +196,61 @@ def close() -> None:
 
 @hookspec(firstresult=True)
 def quota_metric_tags(key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
-    """Name the bucket that a request of ``user`` and ``client_id`` is charged to (``quotaMetricTags``).
+    """Return the metric tags of the bucket that requests of ``user`` and ``client_id`` are charged to.
 
-    Called when a connection first needs a bucket of ``key`` and after quotas changed, not for every request. The
-    first answer that is not ``None`` wins, custom callbacks before Kafka's own; ``None`` from all means that ``key``
-    has no quota and nothing is recorded. Equal tags share one bucket. Changes nothing.
+    Corresponds to ``quotaMetricTags``. Called when a connection first needs a bucket of ``key`` and after quotas
+    changed, not for every request. Must not block or change anything. Equal tags share one bucket. The first result
+    that is not ``None`` is used, custom callbacks before Kafka's default callback. If all return ``None``, ``key`` does
+    not apply and nothing is recorded. A plugin that raises is skipped.
     """
 
 
 @hookspec(firstresult=True)
 def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
-    """Say the limit of the bucket named by ``tags`` (``quotaLimit``), in the key's unit; ``None`` is unlimited.
+    """Return the limit of the bucket with these ``tags``, in the unit of ``key``; ``None`` is unlimited.
 
-    Called when a bucket is made and after quotas changed. Must be above 0; another value is the plugin's error. The
-    first answer that is not ``None`` wins. A `Limit` also says whose quota it is and how it is enforced; a plain
-    number is enforced Kafka's way.
+    Corresponds to ``quotaLimit``. Called when a bucket is created and after quotas changed. Must not block or change
+    anything. The first result that is not ``None`` is used. A limit must be above 0; another value is logged as an
+    error of the plugin, which is then skipped, as one that raises is. A `Limit` also states the quota's entity and
+    policy; a plain number is enforced with Kafka's arithmetic.
     """
 
 
 @hookspec
 def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
-    """A quota was set, by the configuration or by AlterClientQuotas (``updateQuota``).
+    """Store a quota that was set; return whether any limit of this plugin changed (``updateQuota``).
 
-    Called for each before the first listener opens, then on every change; limits are asked for anew afterwards. Return
-    whether any limit of yours changed. ``policy`` is how it is to be enforced, which Kafka does not know.
+    Called for every configured and stored quota before the first listener opens, then for every change in the
+    configuration or by AlterClientQuotas. Must not block. All limits are resolved again afterwards. ``policy`` states
+    how the quota is enforced; Kafka has no counterpart. If it raises, the quota counts as set and the plugin does not
+    know of it.
     """
 
 
 @hookspec
 def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:
-    """A quota was removed (``removeQuota``). As `update_quota`."""
+    """Discard a quota that was removed; return whether any limit of this plugin changed (``removeQuota``).
+
+    Called for every quota that is removed from the configuration or by AlterClientQuotas. Must not block. All limits
+    are resolved again afterwards. If it raises, the quota counts as removed and the plugin still applies it.
+    """
 
 
 @hookspec
 def quota_reset_required(key: QuotaKey) -> bool:
-    """Say whether limits have changed by other means than `update_quota` (``quotaResetRequired``).
+    """Return whether limits of ``key`` changed by other means than `update_quota` (``quotaResetRequired``).
 
-    Polled for every request, as Kafka does, when a plugin implements it: keep it to a flag. One ``True`` makes limits
-    be asked for anew.
+    Called for every key with every request, as in Kafka, if a plugin implements it; return a flag and nothing more
+    expensive. After ``True`` from any plugin, limits are resolved again. An exception counts as ``False``.
     """
 
 
 @hookspec
 def update_cluster_metadata(cluster: ClusterMetadata) -> bool:
-    """The proxy learned that brokers came, left or moved (``updateClusterMetadata``).
+    """Process a change of the cluster's brokers; return whether any limit of this plugin changed.
 
-    Called after the change took effect. Return whether any limit of yours changed by it.
+    Corresponds to ``updateClusterMetadata``. Called after the proxy has learned that brokers were added, removed or
+    moved, and has adapted to it. Must not block. After ``True`` from any plugin, limits are resolved again.
     """
 
 
@@ -248,92 +259,104 @@ def update_cluster_metadata(cluster: ClusterMetadata) -> bool:
 
 @hookspec
 def enforced_quotas() -> frozenset[QuotaKey]:
-    """Name the quota keys that this callback enforces. Asked once.
+    """Return the quota keys that this plugin enforces.
 
-    A quota that is configured and that no callback enforces is refused at start, so that none is silently ignored.
+    Called once, at start. If a configured quota has a key that no plugin enforces, the start fails, so that no quota is
+    silently ignored. An exception stops the start.
     """
 
 
 @hookspec
 def request_interest() -> Iterable[Interest]:
-    """Name the APIs whose requests and replies you want, and in how much detail. Asked once, after `configure`.
+    """Return the APIs that the request hooks of this plugin are called for, and the detail that they need.
 
-    A plugin without it gets every API by its head. Requests of an API that nobody wants make no calls at all.
+    Called once, after `configure`. A plugin without this hook is called for every API with `Detail.HEAD`. Requests of
+    an API that no plugin names cause no calls. An exception stops the start.
     """
 
 
 @hookspec
 def request_received(request: Request, now_ms: int) -> Verdict | None:
-    """A request's head (or body, as asked) was read and nothing of it has been forwarded yet.
+    """Return a verdict on a request of which nothing has been forwarded yet; ``None`` forwards it.
 
-    Called once a request, in the order of arrival on its connection; not before the broker has accepted the client
-    (until then its name is a mere claim, in which nothing may be charged), nor while enforcement is switched off or
-    for exempt users. The rest of a large request may never come: charge what its size says in `request_arrived`, when
-    ``request.arrived`` is false here. May set
-    ``request.fetch_max_bytes`` and use ``request.connection.cache``. The longest throttle of all wins; a refusal wins
-    over a throttle, and the request is not forwarded.
+    Called once per request, in the order of arrival on its connection, when the head was read or, for `Detail.BODY`
+    and `Detail.MUTATIONS`, the whole request. Not called before the broker has accepted the client's authentication,
+    since its name is unverified until then; nor for exempt users and client ids; nor while enforcement is switched off.
+
+    May write ``request.fetch_max_bytes``, ``request.read_batches``, ``request.notes`` and
+    ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may never arrive: charge its
+    size in `request_arrived`.
+
+    Of several throttles the longest is applied. A refusal takes precedence over forwarding: the request, or the
+    refused topics, are not forwarded. ``plugins.on_error`` decides what happens when it raises.
     """
 
 
 @hookspec
 def request_arrived(request: Request, now_ms: int) -> Throttle | None:
-    """The last byte of a request was read that was not there as a whole when `request_received` was called.
+    """Return a verdict on a request whose last byte arrived after `request_received` was called.
 
-    Its bytes have been forwarded by then: a throttle mutes the client's channel. Not called where the client closed
-    before the request was complete; `request_abandoned` is called then. Kafka, too, charges a request once it has read
-    all of it (``ClientQuotaManager`` is asked by ``KafkaApis``).
+    Called at most once per request, only if ``request.arrived`` was false in `request_received`. The bytes have been
+    forwarded, so a throttle mutes the client's channel, and the request can be neither held nor refused. If the client
+    closes the connection before the request is complete, `request_abandoned` is called instead. Kafka also charges a
+    request after reading all of it (``KafkaApis`` calls ``ClientQuotaManager``).
     """
 
 
 @hookspec
 def batches_received(request: Request, now_ms: int) -> Throttle | None:
-    """All record batches of a Produce were seen on their way to the broker; they stand in ``request.batches``.
+    """Return a verdict on a Produce request whose record batches are all in ``request.batches``.
 
-    Called where `request_received` has set ``request.read_batches``, once a request, before its reply. The batches
-    have been forwarded by then: a throttle mutes the client's channel. Implemented by plugins that want Produce.
+    Called once per Produce request for which `request_received` set ``request.read_batches``, before its reply. The
+    batches have been forwarded, so a throttle mutes the client's channel, and the request can be neither held nor
+    refused. The plugin's `request_interest` must include Produce. May write ``request.new_producer_ids`` and
+    ``request.notes``.
     """
 
 
 @hookspec
 def request_abandoned(request: Request, now_ms: int) -> None:
-    """A request that `request_received` was asked about will have no reply of the broker's that could be judged.
+    """Give back what `request_received` charged or reserved for a request that gets no reply from the broker.
 
-    Its connection was closed, it was refused as a whole, or enforcement was switched off in between.
-    ``request.forwarded_s`` is ``None`` when it never reached the broker, and ``request.arrived`` is false when the
-    client did not send all of it. Give back what was taken for it. Not called for a Produce without acks, which has no
-    reply anyway, once all of it was forwarded.
+    Called instead of `response_received`, at most once per request: when the connection was closed, the request was
+    refused as a whole, or enforcement was switched off meanwhile. ``request.forwarded_s`` is ``None`` if nothing
+    reached the broker; ``request.arrived`` is false if the client did not send all of the request. Not called for a
+    completely forwarded Produce request with acks=0, which has no reply. May write ``request.notes``.
     """
 
 
 @hookspec(firstresult=True)
 def mutation_budget(request: Request, now_ms: int) -> float | None:
-    """Say how many controller mutations the sender of ``request`` may still make now.
+    """Return the number of controller mutations that the sender of ``request`` may make now.
 
-    Called for a request whose mutations a callback asked for (`Detail.MUTATIONS`), before the proxy asks the broker
-    what the request would change. ``None``: this sender is not limited, and the broker is not asked. A number below 0
-    is what the sender has overdrawn; ``math.inf`` means that nothing of this request can be refused. The first answer
-    that is not ``None`` wins, custom callbacks before the built-in one. Must charge nothing, since it may be called
-    more than once for a request.
+    Called for requests of APIs with `Detail.MUTATIONS`, before the proxy asks the broker what the request would change;
+    possibly more than once per request. Must charge nothing. ``None`` means that the sender has no limit, and the
+    broker is not asked. A number below 0 is the amount by which the sender exceeds its quota. ``math.inf`` means that
+    no topic of the request will be refused. The first result that is not ``None`` is used, custom callbacks before the
+    built-in one. A plugin that raises, or returns something other than a number, is skipped.
     """
 
 
 @hookspec(firstresult=True)
 def request_time_ms(request: Request) -> float | None:
-    """Estimate the broker's handler time for ``request``, whose reply has come, in milliseconds of one thread.
+    """Return an estimate of the broker's handler time for ``request``, in milliseconds of one thread.
 
-    The cost model of ``request_percentage``: called for each reply of a sender that this quota holds. ``None``: let
-    the next one say. The first answer wins, custom models before the built-in one
-    (`headrace.quota_callbacks.builtin.request_costs`).
+    The cost model of ``request_percentage``. Called for each request to which this quota applies, when its reply
+    arrives, and for a Produce request with acks=0 when it is received. Must not block or change anything. The first
+    result that is not ``None`` is used, custom models before the built-in one
+    (`headrace.quota_callbacks.builtin.request_costs`). A plugin that raises, or returns a negative or non-finite
+    number, is skipped.
     """
 
 
 @hookspec
 def response_received(request: Request, now_ms: int) -> Verdict | None:
-    """The head of the reply to ``request`` was read and nothing of it has been sent to the client yet.
+    """Return a verdict on a request whose reply's head was read, before any byte of the reply is sent.
 
-    Called once for each reply, under the conditions of `request_received`. The bytes go out at once whatever the
-    verdict (KIP-219): a throttle mutes the client's channel and is put into the reply's ``throttle_time_ms``; a
-    refusal here is the plugin's error.
+    Called once per reply, for the requests that `request_received` is called for. The reply is sent at once (KIP-219):
+    a throttle mutes the client's channel, and the longest one is written into the reply's ``throttle_time_ms``. A
+    `Refuse` is logged as an error of the plugin and ignored. May write ``request.charged_thread_ns``,
+    ``request.notes``, ``request.connection.cache`` and ``request.connection.thread_ns``.
     """
 
 
@@ -342,33 +365,36 @@ def response_received(request: Request, now_ms: int) -> Verdict | None:
 
 @hookspec(firstresult=True)
 def authentication_started(connection: Connection, mechanism: str) -> AuthenticationObserver | None:
-    """A client begins to authenticate, by ``mechanism``: at its SaslHandshake, and again when it re-authenticates
-    (KIP-368).
+    """Return an observer for one authentication of ``connection``; ``None`` if this plugin does not know ``mechanism``.
 
-    Nothing has been forwarded yet, and the broker may still refuse. ``mechanism`` is as the client spells it. Answer an
-    observer that is shown what passes; its `principal` becomes ``connection.user``. ``None``: not my mechanism. The
-    first answer that is not ``None`` wins, custom plugins before the built-in one. Without an observer, or when one
-    raises, the user stays who it was. Changes nothing.
+    Called at the client's SaslHandshake, and again when it re-authenticates (KIP-368), before anything is forwarded;
+    the broker may still refuse. ``mechanism`` is spelled as the client spells it. Must not block or change anything.
+    The observer's `principal` becomes ``connection.user``. The first result that is not ``None`` is used, custom
+    plugins before the built-in one. Without an observer, or when the hook or the observer raises, ``connection.user``
+    stays unchanged.
     """
 
 
-# --- observation: what they return is ignored -------------------------------------------------------------------------
+# --- observation: return values are ignored ---------------------------------------------------------------------------
 
 
 @hookspec
 def connection_opened(connection: Connection) -> None:
-    """A client connected; nothing was read yet."""
+    """Observe that a client has connected. Called once per connection, before anything is read from it."""
 
 
 @hookspec
 def connection_closed(connection: Connection, reason: str | None) -> None:
-    """A client's connection is gone; ``reason`` says why when it was not the client's own, orderly end."""
+    """Observe that a client's connection was closed.
+
+    Called once per connection. ``reason`` is ``None`` if the client closed it in an orderly way.
+    """
 
 
 @hookspec
 def request_completed(request: Request) -> None:
-    """A request is over: its reply's last byte was handed to the client, or it will never come (``request.error``).
+    """Observe a request that is finished: the last byte of its reply was sent, or there will be no reply.
 
-    Called for every request, enforcement on or off, of the APIs in `request_interest`. ``request`` is final; it may
-    be kept.
+    Called for every request of the APIs in `request_interest`, whether enforcement is on or off. ``request.error`` is
+    set if there was no reply. ``request`` does not change any more and may be kept.
     """

@@ -1,7 +1,7 @@
-"""Who a client is: what a source of identities shows of one authentication.
+"""The interface through which a plugin reads a client's name from its authentication.
 
-A plugin answers `authentication_started` (`headrace.quota_callbacks.hookspecs`) with an observer; the proxy shows it
-what passes and adopts the name that it tells. Observers do not authenticate: the broker does, and they only read along.
+A plugin returns an observer from `authentication_started` (`headrace.quota_callbacks.hookspecs`). The proxy passes it
+the exchanged tokens and uses its `principal` as the user. Observers do not authenticate clients; the broker does.
 """
 
 from __future__ import annotations
@@ -9,33 +9,34 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 MAX_PRINCIPAL_CHARACTERS: Final = 1024
-"""Of a principal's name. It stands in log lines and in the keys of buckets; Kafka itself has no limit, and directory
-names of a few hundred characters are the longest in use."""
+"""Maximum length of a principal's name, which is part of log lines and bucket keys. Kafka has no limit; the longest
+names in use are directory names of a few hundred characters."""
 
 
 class AuthenticationObserver(Protocol):
-    """Reads along with one authentication of one connection; dropped when that is over.
+    """Reads the tokens of one authentication of one connection. The proxy drops it when the authentication ends.
 
-    Runs on the event loop and must not block. What it raises is logged and counted as its plugin's error, and the
-    connection's user stays who it was. Tokens are secrets: they must not be kept, logged or put into errors.
+    Runs on the event loop thread and must not block. An exception is logged and counted as an error of its plugin, and
+    the connection's user stays unchanged. Tokens are secrets: do not keep or log them or put them into error messages.
     """
 
     def exchanged(self, client_token: bytes, broker_token: bytes) -> None:
-        """The broker has answered a token, without an error code.
+        """Process a client token and the broker's answer to it, which has no error code.
 
-        Called once the answer is there, in order, also where a client sends several tokens at once: so no token can be
-        taken for another that the broker accepted. Not called for a token that the broker refused, after which the
-        authentication is over.
+        Called when the answer arrives, in the order of the tokens, even if the client sends several at once; so each
+        token is known to be accepted. Not called for a token that the broker refused, which ends the authentication.
         """
 
     def served(self) -> None:
-        """The broker has answered an ordinary request behind the exchange, which it does for the authenticated alone.
+        """Take an ordinary request that the broker has answered as proof of the authentication.
 
-        For mechanisms whose last token is not told from others, or not answered. Called once at most, and only while
-        `principal` is ``None``.
+        For mechanisms whose last token cannot be distinguished from others or is not answered. Called at most once,
+        and only while `principal` is ``None``.
         """
 
     @property
     def principal(self) -> str | None:
-        """The name in the principal that the broker has accepted; ``None`` while it has not, or where it cannot be
-        seen. 1 to `MAX_PRINCIPAL_CHARACTERS` characters. Read after each call; the first name is final."""
+        """The name of the principal that the broker has accepted; ``None`` before, and if the tokens do not show it.
+
+        1 to `MAX_PRINCIPAL_CHARACTERS` characters. Read after each call; the first name is final.
+        """

@@ -1,15 +1,15 @@
-"""Options as typed tables: what a table of the configuration may hold, and what is wrong with one, all at once.
+"""Typed tables for options: declaring the keys of a table, and reporting all errors in a table at once.
 
-Called by plugins that have options, by `config`, whose own keys are declared in the same way, and by the pipeline for
-its price sheets. Built on pydantic: a table is a model, its fields are the keys, and annotations such as `whole` and
-`text` give each value its constraints and the words of its error.
+Used by plugins with options, by `headrace.config`, which declares its keys in the same way, and by the pipeline for its
+price sheets. Built on pydantic: a table is a model, its fields are the keys, and annotations such as `whole` and `text`
+define the constraints and error messages of the values.
 
     class MyOptions(Table):
         burst: Annotated[int, whole(1, 100)] = 10
 
     options = read_options(MyOptions, context.options, "my_plugin")
 
-Not imported on the request path: pydantic costs memory and time, so values that outlive reading are plain types.
+Not imported by modules of the request path, since pydantic costs memory and time. Values are read into plain types.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
 
 JsonSchema: TypeAlias = dict[str, Any]
 Path: TypeAlias = tuple[str | int, ...]
-"""A place in a document: names of tables and keys, and the indices of arrays, from the root."""
+"""The path of a value from the root of a document: names of tables and keys, and indices of arrays."""
 
 TableT = TypeVar("TableT", bound="Table")
 
 LONGEST_VALUE: Final = 80
-"""Characters of a value that an error shows: what fits a line beside the sentence."""
+"""Maximum length of a value in an error message, in characters, so that the message stays on one line."""
 LONGEST_SECRET_BYTES: Final = 64 * 1024
-"""A longer file is refused: it holds a private key with its chain, and /dev/zero has no end."""
+"""Maximum size of a file with a secret: sufficient for a private key with its chain, and a bound for /dev/zero."""
 HIDDEN: Final = "***"
-"""Stands for a value that is not shown."""
+"""Replaces secret values in messages."""
 
 _CLOSE: Final = 0.7
-"""How alike a known key must be to be suggested: enough for a slip of the pen, too much for another quota's name."""
+"""Minimum similarity of a suggested key: low enough for typing errors, too high for the keys of other quotas."""
 _SECRET: Final = re.compile(
     r"passw|passphrase|secret|token|credential|private|\.pem\b|oauthbearer\.config", re.IGNORECASE
 )
@@ -53,7 +53,7 @@ _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Nothing(Enum):
-    """Stands for a value that is not there, since every other object may be one."""
+    """The type of `NOTHING`, which represents a missing value, since ``None`` is a value."""
 
     NOTHING = "nothing"
 
@@ -62,14 +62,14 @@ NOTHING: Final = Nothing.NOTHING
 
 
 class Table(BaseModel):
-    """A table with known keys; one that is not known is an error."""
+    """The base class of tables. Unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Something wrong inside a value. ``path`` leads there from the value; ``first`` to what it clashes with."""
+    """An error in a value. ``path`` is relative to the value, as is ``first``, the path of a conflicting value."""
 
     rule: str
     path: Path = ()
@@ -77,14 +77,14 @@ class Fault:
     first: Path | None = None
 
     def __str__(self) -> str:
-        """The sentence, with the key and the value found; a secret is not shown."""
-        found = None if self.found is NOTHING else shown(self.path, self.found)
+        """Return the message with the key and the value found; secrets are hidden."""
+        found = None if self.found is NOTHING else value_text(self.path, self.found)
         subject = dotted(self.path) if found is None else f"{dotted(self.path)} = {found}"
         return f"{subject}: {self.rule}" if subject else self.rule
 
 
 def misfits(faults: Iterable[Fault]) -> ValidationError:
-    """Make the error that a validator raises for faults in a value, each at its path."""
+    """Return the exception for a validator to raise, with several faults in a value."""
     return ValidationError.from_exception_data(
         "misfits",
         [
@@ -103,23 +103,23 @@ def misfits(faults: Iterable[Fault]) -> ValidationError:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """What a value must be, said as a noun: an annotation that gives every misfit of the value these words."""
+    """An annotation with the description of a valid value, as a noun, for the message of every invalid one."""
 
     expected: str
     constraint: object = None
-    """A constraint of pydantic's that the value must meet, too."""
+    """A further constraint, as pydantic defines it."""
     choices: tuple[str, ...] = ()
-    """The values that are suggested for one that is close."""
+    """The values that can be suggested in place of an invalid one."""
     schema: JsonSchema | None = None
-    """What JSON Schema says of the value beside its type."""
+    """Members to add to the JSON Schema of the value."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Put the words around pydantic's own validation."""
+        """Wrap pydantic's validation, to replace its messages."""
         inner = handler(source if self.constraint is None else Annotated[source, self.constraint])
         return core_schema.no_info_wrap_validator_function(self._read, inner)
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Describe the value to an editor."""
+        """Return the JSON Schema of the value."""
         return handler(schema) | (self.schema or {})
 
     def _read(self, raw: Any, inner: core_schema.ValidatorFunctionWrapHandler) -> Any:
@@ -134,22 +134,22 @@ class Expect:
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """A value that a function reads: an annotation for types that pydantic does not know."""
+    """An annotation for values that a function parses, of types that pydantic does not support."""
 
     expected: str
     parse: Callable[[Any], Any]
-    """Raises `ValueError` with what is wrong, or with nothing where ``expected`` says enough."""
+    """Raises `ValueError` for an invalid value, with the reason, or without one if ``expected`` suffices."""
     schema: JsonSchema
-    spell: Callable[[Any], object] = lambda value: value
-    """Turns a value back into what stands in the file."""
+    serialize: Callable[[Any], object] = lambda value: value
+    """Converts a parsed value back to its form in the file."""
 
     def __get_pydantic_core_schema__(self, _source: Any, _handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate by ``parse`` alone, and spell by ``spell``."""
-        spell = core_schema.plain_serializer_function_ser_schema(self.spell, when_used="json-unless-none")
-        return core_schema.no_info_plain_validator_function(self._read, serialization=spell)
+        """Validate with ``parse`` and serialize with ``serialize``."""
+        serialization = core_schema.plain_serializer_function_ser_schema(self.serialize, when_used="json-unless-none")
+        return core_schema.no_info_plain_validator_function(self._read, serialization=serialization)
 
     def __get_pydantic_json_schema__(self, _schema: CoreSchema, _handler: GetJsonSchemaHandler) -> JsonSchema:
-        """Describe the value to an editor."""
+        """Return the JSON Schema of the value."""
         return dict(self.schema)
 
     def _read(self, raw: Any) -> Any:
@@ -170,7 +170,7 @@ TRUE_OR_FALSE: Final = Expect("true or false", Strict())
 
 
 def whole(lowest: int, highest: int, of: str = "") -> Expect:
-    """Return the annotation for a whole number between two bounds, both included; ``of`` is what it counts."""
+    """Return the annotation for a whole number between two bounds, both included; ``of`` is its unit."""
     number = f"a whole number of {of}" if of else "a whole number"
     return Expect(f"{number} from {lowest} to {highest}", Field(strict=True, ge=lowest, le=highest))
 
@@ -187,7 +187,7 @@ def number(lowest: float, highest: float, expected: str) -> Parsed:
 
 
 def text(expected: str, pattern: str | None = None, longest: int | None = None) -> Expect:
-    """Return the annotation for a text that is not empty, all of which ``pattern`` matches."""
+    """Return the annotation for a non-empty string that ``pattern`` matches completely."""
     anchored = None if pattern is None else f"^({pattern})$"
     return Expect(expected, Field(min_length=1, max_length=longest, pattern=anchored))
 
@@ -200,13 +200,13 @@ def choice(choices: type[StrEnum]) -> Expect:
 
 
 def list_of(expected: str, *, shortest: int = 0) -> Expect:
-    """Return the annotation for a list (a tuple, once it is read) that has no element twice."""
+    """Return the annotation for a list without duplicates, which is read as a tuple."""
     return Expect(expected, _Distinct(shortest), schema={"uniqueItems": True, "minItems": shortest})
 
 
 @dataclass(frozen=True, slots=True)
 class _Distinct:
-    """A list that is long enough and has no element twice."""
+    """The constraint of a list without duplicates and with a minimum length."""
 
     shortest: int
 
@@ -219,7 +219,7 @@ class _Distinct:
         values = inner(raw)
         places: dict[object, int] = {}
         faults = [
-            Fault(rule="stands in this list twice", path=(index,), found=raw[index], first=(first,))
+            Fault(rule="duplicate element", path=(index,), found=raw[index], first=(first,))
             for index, value in enumerate(values)
             if (first := places.setdefault(value, index)) != index
         ]
@@ -229,10 +229,10 @@ class _Distinct:
 
 
 def secrets_of(expected: str) -> Parsed:
-    """Return the annotation for a table of settings by name, kept as secrets that no error or ``repr`` shows.
+    """Return the annotation for a table of settings by name, whose values are hidden in messages and ``repr``.
 
-    A name with ``_file`` behind it stands for the setting without, and its value for a file: its content, without the
-    line end, is the setting.
+    If a name ends with ``_file``, its value is the path of a file with the value of the setting without that suffix. A
+    newline at the end of the file is removed.
     """
 
     def parse(raw: object) -> dict[str, SecretStr]:
@@ -243,7 +243,7 @@ def secrets_of(expected: str) -> Parsed:
         for name, value in raw.items():
             setting = name.removesuffix("_file")
             if setting != name and setting in raw:
-                faults.append(Fault(path=(name,), rule=f"expected one of the two, this or {dotted((setting,))}"))
+                faults.append(Fault(path=(name,), rule=f"expected either this or {dotted((setting,))}"))
             try:
                 settings[setting] = SecretStr(_setting(value) if setting == name else read_secret(value))
             except ValueError as error:
@@ -260,7 +260,7 @@ def _setting(value: object) -> str:
 
 
 def read_secret(path: object) -> str:
-    """Read a secret from a file, without the line end; blocks. Raises `ValueError` with the reason."""
+    """Return the content of a file without a newline at its end; blocks. Raises `ValueError` with the reason."""
     if not isinstance(path, str) or not path:
         raise ValueError("expected the path of a file that holds the secret")
     try:
@@ -270,9 +270,9 @@ def read_secret(path: object) -> str:
     except OSError as error:
         raise ValueError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
     except ValueError:
-        raise ValueError("cannot be read: not UTF-8") from None  # the cause would show its bytes
+        raise ValueError("cannot be read: not UTF-8") from None  # the cause contains bytes of the secret
     if len(data) > LONGEST_SECRET_BYTES:
-        raise ValueError(f"cannot be read: longer than {LONGEST_SECRET_BYTES} bytes; this is no secret")
+        raise ValueError(f"cannot be read: longer than {LONGEST_SECRET_BYTES} bytes, the maximum for a secret")
     return secret.removesuffix("\n").removesuffix("\r")
 
 
@@ -280,7 +280,7 @@ def read_secret(path: object) -> str:
 
 
 def read_options(options: type[TableT], table: Mapping[str, object], plugin: str) -> TableT:
-    """Read a plugin's table, or raise `ValueError` with every fault, one a line: the option, its value and the rule."""
+    """Return a plugin's options. Raises `ValueError` with one line per error: the option, its value and the rule."""
     try:
         return options.model_validate(dict(table))
     except ValidationError as error:
@@ -289,9 +289,9 @@ def read_options(options: type[TableT], table: Mapping[str, object], plugin: str
 
 
 def faults_of(error: ValidationError, table: type[Table], outer: Path = ()) -> list[Fault]:
-    """Return what pydantic has found in ``table``, which stands at ``outer``, in the words of this project."""
+    """Return the errors in ``table``, whose path is ``outer``, with the messages of this module."""
     errors = error.errors(include_url=False)
-    found = [each for each in errors if each["type"] != "default_factory_not_called"]  # it follows from another
+    found = [each for each in errors if each["type"] != "default_factory_not_called"]  # a consequence of another error
     return [_fault(dict(each), table, outer) for each in found]
 
 
@@ -321,12 +321,12 @@ def _fault(error: dict[str, Any], table: type[Table], outer: Path) -> Fault:
 
 
 def expected_of(field: FieldInfo) -> str:
-    """Return what the value of a field must be, as a noun."""
+    """Return the description of a field's valid values, as a noun."""
     return next(each.expected for each in field.metadata if isinstance(each, Expect | Parsed))
 
 
 def _unknown(table: type[Table], place: Path, outer: Path) -> str:
-    """Say that a key is unknown, with the closest key in its table or, failing that, anywhere."""
+    """Return the message for an unknown key, with the most similar key of its table or of any table."""
     *around, name = place
     siblings = fields_by_key(_table_at(table, tuple(around)))
     if close := difflib.get_close_matches(str(name).lower(), siblings, n=1, cutoff=_CLOSE):
@@ -338,7 +338,7 @@ def _unknown(table: type[Table], place: Path, outer: Path) -> str:
 
 
 def did_you_mean(written: object, known: Iterable[str], *, quote: str = "") -> str:
-    """Return the closest known word as a question, or nothing if none is close."""
+    """Return a suggestion of the most similar known word; an empty string if none is similar."""
     close = difflib.get_close_matches(written.lower(), list(known), n=1) if isinstance(written, str) else ()
     return f"did you mean {quote}{close[0]}{quote}?" if close else ""
 
@@ -347,18 +347,18 @@ def did_you_mean(written: object, known: Iterable[str], *, quote: str = "") -> s
 
 
 def fields_by_key(table: type[Table]) -> dict[str, FieldInfo]:
-    """Return a table's fields by their keys in the file."""
+    """Return the fields of a table by key."""
     return {field.alias or name: field for name, field in table.model_fields.items()}
 
 
 def table_of(field: FieldInfo) -> type[Table] | None:
-    """Return the table that a field is; ``None`` for a key with a value."""
+    """Return the class of a field that is a table; ``None`` for other fields."""
     kind = field.annotation
     return kind if isinstance(kind, type) and issubclass(kind, Table) else None
 
 
 def leaves(table: type[Table]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], FieldInfo]]:
-    """Yield every key with a value, in the order of the file: its path, its attributes, and its field."""
+    """Yield path, attributes and field of every key that is not a table, in the order of declaration."""
     for name, field in table.model_fields.items():
         key = field.alias or name
         inner = table_of(field)
@@ -370,14 +370,14 @@ def leaves(table: type[Table]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...
 
 
 def _element(container: Any) -> Any:
-    """Return the type of the elements of an array or a mapping, without what annotates it."""
+    """Return the element type of an array or mapping, without its annotations."""
     arguments = get_args(container)
     element = arguments[1] if issubclass(get_origin(container) or tuple, Mapping) else arguments[0]
     return get_args(element)[0] if get_origin(element) is Annotated else element
 
 
 def _table_at(table: type[Table], place: Path) -> type[Table]:
-    """Return the table at a place; indices of arrays and names of free tables are passed over."""
+    """Return the table at a path, in which array indices and the names of user-defined tables are skipped."""
     around: Any = table
     for step in place:
         is_table = isinstance(around, type) and issubclass(around, Table)
@@ -390,33 +390,33 @@ def _leaf_names(table: type[Table], place: Path) -> list[str]:
     return [key for key, field in fields_by_key(_table_at(table, place)).items() if table_of(field) is None]
 
 
-# --- spelling ---------------------------------------------------------------------------------------------------------
+# --- formatting -------------------------------------------------------------------------------------------------------
 
 
 def dotted(path: Path) -> str:
-    """Spell a path as one writes it in TOML, with the indices of arrays in brackets: ``quotas[2].entity.client-id``."""
-    spelled = ""
+    """Return a path as a dotted TOML key, with array indices in brackets: ``quotas[2].entity.client-id``."""
+    text = ""
     for step in path:
         if isinstance(step, int):
-            spelled += f"[{step}]"
+            text += f"[{step}]"
         else:
             name = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
-            spelled += f".{name}" if spelled else name
-    return spelled
+            text += f".{name}" if text else name
+    return text
 
 
 def is_secret(name: object) -> bool:
-    """Return whether a name is that of a password, a key or the like; the path of a file that holds one is none."""
+    """Return whether the value of a setting with this name is a secret; the path of a file with a secret is not."""
     return isinstance(name, str) and not name.endswith("_file") and _SECRET.search(name) is not None
 
 
-def shown(path: Path, value: object) -> str:
-    """Spell the value found at ``path`` for an error, unless it is a secret."""
-    return HIDDEN if any(map(is_secret, path)) else spelled(value)
+def value_text(path: Path, value: object) -> str:
+    """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is a secret."""
+    return HIDDEN if any(map(is_secret, path)) else toml_text(value)
 
 
-def spelled(value: object) -> str:
-    """Spell a value as TOML does, shortened to `LONGEST_VALUE` characters, on one line, without secrets in tables."""
+def toml_text(value: object) -> str:
+    """Return a value as TOML on one line, truncated to `LONGEST_VALUE` characters; secrets in tables are hidden."""
     toml = _toml(value)
     return toml if len(toml) <= LONGEST_VALUE else toml[: LONGEST_VALUE - 3] + "..."
 

@@ -1,6 +1,7 @@
-"""How a quota is enforced, beside its value: Kafka's way or paced, for real or only observed, and for how long at most.
+"""Quota policies: the arithmetic a quota is enforced with, shadow mode, and the longest throttle.
 
-A policy belongs to one quota of one entity. Kafka knows none of this; what is not said is Kafka's way.
+A policy belongs to one quota of one entity. Kafka has no counterpart; the defaults are what Kafka does. Used by the
+configuration, the quota store and the buckets.
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ if TYPE_CHECKING:
 
 
 class EnforcementMode(StrEnum):
-    """Which arithmetic says how long somebody has to wait."""
+    """The arithmetic that throttle times are computed with."""
 
     KAFKA = "kafka"
-    """The broker's own, to the millisecond: each connection is delayed by itself."""
+    """The broker's own arithmetic, equal to the millisecond: each connection is throttled independently."""
     PACED = "paced"
-    """One timeline for all connections of the entity, in which they take turns: the limit holds however many there
-    are."""
+    """One timeline for all connections of the entity, so that the limit holds for any number of connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,33 +31,34 @@ class QuotaPolicy:
 
     mode: EnforcementMode = EnforcementMode.KAFKA
     observe: bool = False
-    """Shadow mode: measured, logged, counted and traced as if it were enforced, and nobody is throttled."""
+    """Shadow mode: the quota is measured, logged, counted and traced as if it were enforced, but not enforced."""
     burst_s: float | None = None
-    """Paced only: how much may come at once, in seconds of the limit; ``None`` is the quota key's own default."""
+    """Paced only: the burst, in seconds of the limit; ``None`` is the default of the quota key."""
     longest_throttle_ms: int = MAX_THROTTLE_MS
-    """Nobody is throttled for longer at a time; the debt stays."""
+    """Upper bound of a single throttle time. It does not reduce the debt."""
 
 
-KAFKAS_WAY: Final = QuotaPolicy()
+KAFKA_POLICY: Final = QuotaPolicy()
+"""The default policy, which enforces a quota as Kafka does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """A quota as it is set: its value, in the unit of its key, and how it is enforced."""
+    """A quota: its value, in the unit of its key, and its policy."""
 
     value: float
-    policy: QuotaPolicy = KAFKAS_WAY
+    policy: QuotaPolicy = KAFKA_POLICY
 
 
 class Limit(float):
-    """A limit that knows whose quota it is and how it is enforced; what ``quota_limit`` may answer for a float."""
+    """A limit with the entity and the policy of its quota. `quota_limit` may return it in place of a float."""
 
     __slots__ = ("entity", "policy")
     entity: str
     policy: QuotaPolicy
 
-    def __new__(cls, value: float, entity: QuotaEntity | str, policy: QuotaPolicy = KAFKAS_WAY) -> Self:
-        """Make a limit of ``value`` that comes from ``entity``."""
+    def __new__(cls, value: float, entity: QuotaEntity | str, policy: QuotaPolicy = KAFKA_POLICY) -> Self:
+        """Create a limit of ``value`` from the quota of ``entity``."""
         limit = super().__new__(cls, value)
         limit.entity = str(entity)
         limit.policy = policy

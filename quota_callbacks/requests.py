@@ -1,7 +1,8 @@
-"""What a callback sees: a client's connection, a request on its way, and the reply to it.
+"""The objects that callbacks receive: connections, requests with their replies, and the cluster.
 
-These are the proxy's own live objects, mutable and slotted because one is made for every request. A callback reads
-them; it writes only what is marked *callbacks may write*.
+Created and updated by the proxy and passed to every hook that concerns a request. `Request` is mutable, since one is
+created for every request and filled in as the request proceeds. A callback writes only the attributes that are marked
+*Callbacks may write*.
 """
 
 from __future__ import annotations
@@ -19,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Detail(Enum):
-    """How much of a request a callback needs; less is faster."""
+    """The part of a request that a callback needs. Less detail costs less time."""
 
     HEAD = "head"
-    """Header, size, and the few fields that are skimmed from Produce and Fetch."""
+    """The header, the size, and the few fields that are parsed from Produce and Fetch."""
     BODY = "body"
-    """The whole decoded body, in `Request.body`. For small requests: the frame is collected first."""
+    """The decoded body, in `Request.body`. For small requests, since the whole request is read into memory."""
     MUTATIONS = "mutations"
     """What the request would change at the controller, in `Request.mutations`; for CreateTopics, DeleteTopics,
-    CreatePartitions, and Metadata that may create topics. What the request itself does not tell is asked of the
-    broker first, so this is done only for senders that `controller_mutation_rate` holds."""
+    CreatePartitions, and Metadata that may create topics. The proxy asks the broker for partition counts that the
+    request does not contain, so this is done only for senders with a `mutation_budget`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Interest:
-    """A callback wants requests (and their replies) of one API."""
+    """An API that a callback is called for, and the detail that it needs."""
 
     api_key: int
     detail: Detail = Detail.HEAD
     end_only: bool = False
-    """Whether only `request_completed` is to be called, which spares every request the other calls."""
+    """Whether only `request_completed` is called for this API, which saves the time of the other calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,50 +54,51 @@ class Address:
 
 
 RecordBatch: TypeAlias = tuple[str | bytes, int, int, int]
-"""One record batch of a Produce: topic (its name, or from v13 the 16 bytes of its id), partition, bytes of its
-records, producer id (-1 for none)."""
+"""A record batch of a Produce request: topic (the name, or from version 13 the 16 bytes of the topic id), partition,
+size of the batch's records in bytes, producer id (-1 without one)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicMutation:
-    """What a request would do to one topic."""
+    """The change that a request would make to one topic."""
 
     topic: str | bytes
-    """Its name, or the 16 bytes of its id where DeleteTopics (from v6) names it so."""
+    """The name, or the 16 bytes of the topic id where DeleteTopics (from version 6) uses it."""
     partitions: int
-    """How many partitions it would create, delete or add (KIP-599); 0 when it would be refused anyway."""
+    """Number of partitions to create, delete or add (KIP-599); 0 if the broker would refuse the change anyway."""
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """A client's connection, from accept to close."""
+    """A client's connection, from accept to close. The proxy updates it while it is open."""
 
     connection_id: int
-    """Unique while the process lives."""
+    """Unique within the process."""
     peer: Address
+    """The client's address."""
     node_id: int | None = None
-    """The broker whose port the client connected to; ``None`` at the bootstrap port."""
+    """Id of the broker whose port the client connected to; ``None`` for the bootstrap port."""
     user: str = ANONYMOUS
-    """The name in the principal; ``ANONYMOUS`` until the broker has accepted an authentication."""
+    """The name of the client's principal; ``ANONYMOUS`` until the broker has accepted an authentication."""
     authenticating: bool = False
-    """Whether SaslHandshake and SaslAuthenticate are part of an authentication, and so exempt from quotas: from the
-    SaslHandshake until the broker has accepted or refused. An authenticated connection may authenticate again only
-    where the broker told a session lifetime (KIP-368); elsewhere its SaslHandshakes are ordinary requests."""
+    """Whether an authentication is in progress: from the SaslHandshake until the broker has accepted or refused it.
+    SaslHandshake and SaslAuthenticate are exempt from quotas meanwhile. A connection can authenticate again only if the
+    broker returned a session lifetime (KIP-368); otherwise its further SaslHandshakes are ordinary requests."""
     mechanism: str | None = None
-    """The SASL mechanism that the broker agreed to last; ``None`` before."""
+    """The SASL mechanism that the broker accepted last; ``None`` before the first one."""
     upstream: Address | None = None
-    """The broker's own address; ``None`` until the first byte came."""
+    """Address of the broker that the proxy is connected to; ``None`` until the client has sent its first byte."""
     cache: dict[object, Any] = field(default_factory=dict)
-    """For callbacks: what they resolved for this connection, by a key of their own. *Callbacks may write.*"""
+    """Values that callbacks keep for this connection, each under a key of its own. *Callbacks may write.*"""
     measure_thread_time: bool = False
-    """Whether the proxy is to measure `thread_ns`, which costs it a microsecond a request. *Callbacks may write.*"""
+    """Whether the proxy measures `thread_ns`, which costs a microsecond per request. *Callbacks may write.*"""
     thread_ns: int = 0
-    """Thread time that the proxy has spent on this connection and nobody has charged. *Callbacks may write*: whoever
-    charges it takes it away."""
+    """Thread time, in nanoseconds, that the proxy has spent on this connection and that has not been charged yet.
+    *Callbacks may write:* the callback that charges it sets it to 0."""
 
 
 class Request:
-    """A request from its first byte to the last byte of its reply. Times are seconds of the proxy's monotonic clock."""
+    """A request and its reply. Attributes that end in ``_s`` are seconds of the proxy's monotonic clock."""
 
     __slots__ = (
         "acks",
@@ -146,79 +148,84 @@ class Request:
         received_s: float,
     ) -> None:
         self.connection = connection
+        """The connection that the request arrived on."""
         self.api_key = api_key
+        """The API's number (`headrace.quota_callbacks.api_keys.ApiKey`)."""
         self.api_version = api_version
+        """The version of the API, from the header."""
         self.correlation_id = correlation_id
+        """The correlation id, from the header."""
         self.client_id = client_id
-        """As the header has it; a null client id is "" (``RequestHeader``)."""
+        """The client id, from the header; "" if it is null there (``RequestHeader``)."""
         self.request_bytes = request_bytes
-        """Header and body, without the 4 bytes of the length before them."""
+        """Size of header and body, without the 4 bytes of the length field."""
         self.received_s = received_s
-        """When its first byte was read."""
+        """Time at which the first byte was read."""
         self.arrived = True
-        """Whether its last byte was read. A large request is forwarded as it comes, so it can be false in
-        `request_received`."""
+        """Whether the last byte has been read. Can be false in `request_received`, since a large request is forwarded
+        while it is being read."""
         self.acks: int | None = None
-        """Produce only. With 0 there will be no reply."""
+        """The field ``acks`` of Produce; ``None`` for other APIs. With 0 there is no reply."""
         self.body: Mapping[str, Any] | None = None
-        """Decoded, fields in snake_case; only where a callback asked for `Detail.BODY`, and ``None`` all the same for a
-        version that is newer than the proxy knows."""
+        """The decoded body with field names in snake_case, if a callback asked for `Detail.BODY`; ``None`` otherwise,
+        and for versions that the proxy does not know."""
         self.fetch_max_bytes: int | None = None
-        """Fetch and ShareFetch: cap the reply at this many bytes. *Callbacks may write.*"""
+        """Fetch and ShareFetch: the maximum that the proxy caps ``max_bytes`` at. *Callbacks may write.*"""
         self.read_batches = False
-        """Produce: walk over its record batches as they pass and call `batches_received`. *Callbacks may write.*"""
+        """Produce: whether to read the record batches and call `batches_received`. *Callbacks may write.*"""
         self.batches: Sequence[RecordBatch] = ()
-        """Produce: its record batches, in `batches_received` and after it, where a callback asked for them."""
+        """Produce: the record batches, from `batches_received` on, if a callback set `read_batches`."""
         self.batches_left_out = 0
-        """How many more there were than the proxy keeps (4,096)."""
+        """Number of record batches that are missing in `batches`, which has 4,096 at most."""
         self.mutations: tuple[TopicMutation, ...] | None = None
-        """Where a callback asked for `Detail.MUTATIONS`: what it would change, in the order of the request."""
+        """The changes in the order of the request, if a callback asked for `Detail.MUTATIONS`; ``None`` otherwise."""
         self.new_producer_ids = 0
-        """How many of its producer ids were new in the window, where ``producer_ids_rate`` holds the sender. *Callbacks
-        may write.*"""
+        """Produce: number of producer ids that were new in the window, if ``producer_ids_rate`` applies to the sender.
+        *Callbacks may write.*"""
         self.validate_only = False
-        """Whether it only asks what would happen; of the mutations."""
+        """The field ``validate_only`` of CreateTopics and CreatePartitions: whether the request changes nothing."""
         self.topic_errors: Mapping[str | bytes, int] | None = None
-        """The broker's error code for each topic in `mutations`, in `response_received`."""
+        """The broker's error code for each topic in `mutations`, from `response_received` on."""
         self.notes: dict[object, Any] | None = None
-        """For callbacks: what they want to know again when the reply comes, by a key of their own. *Callbacks may
-        write.*"""
+        """Values that callbacks keep until the reply arrives, each under a key of its own; ``None`` if there are none.
+        *Callbacks may write.*"""
         self.forwarded_s: float | None = None
-        """When its head was handed on to the broker; ``None`` when the proxy answered alone."""
+        """Time at which the head was forwarded to the broker; ``None`` before, and if the proxy answered itself."""
         self.reply_s: float | None = None
-        """When the reply's first byte was read."""
+        """Time at which the first byte of the reply was read."""
         self.authenticating = False
-        """Whether the connection was `Connection.authenticating` when the reply came."""
+        """The value of `Connection.authenticating` when the reply arrived."""
         self.charged_thread_ns: int | None = None
-        """The thread time that ``request_percentage`` has charged with it, the proxy's own included; 0 where it is
-        exempt, ``None`` where this quota does not hold the sender. *Callbacks may write.*"""
+        """Thread time (ns) that ``request_percentage`` charged for this request, the proxy's own included; 0 if the
+        request is exempt, ``None`` if the quota does not apply to the sender. *Callbacks may write.*"""
         self.completed_s: float | None = None
-        """When the reply's last byte was handed to the client."""
+        """Time at which the last byte of the reply was sent to the client."""
         self.response_bytes = 0
-        """The reply's header and body, without the 4 bytes of the length."""
+        """Size of the reply's header and body, without the 4 bytes of the length field."""
         self.response_header_bytes = 0
+        """Size of the reply's header."""
         self.broker_throttle_ms = 0
-        """The throttle time that the broker itself put into the reply."""
+        """``throttle_time_ms`` of the broker's reply."""
         self.throttle_ms = 0
-        """The longest throttle that a callback asked for."""
+        """The longest throttle time among the verdicts of all callbacks."""
         self.hold_ms = 0
-        """How long a callback asked to hold the request itself before it is forwarded (paced enforcement)."""
+        """How long the request is held before it is forwarded (paced enforcement)."""
         self.observed_ms = 0
-        """The longest throttle that a quota in shadow mode would have asked for; 1 at least for what it would have
-        refused."""
+        """The longest throttle time that a quota in shadow mode would have caused; at least 1 if it would have refused
+        the request."""
         self.throttled_s: float | None = None
-        """When the mute for `throttle_ms` began."""
+        """Time at which the mute for `throttle_ms` began."""
         self.reason: Reason | None = None
-        """The quota that bound, of the longest throttle or the refusal; or, where none did, that would have bound."""
+        """The quota that caused the longest throttle or the refusal; without one, that would have in shadow mode."""
         self.refused_code = 0
-        """The error code that the proxy answered with; 0 when it did not refuse."""
+        """The error code of a refused request; 0 if the proxy did not refuse it."""
         self.error: str | None = None
-        """Why the request got no reply, such as ``upstream closed``."""
+        """The reason why there was no reply, such as ``upstream closed``; ``None`` if there was one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerInfo:
-    """A broker as the cluster's metadata has it."""
+    """A broker, from the cluster's metadata."""
 
     node_id: int
     address: Address
@@ -227,7 +234,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterMetadata:
-    """The cluster as far as the proxy has learned it (KIP-257's ``Cluster``)."""
+    """The part of the cluster's metadata that the proxy has learned (``Cluster`` in KIP-257)."""
 
     cluster_id: str | None
     controller_id: int | None

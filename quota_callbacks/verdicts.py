@@ -1,7 +1,7 @@
-"""What a quota callback answers about a request or a reply: forward, throttle or refuse, and why.
+"""The verdicts of quota callbacks: throttle or refuse, with the reason.
 
-``None`` from a hook means forward: nothing to object. Where several callbacks object, the longest throttle wins (never
-the sum), and a refusal wins over forwarding.
+Returned by the request hooks; ``None`` in place of a verdict forwards the request. Of several throttles the longest is
+applied, never the sum, and a refusal takes precedence over forwarding.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ if TYPE_CHECKING:
 THROTTLING_QUOTA_EXCEEDED: Final = 89
 """The error code of KIP-599."""
 MAX_THROTTLE_MS: Final = 2**31 - 1
-"""``throttle_time_ms`` is an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, and so do we."""
+"""Largest ``throttle_time_ms``, an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, as Headrace does."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """Which quota bound, for logs, traces and the command line."""
+    """The quota that caused a verdict, for logs, traces and the command line."""
 
     quota: str
     """The quota key, such as ``producer_byte_rate``."""
     entity: str
-    """The entity whose quota it is, as tools print it: ``user=alice, client-id=<default>``."""
+    """The entity that has the quota, as Kafka's tools print it: ``user=alice, client-id=<default>``."""
     observed: float
-    """What was measured, in the quota's own unit (bytes a second, percent); of a token bucket, the tokens that are
-    left, below 0 when it is overdrawn."""
+    """The measured value in the quota's unit, such as bytes a second or percent. For a token bucket, the number of
+    tokens, which is below 0 while the quota is exceeded."""
     limit: float
-    """What is allowed: bytes a second, percent; of a token bucket, the quota that it is refilled by."""
+    """The limit in the quota's unit. For a token bucket, the rate at which it is refilled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throttle:
-    """Forward it, and mute the client's channel for ``throttle_ms`` from now (KIP-219)."""
+    """Forward the request, and mute the client's channel for ``throttle_ms`` from now (KIP-219)."""
 
     throttle_ms: int
     reason: Reason | None = None
     hold: bool = False
-    """Paced enforcement: hold the request itself for ``throttle_ms`` and forward it then. Only from
+    """Paced enforcement: hold the request for ``throttle_ms`` before forwarding it, and do not mute. Only from
     `request_received`."""
     observe: bool = False
-    """Shadow mode: tell about it, and throttle nobody."""
+    """Shadow mode: log, count and trace the throttle, but do not apply it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refuse:
-    """Do not forward it: answer with ``error_code`` instead.
+    """Do not forward the request; answer with ``error_code``.
 
-    Without ``topics`` the whole request is refused. Otherwise only the named topics are (by name or, where
-    DeleteTopics v6 names them so, by the 16 bytes of their id), and the rest is forwarded; that is for CreateTopics,
-    CreatePartitions and DeleteTopics, with the request's body asked for by `Detail.BODY`.
+    Without ``topics`` the whole request is refused. With ``topics`` only these are refused, by name or (DeleteTopics
+    from version 6) by the 16 bytes of the topic id, and the rest is forwarded. This is possible for CreateTopics,
+    CreatePartitions, DeleteTopics and Metadata that creates topics, with `Detail.BODY` or `Detail.MUTATIONS`.
     """
 
     error_code: int = THROTTLING_QUOTA_EXCEEDED
     message: str | None = None
     throttle_ms: int = 0
     topics: Mapping[str | bytes, int] | None = None
-    """Topic to error code."""
+    """Error codes by topic."""
     reason: Reason | None = None
     observe: bool = False
-    """Shadow mode: tell about it, and refuse nobody."""
+    """Shadow mode: log, count and trace the refusal, but forward the request."""
 
 
 Verdict: TypeAlias = Throttle | Refuse

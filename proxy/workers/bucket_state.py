@@ -1,7 +1,7 @@
 """Bucket state of a proxy with several workers: the supervisor owns the file, and exchanges states with the workers.
 
 A bucket that several workers use has the same state in all of them, since it lies in shared memory
-(`headrace.quota_callbacks.buckets.shared.usage`), so any of them can report it. Every few seconds the supervisor asks
+(`headrace.quota_callbacks.buckets.shared.buckets`), so any of them can report it. Every few seconds the supervisor asks
 all workers for the states that have changed; a worker that ends reports them without being asked. A worker that starts
 restores the states that the file contains; this does not change buckets that other workers already use.
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.proxy.network.connection_counts import PART_BYTES, WorkerConnections
-from headrace.quota_callbacks.buckets.shared.usage import ROWS, SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import ROWS, SharedBuckets
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -63,7 +63,7 @@ class WorkerPlace:
     number: int
     workers: int
     connections: WorkerConnections
-    bucket_state: SharedUsage
+    bucket_state: SharedBuckets
     _left_out: int = 0
 
     def sweep(self) -> None:
@@ -72,7 +72,7 @@ class WorkerPlace:
         Call it every few seconds: a worker whose own clients send no producer ids must read those of the others before
         they are overwritten, which supports up to 800 new ones per second and worker.
         """
-        self.bucket_state.take_up_ids()
+        self.bucket_state.receive_ids()
         if self.bucket_state.left_out > self._left_out:
             self._left_out = self.bucket_state.left_out
             log.warning("no room in shared memory: these buckets count for one worker alone", buckets=self._left_out)
@@ -89,13 +89,13 @@ class SharedMemory:
         self.workers = workers
         samples = min(samples, MAX_SAMPLES)
         rows = ROWS
-        while SharedUsage.size_of(workers, rows, samples) > MAX_BUCKET_STATE_BYTES:
+        while SharedBuckets.size_of(workers, rows, samples) > MAX_BUCKET_STATE_BYTES:
             rows //= 2
-        size = SharedUsage.size_of(workers, rows, samples)
+        size = SharedBuckets.size_of(workers, rows, samples)
         self._memory = mmap.mmap(-1, workers * PART_BYTES + size)
         self._bucket_state = memoryview(self._memory)[workers * PART_BYTES :]
         self._lock = ProcessLock()
-        SharedUsage.create(self._bucket_state, workers=workers, rows=rows, samples=samples)
+        SharedBuckets.create(self._bucket_state, workers=workers, rows=rows, samples=samples)
 
     def place(self, number: int) -> WorkerPlace:
         """Return the view of worker ``number``. Call it in the worker's process, whose clock is `CommonClock`."""
@@ -103,13 +103,13 @@ class SharedMemory:
             number=number,
             workers=self.workers,
             connections=self._connections(number),
-            bucket_state=SharedUsage(self._bucket_state, worker=number, lock=self._lock),
+            bucket_state=SharedBuckets(self._bucket_state, worker=number, lock=self._lock),
         )
 
     def worker_lost(self, number: int) -> None:
         """Clear the connection counts of worker ``number``, which has exited. What it charged to buckets remains."""
         self._connections(number).clear()
-        SharedUsage.worker_lost(self._bucket_state, number)
+        SharedBuckets.worker_lost(self._bucket_state, number)
 
     def _connections(self, number: int) -> WorkerConnections:
         return WorkerConnections(self._memory, 0, workers=self.workers, number=number)

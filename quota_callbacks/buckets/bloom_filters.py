@@ -1,14 +1,14 @@
-"""Which producer ids of a user were seen within the window, in a few bits an id (KIP-936).
+"""The producer ids that a user has used within the window, in a few bits per id (KIP-936).
 
-Three layers: `BloomFilter` has a fixed size, `GrowingBloomFilter` starts a further slice when one is full (P. S.
-Almeida et al., "Scalable Bloom Filters", 2007), and `TimedBloomFilters` overlaps two of those as the KIP's timeline has
-it. The producer id quota keeps one `TimedBloomFilters` a user. Pure: the caller brings the time, in milliseconds of any
-clock that does not go back. A false positive takes a new id for a seen one, which the quota then does not count; false
-negatives do not occur.
+Three layers: `BloomFilter` has a fixed size; `GrowingBloomFilter` adds a slice when the last one is full (P. S. Almeida
+et al., "Scalable Bloom Filters", 2007); `TimedBloomFilters` overlaps two of those in time, as the KIP describes.
+`ProducerIdBucket` has one `TimedBloomFilters` per user. A false positive takes a new id for a seen one, which the quota
+then does not count; there are no false negatives. Pure: time is an argument, in milliseconds of any monotonic clock.
 
-An id's probes are made of the two halves of one 128-bit MurmurHash3 (A. Kirsch, M. Mitzenmacher, "Less Hashing, Same
-Performance", 2006), with the stride growing from probe to probe (their *enhanced* double hashing). With an even stride,
-two ids of the same stride share most of their probes: measured, a filter for 64 ids at 0.1 % then comes out at 0.16 %.
+The probes of an id are derived from the two halves of one 128-bit MurmurHash3 (A. Kirsch, M. Mitzenmacher, "Less
+Hashing, Same Performance", 2006), with a stride that grows from probe to probe (their *enhanced* double hashing). With
+a constant stride, two ids with the same stride share most of their probes: a filter for 64 ids at 0.1 % was then
+measured at 0.16 %.
 """
 
 from __future__ import annotations
@@ -21,32 +21,33 @@ from typing import Final, TypedDict
 from mmh3 import hash64
 
 MAX_BYTES: Final = 64 * 1024 * 1024
-"""What one `GrowingBloomFilter` may hold. A user has two at most, so a flood of forged ids takes 128 MiB of a worker at
-the worst; at a rate of 1 % it is room for 28 million ids, which is 28 million producers a window."""
+"""Maximum size of a `GrowingBloomFilter`. A user has at most two, so forged ids can take 128 MiB of a worker. At a
+false positive rate of 1 % this is sufficient for 28 million producers per window."""
 
 GROWTH: Final = 4
-"""Capacity of a slice over that of the slice before it. A new id is looked for in every slice: from 64 to 1,000,000 ids
-are 14 slices with a factor of 2 and a new id costs 3.8 us; with 4 and `SECOND_CAPACITY` they are 6, and it is 2.2."""
+"""Ratio of the capacities of consecutive slices. A new id is looked up in every slice: for 64 to 1,000,000 ids, a
+ratio of 2 takes 14 slices and 3.8 µs per new id; 4 with `SECOND_CAPACITY` takes 6 slices and 2.2 µs."""
 
 SECOND_CAPACITY: Final = 4096
-"""Ids that a second slice is made for at least, at 8 KiB: small slices cost an id as much as large ones."""
+"""Minimum capacity of a second slice, which takes 8 KiB: a look-up in a small slice takes as long as in a large one."""
 
 TIGHTENING: Final = 0.8
-"""Rate of a slice over that of the slice before it (Almeida et al. advise 0.8 to 0.9). With the first at 1 - 0.8 of the
-rate asked for, all slices together stay under it however many they are."""
+"""Ratio of the false positive rates of consecutive slices (Almeida et al. advise 0.8 to 0.9). With 1 - 0.8 of the
+requested rate for the first slice, the total stays below the requested rate for any number of slices."""
 
 PROBES_OVER_OPTIMUM: Final = 0.6
-"""Probes taken, of the log2(1/rate) with which a filter is smallest. Measured: 10 % more bits, an id 30 % cheaper."""
+"""Ratio of the number of probes to log2(1/rate), which gives the smallest filter. Measured: 10 % more bits, 30 % less
+time per id."""
 
 INITIAL_CAPACITY: Final = 64
-"""Ids that a user's first slice is made for: 130 bytes at 1 %. Most users have fewer producers in a window."""
+"""Capacity of a user's first slice, which takes 130 bytes at 1 %. Most users have fewer producers per window."""
 
 _id_bytes: Final = Struct(">q").pack
 _BIT: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class SliceState(TypedDict):
-    """A `BloomFilter` as plain values."""
+    """The state of a `BloomFilter`."""
 
     capacity: int
     rate: float
@@ -55,7 +56,7 @@ class SliceState(TypedDict):
 
 
 class FilterState(TypedDict):
-    """A `GrowingBloomFilter`, and how many ms before the state was taken it was started."""
+    """The state of a `GrowingBloomFilter`, and its age in milliseconds."""
 
     age_ms: int
     overflowed: int
@@ -63,16 +64,17 @@ class FilterState(TypedDict):
 
 
 class TimedState(TypedDict):
-    """A `TimedBloomFilters`, its oldest filter first."""
+    """The state of a `TimedBloomFilters`, oldest filter first."""
 
     seed: int
     filters: list[FilterState]
 
 
 def bloom_size(capacity: int, false_positive_rate: float) -> tuple[int, int]:
-    """Bits m and probes k of a filter: k under its optimum, and the m at which (1 - e^(-kn/m))^k is the rate.
+    """Return the number of bits m and of probes k of a filter.
 
-    Raises `ValueError` for a capacity below 1 or a rate that does not lie between 0 and 1.
+    k is `PROBES_OVER_OPTIMUM` of its optimum; m is such that (1 - e^(-kn/m))^k is the rate. Raises `ValueError` for a
+    capacity below 1 and a rate that is not between 0 and 1.
     """
     if capacity < 1:
         raise ValueError(f"a Bloom filter is made for at least 1 id, not for {capacity}")
@@ -83,10 +85,10 @@ def bloom_size(capacity: int, false_positive_rate: float) -> tuple[int, int]:
     return 8 * math.ceil(bits / 8), probes
 
 
-def _capacity_of(room_bytes: int, false_positive_rate: float) -> int:
-    """How many ids a filter of so many bytes holds at the rate; 0 where there is no room."""
+def _capacity_of(size_bytes: int, false_positive_rate: float) -> int:
+    """Return the capacity of a filter of ``size_bytes``, 0 or more."""
     bits, _ = bloom_size(1_000_000, false_positive_rate)
-    return max(8 * (room_bytes - 1) * 1_000_000 // bits, 0)
+    return max(8 * (size_bytes - 1) * 1_000_000 // bits, 0)
 
 
 @functools.cache
@@ -95,8 +97,8 @@ def _steps(probes: int) -> tuple[int, ...]:
 
 
 class BloomFilter:
-    """Producer ids, in a fixed number of bits. At ``capacity`` ids, an id that is not in it is taken for seen at
-    ``false_positive_rate``; beyond, more often."""
+    """A set of producer ids in a fixed number of bits. With more than ``capacity`` ids, the rate of false positives
+    exceeds ``false_positive_rate``."""
 
     __slots__ = ("bits", "capacity", "count", "false_positive_rate", "size", "steps")
 
@@ -105,28 +107,28 @@ class BloomFilter:
         self.size, probes = bloom_size(capacity, false_positive_rate)
         """m, in bits: a multiple of 8."""
         self.steps = _steps(probes)
-        """0, 1, ... k - 1: what each probe adds to the stride."""
+        """0, 1, ... k - 1: the increments of the stride."""
         self.bits = bytearray(self.size // 8)
         self.capacity = capacity
         self.false_positive_rate = false_positive_rate
         self.count = 0
-        """How many of the ids added were new."""
+        """Number of added ids that were new."""
 
     @classmethod
     def restored(cls, state: SliceState) -> BloomFilter:
-        """The filter that ``state`` was taken of. Raises `ValueError` if its bits are too few or too many."""
+        """Return the filter with this state. Raises `ValueError` if the number of bits does not match."""
         restored = cls(state["capacity"], state["rate"])
         if len(state["bits"]) != len(restored.bits):
             raise ValueError(
-                f"{len(state['bits'])} bytes of bits where {len(restored.bits)} belong to a filter for "
-                f"{restored.capacity} ids at {restored.false_positive_rate}"
+                f"the state has {len(state['bits'])} bytes of bits; expected {len(restored.bits)} for "
+                f"{restored.capacity} ids at a false positive rate of {restored.false_positive_rate}"
             )
         restored.bits[:] = state["bits"]
         restored.count = state["count"]
         return restored
 
     def state(self) -> SliceState:
-        """All of it, copied."""
+        """Return a copy of the state."""
         return {
             "capacity": self.capacity,
             "rate": self.false_positive_rate,
@@ -135,14 +137,14 @@ class BloomFilter:
         }
 
     def add(self, producer_id: int) -> bool:
-        """Add an INT64; whether it was new."""
+        """Add an id (INT64); return whether it was new."""
         return self.add_hash(*hash64(_id_bytes(producer_id)))
 
     def __contains__(self, producer_id: int) -> bool:
         return self.has_hash(*hash64(_id_bytes(producer_id)))
 
     def add_hash(self, at: int, stride: int) -> bool:
-        """`add` for the halves of an id's hash."""
+        """Add an id by the halves of its hash; return whether it was new."""
         bits = self.bits
         size = self.size
         at %= size
@@ -162,7 +164,7 @@ class BloomFilter:
         return new
 
     def has_hash(self, at: int, stride: int) -> bool:
-        """``in`` for the halves of an id's hash."""
+        """Return whether an id with these halves of its hash was added."""
         bits = self.bits
         size = self.size
         at %= size
@@ -176,67 +178,67 @@ class BloomFilter:
 
 
 class GrowingBloomFilter:
-    """Producer ids, at ``false_positive_rate`` or less however many they are, until `MAX_BYTES` are full.
+    """A set of producer ids that keeps its false positive rate for any number of ids, until `MAX_BYTES` are full.
 
-    From then on an id that is not in it is new every time it comes, is not added, and is counted in `overflowed`. To go
-    on adding would set all bits in the end, and everything a flood brings would pass as seen, uncounted; so its sender
-    pays for ids twice instead, and what protects the broker holds.
+    Then an id that is not in the set is new every time, is not added, and is counted in `overflowed`. If ids were still
+    added, all bits would be set eventually and all ids would be taken for seen and not charged. Charging ids more than
+    once protects the broker instead.
     """
 
     __slots__ = ("_full", "_newest", "_slices", "overflowed")
 
     def __init__(self, initial_capacity: int, false_positive_rate: float) -> None:
-        """A first slice for ``initial_capacity`` ids, or for as many as `MAX_BYTES` hold.
+        """Create the first slice, for ``initial_capacity`` ids or the capacity of `MAX_BYTES`, whichever is less.
 
         Raises `ValueError` as `bloom_size` does.
         """
         bloom_size(initial_capacity, false_positive_rate)
         rate = false_positive_rate * (1 - TIGHTENING)
         first = BloomFilter(min(initial_capacity, _capacity_of(MAX_BYTES, rate)), rate)
-        self._take((first,))
+        self._set_slices((first,))
         self.overflowed = 0
-        """How many ids were new and could not be added."""
+        """Number of new ids that could not be added."""
 
     @classmethod
     def restored(cls, slices: list[SliceState], overflowed: int) -> GrowingBloomFilter:
-        """The filter with these slices. Raises `ValueError` if there are none, and as `BloomFilter.restored` does."""
+        """Return the filter with these slices. Raises `ValueError` without slices, and as `BloomFilter.restored`."""
         if not slices:
-            raise ValueError("a filter without slices")
+            raise ValueError("the state of a filter has no slices; expected at least one")
         restored = cls.__new__(cls)
-        restored._take(tuple(BloomFilter.restored(each) for each in slices))  # noqa: SLF001 -- its own
+        restored._set_slices(tuple(BloomFilter.restored(each) for each in slices))  # noqa: SLF001 -- its own
         restored.overflowed = overflowed
         return restored
 
-    def _take(self, slices: tuple[BloomFilter, ...]) -> None:
+    def _set_slices(self, slices: tuple[BloomFilter, ...]) -> None:
         self._slices = slices
         self._newest = slices[-1]
-        # What a look-up reads of the slices before the newest, the largest first: most ids are there.
+        # The attributes that a look-up in older slices needs; the largest slice first, which has most of the ids.
         self._full = tuple((each.bits, each.size, each.steps[:-1]) for each in slices[-2::-1])
 
     @property
     def count(self) -> int:
-        """How many ids are in it."""
+        """Number of ids in the filter."""
         return sum(each.count for each in self._slices)
 
     @property
     def memory_bytes(self) -> int:
-        """Of the bits of all slices."""
+        """Size of the bits of all slices."""
         return sum(len(each.bits) for each in self._slices)
 
     @property
     def slices(self) -> tuple[BloomFilter, ...]:
-        """Oldest and smallest first."""
+        """The slices, oldest and smallest first."""
         return self._slices
 
     def add(self, producer_id: int) -> bool:
-        """Add an INT64; whether it was new."""
+        """Add an id (INT64); return whether it was new."""
         return self.add_hash(*hash64(_id_bytes(producer_id)))
 
     def __contains__(self, producer_id: int) -> bool:
         return self.has_hash(*hash64(_id_bytes(producer_id)))
 
     def add_hash(self, at: int, stride: int) -> bool:
-        """`add` for the halves of an id's hash."""
+        """Add an id by the halves of its hash; return whether it was new."""
         newest = self._newest
         if newest.count >= newest.capacity:
             if self.has_hash(at, stride):
@@ -250,23 +252,23 @@ class GrowingBloomFilter:
         return newest.add_hash(at, stride)
 
     def has_hash(self, at: int, stride: int) -> bool:
-        """``in`` for the halves of an id's hash."""
+        """Return whether an id with these halves of its hash was added."""
         return self._newest.has_hash(at, stride) or (bool(self._full) and _any_has(self._full, at, stride))
 
     def _grow(self) -> bool:
-        """Start a further slice; false where no room is left for one."""
+        """Add a slice; return false if `MAX_BYTES` leave no space for one."""
         newest = self._newest
         rate = newest.false_positive_rate * TIGHTENING
-        wanted = max(GROWTH * newest.capacity, SECOND_CAPACITY)
-        capacity = min(wanted, _capacity_of(MAX_BYTES - self.memory_bytes, rate))
+        desired = max(GROWTH * newest.capacity, SECOND_CAPACITY)
+        capacity = min(desired, _capacity_of(MAX_BYTES - self.memory_bytes, rate))
         if capacity < self._slices[0].capacity:
             return False
-        self._take((*self._slices, BloomFilter(capacity, rate)))
+        self._set_slices((*self._slices, BloomFilter(capacity, rate)))
         return True
 
 
 def _any_has(slices: tuple[tuple[bytearray, int, tuple[int, ...]], ...], first: int, second: int) -> bool:
-    """`BloomFilter.has_hash` in one loop over slices: most say no at the first probe or the second."""
+    """Return whether any slice has the hash (`BloomFilter.has_hash` inlined: most look-ups end at the first probe)."""
     for bits, size, steps in slices:
         at = first % size
         if not bits[at >> 3] & _BIT[at & 7]:
@@ -283,13 +285,13 @@ def _any_has(slices: tuple[tuple[bytearray, int, tuple[int, ...]], ...], first: 
 
 
 class TimedBloomFilters:
-    """The producer ids that a user has shown within the window, by the timeline of KIP-936.
+    """The producer ids that a user has used within the window, by the timeline of KIP-936.
 
-    The first id starts a filter. The first new id half a window later or more starts a second one: from then on new ids
-    go into that, and both are read. A filter is dropped when it is a window old, and so on. So an id is remembered for
-    half a window at least and a window at most from when it was new; being seen again prolongs nothing.
+    The first id creates a filter. The first new id at least half a window later creates a second one, which new ids are
+    added to from then on; look-ups read both. A filter is dropped when it is a window old. So an id is remembered for
+    half a window to a window after it was added; seeing it again does not prolong this.
 
-    A filter starts a quarter larger than the ids of the one before it need, so many ids have one slice, too.
+    The capacity of a filter is 1.25 times the number of ids in its predecessor, so that it usually has one slice.
     """
 
     __slots__ = ("_initial_capacity", "_newest", "_newest_ms", "_older", "_older_ms", "_rate", "_seed", "_window_ms")
@@ -302,13 +304,14 @@ class TimedBloomFilters:
         *,
         seed: int = 0,
     ) -> None:
-        """``false_positive_rate`` is that of both filters together.
+        """Create a set without filters.
 
-        ``seed`` (UINT32) is the hash's: who does not know it cannot make up ids that pass as seen. Raises `ValueError`
-        for a window below 2 ms, and as `bloom_size` does.
+        ``false_positive_rate`` is that of both filters together. ``seed`` (UINT32) is the hash seed; a secret one
+        prevents clients from constructing ids that are taken for seen. Raises `ValueError` for a window below 2 ms, and
+        as `bloom_size` does.
         """
         if window_ms < 2:
-            raise ValueError(f"a window of {window_ms} ms cannot be halved")
+            raise ValueError(f"a window of {window_ms} ms cannot be halved; expected at least 2 ms")
         bloom_size(initial_capacity, false_positive_rate)
         self._window_ms = window_ms
         self._rate = false_positive_rate / 2
@@ -320,18 +323,18 @@ class TimedBloomFilters:
 
     @property
     def empty(self) -> bool:
-        """Whether no filter is left, as of the last call that brought a time: the user can be dropped."""
+        """Whether there is no filter, as of the last call with a time."""
         return self._newest is None
 
     @property
     def filters(self) -> tuple[GrowingBloomFilter, ...]:
-        """Those that are read, the older first."""
+        """The current filters, older first."""
         return tuple(each for each in (self._older, self._newest) if each is not None)
 
     def seen_or_add(self, producer_id: int, now_ms: int) -> bool:
-        """Whether the id (INT64) was seen in the window; if it was not, it has been added.
+        """Return whether the id (INT64) was seen in the window, and add it if it was not.
 
-        False as well, every time, for an id that no longer fits (`GrowingBloomFilter.overflowed`).
+        Also false, every time, for an id that cannot be added (`GrowingBloomFilter.overflowed`).
         """
         at, stride = hash64(_id_bytes(producer_id), self._seed)
         newest = self._newest
@@ -342,7 +345,7 @@ class TimedBloomFilters:
                 older = self._older = None
             if age_ms + age_ms < self._window_ms:
                 return (older is not None and older.has_hash(at, stride)) or not newest.add_hash(at, stride)
-            if older is not None and older.has_hash(at, stride):  # only where a restart made the window longer
+            if older is not None and older.has_hash(at, stride):  # only if a restart with a longer window kept it
                 return True
             if age_ms < self._window_ms and newest.has_hash(at, stride):
                 return True
@@ -351,11 +354,11 @@ class TimedBloomFilters:
 
     @property
     def remembers_until_ms(self) -> int:
-        """Until when, at least, every id that is seen now stays seen."""
+        """Time until which, at least, every id that is seen now is remembered."""
         return self._window_ms + (self._newest_ms if self._older is None else self._older_ms)
 
     def _start(self, now_ms: int) -> GrowingBloomFilter:
-        """Put a filter in front of the newest, which is half a window old or more, or not there."""
+        """Create a new filter; the newest one must be at least half a window old, or missing."""
         self.expire(now_ms)
         capacity = self._initial_capacity
         if self._newest is not None:
@@ -366,15 +369,15 @@ class TimedBloomFilters:
         return self._newest
 
     def expire(self, now_ms: int) -> None:
-        """Drop what is a window old. The other calls do so by themselves; this is for users who no longer call."""
+        """Drop expired filters. Other calls do so too; this one is for users who do not send requests any more."""
         if self._older is not None and now_ms - self._older_ms >= self._window_ms:
             self._older = None
         if self._newest is not None and now_ms - self._newest_ms >= self._window_ms:
             self._newest = None
 
     def state(self, now_ms: int) -> TimedState:
-        """What `restore` takes up: ages instead of times, since a monotonic clock begins anew with the machine. Copies
-        all bits."""
+        """Return a copy of the state for `restore`, with ages instead of times, since a monotonic clock restarts with
+        the machine."""
         self.expire(now_ms)
         dated = ((self._older, self._older_ms), (self._newest, self._newest_ms))
         return {
@@ -391,14 +394,14 @@ class TimedBloomFilters:
         }
 
     def restore(self, state: TimedState, now_ms: int, *, down_ms: int = 0) -> None:
-        """Take up a state, taken ``down_ms`` ago, in place of what is here. What is too old is left out.
+        """Replace the filters by those of a state that was taken ``down_ms`` ago, except expired ones.
 
-        Filters keep the size and the rate they were made with until they are dropped. Raises `ValueError` for a state
-        that `state` does not give, and then nothing has changed.
+        Filters keep their size and rate until they are dropped. Raises `ValueError` for an invalid state, and changes
+        nothing then.
         """
         filters = state["filters"]
         if len(filters) > 2:
-            raise ValueError(f"{len(filters)} filters of one user, where there are two at most")
+            raise ValueError(f"the state of one user has {len(filters)} filters; expected at most 2")
         dated = [
             (GrowingBloomFilter.restored(each["slices"], each["overflowed"]), now_ms - down_ms - each["age_ms"])
             for each in filters

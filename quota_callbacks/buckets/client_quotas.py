@@ -1,8 +1,9 @@
-"""The buckets that usage is charged to, one table for all keys, and the windows they are measured over.
+"""The table of all buckets, and the windows of their quota keys.
 
-A bucket is looked up by the metric tags that the quota callbacks name (`quota_metric_tags`), and its limit is what
-they say (`quota_limit`); so a custom callback replaces precedence without knowing of rates. Buckets and their history
-survive every change of quotas, as Kafka's sensors do; they expire after an hour without use (``ClientSensors``).
+A bucket is identified by the metric tags that the quota callbacks return (`quota_metric_tags`), and has the limit that
+they return (`quota_limit`); so a custom callback can replace the precedence of quotas without computing rates. Buckets
+and their history survive every change of quotas, as Kafka's sensors do. They expire after an hour without use
+(``ClientSensors``). Used by the built-in callbacks and by replay.
 """
 
 from __future__ import annotations
@@ -16,18 +17,17 @@ from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucke
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, Limit
+from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.requests import Request
 
 MAX_BUCKETS: Final = 200_000
-"""Client ids are the clients' to choose, and each can have a bucket, of about 1 KiB. Beyond this the idlest of the
-first ones is dropped, with its history."""
+"""Maximum number of buckets. Clients choose their client ids, and each can have a bucket, of about 1 KiB. Above this
+number, the least recently used of the `EVICTION_CANDIDATES` oldest buckets is dropped with its history."""
 
-EVICTED_OF: Final = 64
-"""How many are compared to find the one to drop."""
+EVICTION_CANDIDATES: Final = 64
 
 IDLE_EXPIRY_MS: Final = 3_600_000
 """``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
@@ -39,10 +39,10 @@ BucketT = TypeVar("BucketT", bound=QuotaBucket)
 
 
 class ClientQuotas:
-    """Resolves (key, user, client id) to a bucket.
+    """The buckets by quota key and metric tags.
 
-    ``generation`` changes whenever a resolved bucket may have become another one; a connection keeps what it resolved
-    until then.
+    ``generation`` increases whenever a key, user and client id may resolve to another bucket or limit. Connections
+    cache resolved buckets until then.
     """
 
     def __init__(
@@ -52,9 +52,9 @@ class ClientQuotas:
         metric_tags: MetricTags,
         quota_limit: QuotaLimit,
         max_buckets: int = MAX_BUCKETS,
-        shared: SharedUsage | None = None,
+        shared: SharedBuckets | None = None,
     ) -> None:
-        """``shared``: where several workers charge the same buckets; ``None`` is one process alone."""
+        """``shared`` is the memory that several workers share their buckets in; ``None`` with a single process."""
         self._windows = windows
         self._metric_tags = metric_tags
         self._quota_limit = quota_limit
@@ -63,21 +63,19 @@ class ClientQuotas:
         self._buckets: dict[BucketName, QuotaBucket] = {}
         self.generation = 0
         self.evicted = 0
-        """Buckets that were dropped for `MAX_BUCKETS`."""
+        """Number of buckets that were dropped because of `MAX_BUCKETS`."""
         self.exempt_request_time = SampledRate(METRICS_WINDOW)
-        """Thread time, in percent of one thread, that no quota counts (Kafka's ``exempt-request-time``); never
-        expires."""
+        """Thread time of exempt requests, in percent of one thread (Kafka's ``exempt-request-time``). Never expires."""
 
     def window(self, key: QuotaKey) -> Window:
-        """The window that ``key`` is measured over."""
+        """Return the window of ``key``."""
         return self._windows[key]
 
     def bucket_for(self, request: Request, key: QuotaKey, kind: type[BucketT]) -> BucketT | None:
-        """The bucket that ``request`` is charged to; ``None`` when the key has no quota at all, so that nothing is
-        recorded.
+        """Return the bucket that ``request`` is charged to; ``None`` while the key has no quota.
 
-        What was resolved is kept with the connection until quotas, its user or its client id change. ``kind`` is the
-        one that the key is measured by (`BUCKET_KINDS`).
+        The result is cached with the connection until quotas, its user or its client id change. ``kind`` is the bucket
+        class of the key (`BUCKET_KINDS`); raises `TypeError` for another one.
         """
         connection = request.connection
         generation, user, client_id, bucket = connection.cache.get(key, _NOT_RESOLVED)
@@ -93,7 +91,7 @@ class ClientQuotas:
         return found
 
     def bucket(self, key: QuotaKey, user: str, client_id: str) -> QuotaBucket | None:
-        """The bucket to charge, by whom it is for; ``None`` when the key has no quota at all."""
+        """Return the bucket of a user and client id; ``None`` while the key has no quota."""
         tags = self._metric_tags(key, user, client_id)
         if tags is None:
             return None
@@ -112,27 +110,26 @@ class ClientQuotas:
         return bucket
 
     def _evict(self) -> None:
-        """Drop the idlest of the oldest ones."""
-        oldest = itertools.islice(self._buckets.items(), EVICTED_OF)
+        """Drop the least recently used of the oldest buckets."""
+        oldest = itertools.islice(self._buckets.items(), EVICTION_CANDIDATES)
         name, bucket = min(oldest, key=lambda item: item[1].last_used_ms)
         del self._buckets[name]
         bucket.drop()
         self.evicted += 1
 
     def restore(self, key: QuotaKey, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
-        """Take up what a bucket held before a restart (`QuotaBucket.state`, its ages as they are by now).
+        """Restore the state of a bucket (`QuotaBucket.state`) from before a restart; ages count back from ``now_ms``.
 
-        Where workers share it, whoever restores it first does so for all; to others, what is shared counts.
+        A bucket that workers share is restored by the first of them; the call has no effect in the others.
         """
         self._named((key, tuple(tags.items()))).restore(state, now_ms)
 
     def quotas_changed(self) -> None:
-        """Limits may have changed: each bucket's is asked for anew when it is next looked at; debts and histories
-        stay."""
+        """Resolve every bucket's limit again at its next use. The state of the buckets is kept."""
         self.generation += 1
 
     def expire(self, now_ms: int) -> int:
-        """Drop buckets unused for `IDLE_EXPIRY_MS`; return how many."""
+        """Drop buckets that were not used for `IDLE_EXPIRY_MS`; return their number."""
         idle = []
         for name, bucket in self._buckets.items():
             if bucket.last_used_ms == NEVER_USED:
@@ -144,7 +141,7 @@ class ClientQuotas:
         return len(idle)
 
     def __iter__(self) -> Iterator[QuotaBucket]:
-        """All buckets, with their limits as they are now. Raises `RuntimeError` when one is made meanwhile."""
+        """Iterate over all buckets, with current limits. Raises `RuntimeError` if one is created meanwhile."""
         for bucket in self._buckets.values():
             if bucket.limit_of != self.generation:
                 self._set_limit(bucket)
@@ -161,7 +158,7 @@ class ClientQuotas:
         if isinstance(limit, Limit):
             bucket.entity, bucket.policy = limit.entity, limit.policy
         else:
-            bucket.entity, bucket.policy = _describe(tags), KAFKAS_WAY
+            bucket.entity, bucket.policy = _describe(tags), KAFKA_POLICY
 
 
 _NOT_RESOLVED: Final = (-1, "", "", None)

@@ -1,9 +1,8 @@
-"""What usage is charged to: one bucket for each quota key and set of metric tags, of the kind that its key is measured
-by.
+"""The bucket classes: rates, controller mutations and producer ids. `BUCKET_KINDS` maps quota keys to them.
 
-A bucket knows its limit, whose it is and how it is enforced (`QuotaPolicy`);
-`headrace.quota_callbacks.buckets.client_quotas` sets these when quotas change and keeps the table. What a charge
-answers is a verdict with its reason. Pure: time is an argument, in whole milliseconds.
+The built-in callbacks charge the buckets, which return verdicts with reasons.
+`headrace.quota_callbacks.buckets.client_quotas` creates buckets and sets their limits and policies. Pure: time is an
+argument, in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -25,36 +24,36 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
-    from headrace.quota_callbacks.buckets.shared.usage import SharedRow
+    from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
     from headrace.quota_callbacks.verdicts import Throttle
 
 __all__ = ["BUCKET_KINDS", "MutationBucket", "ProducerIdBucket", "QuotaBucket", "RateBucket"]
 
 FALSE_POSITIVE_RATE: Final = 0.001
-"""One in a thousand new producer ids may pass for one that was seen, and costs nothing."""
+"""Share of new producer ids that may be taken for seen ones, which cost nothing."""
 
 _SEED: Final = SystemRandom().getrandbits(32)
-"""Of the filters' hash: a client that knew it could make up ids that pass for seen."""
+"""Seed of the filters' hash, secret so that clients cannot construct ids that are taken for seen ones."""
 
-SEEN_LATELY: Final = 256
-"""Producer ids of a user that are looked up without the filters, some 30 KiB."""
+RECENT_IDS: Final = 256
+"""Number of a user's producer ids that are looked up without the filters; about 30 KiB."""
 
 FIRST_FILTER_IDS: Final = 64
-"""Producer ids that a user's first filter has room for; filters grow with demand."""
+"""Capacity of a user's first filter, in producer ids. Filters grow with demand."""
 
 
 class RateBucket(QuotaBucket):
-    """Byte rates and request time: Kafka's rate with its bound."""
+    """A byte rate or request time: Kafka's rate with a bound."""
 
     __slots__ = ("typical",)
 
     def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
         self.typical = 0.0
-        """What a request usually costs, for reservations made before the cost is known: a moving average."""
+        """Moving average of the cost of a request, for reservations that are made before the cost is known."""
 
     def charge(self, amount: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> Throttle | None:
-        """Record ``amount`` and say, Kafka's way, how long its sender has to wait, if at all."""
+        """Record ``amount``; return the throttle by Kafka's arithmetic, ``None`` without one."""
         rate = self._rate
         rate.record(amount, now_ms)
         self.last_used_ms = now_ms
@@ -67,41 +66,41 @@ class RateBucket(QuotaBucket):
         return self._verdict(throttle_ms, rate.rate(now_ms), limit, now_ms)
 
     def record(self, amount: float, now_ms: int) -> None:
-        """Record ``amount`` and ask nobody to wait; below 0 un-records what was charged at the same ``now_ms``."""
+        """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``."""
         self._rate.record(amount, now_ms)
         self.last_used_ms = now_ms
 
     def take_back(self, amount: float, charged_ms: int) -> None:
-        """Un-record ``amount``, which was charged at ``charged_ms`` for something that did not come to pass."""
+        """Un-record ``amount``, charged at ``charged_ms`` for a request that did not reach the broker."""
         self._rate.take_back(amount, charged_ms)
 
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
-        """Paced: a request for which ``reserved`` was taken has cost ``amount``."""
+        """Paced: record ``amount``, the actual cost of a request for which ``reserved`` was reserved."""
         self.record(amount, now_ms)
         self.correct(amount - reserved, now_ms)
         self.typical += (amount - self.typical) / 8 if self.typical else amount
 
     def observed(self, now_ms: int) -> float:
-        """The rate: units a second over the window."""
+        """Return the rate in units a second over the window."""
         return self._rate.rate(now_ms)
 
     def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """``byte-rate`` or ``request-time``, and ``throttle-time``."""
+        """Yield ``byte-rate`` or ``request-time``, and ``throttle-time``."""
         yield "request-time" if self.key is QuotaKey.REQUEST_PERCENTAGE else "byte-rate", self._rate.rate(now_ms)
         yield "throttle-time", self._throttle_time(now_ms)
 
     def state(self, now_ms: int) -> dict[str, Any]:
-        """The samples."""
+        """Return timeline and samples."""
         return super().state(now_ms) | {"rate": self._rate.state(now_ms)}
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
-        """Take up the samples."""
+        """Restore timeline and samples."""
         super().restore(state, now_ms)
         self._rate.restore(state.get("rate"), now_ms)
 
 
 class MutationBucket(QuotaBucket):
-    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate beside it that is only measured."""
+    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate that is only measured."""
 
     __slots__ = ("_bucket",)
 
@@ -110,16 +109,16 @@ class MutationBucket(QuotaBucket):
         self._bucket = _tokens(window.samples * window.seconds, row)
 
     def admit(self, mutations: float, now_ms: int) -> Throttle | None:
-        """Strict: while the bucket is not overdrawn, charge any amount and return ``None``.
+        """Strict: charge any amount and return ``None`` while the bucket is not overdrawn.
 
-        Otherwise charge nothing, and return how long until it is paid off, which can be 0 ms when less than half a
-        millisecond is missing (``StrictControllerMutationQuota.record``).
+        Otherwise charge nothing and return the time until the bucket is no longer overdrawn, which is 0 ms if it is
+        less than half a millisecond (``StrictControllerMutationQuota.record``).
         """
-        limit = self._speed()
+        limit = self._refill_rate()
         tokens = self._bucket.tokens(limit, now_ms)
         if tokens < 0:
             return self._verdict(self._bucket.throttle_ms(limit, now_ms), tokens, limit, now_ms)
-        self.last_used_ms = now_ms  # not for a refusal: Kafka's sensor expires an hour after its last record
+        self.last_used_ms = now_ms  # not after a refusal: Kafka's sensor expires an hour after its last record
         self._rate.record(mutations, now_ms)
         self._bucket.take(mutations, limit, now_ms)
         return None
@@ -128,70 +127,70 @@ class MutationBucket(QuotaBucket):
         """Permissive: charge any amount, overdrawn or not (``PermissiveControllerMutationQuota.record``)."""
         self.last_used_ms = now_ms
         self._rate.record(mutations, now_ms)
-        self._bucket.take(mutations, self._speed(), now_ms)
+        self._bucket.take(mutations, self._refill_rate(), now_ms)
 
     def record(self, mutations: float, now_ms: int) -> None:
-        """Measure ``mutations`` and charge nothing."""
+        """Record ``mutations`` in the rate only."""
         self.last_used_ms = now_ms
         self._rate.record(mutations, now_ms)
 
     def give_back(self, mutations: float, now_ms: int) -> None:
-        """What was charged did not come to pass: the broker refused it."""
+        """Give back tokens for mutations that the broker refused."""
         self.last_used_ms = now_ms
-        self._bucket.take(-mutations, self._speed(), now_ms)
+        self._bucket.take(-mutations, self._refill_rate(), now_ms)
 
     def throttle(self, now_ms: int) -> Throttle | None:
-        """How long until the bucket is no longer overdrawn."""
-        limit = self._speed()
+        """Return the time until the bucket is no longer overdrawn; ``None`` if it is not."""
+        limit = self._refill_rate()
         throttle_ms = self._bucket.throttle_ms(limit, now_ms)
         if throttle_ms == 0:
             return None
         return self._verdict(throttle_ms, self._bucket.tokens(limit, now_ms), limit, now_ms)
 
     def burst(self, limit: float) -> float:
-        """The whole window, as in the token bucket, unless it is set."""
+        """Return the burst of the policy, or else that of the token bucket: the whole window."""
         burst_s = self.policy.burst_s
         return limit * (self._bucket.burst_s if burst_s is None else burst_s)
 
     def tokens(self, now_ms: int) -> float:
-        """What is left; where requests take turns, of the burst."""
+        """Return the tokens that are left; of a paced quota, of the burst."""
         if self.paced and self.limit is not None:
-            return self.places(self.limit, now_ms)
-        return self._bucket.tokens(self._speed(), now_ms)
+            return self.burst_left(self.limit, now_ms)
+        return self._bucket.tokens(self._refill_rate(), now_ms)
 
-    def _leave(self) -> None:
-        super()._leave()
+    def _unshare(self) -> None:
+        super()._unshare()
         if isinstance(self._bucket, SharedTokens):
-            self._bucket = self._bucket.alone()
+            self._bucket = self._bucket.private_copy()
 
-    def _speed(self) -> float:
-        """Without a limit, Kafka refills at ``Long.MAX_VALUE``, so that a touch clears any debt."""
+    def _refill_rate(self) -> float:
+        """Return the limit; without one ``Long.MAX_VALUE`` as Kafka does, so that any use refills the bucket."""
         return float(LONG_MAX) if self.limit is None else self.limit
 
     def observed(self, now_ms: int) -> float:
-        """The tokens."""
+        """Return the tokens."""
         return self.tokens(now_ms)
 
     def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """``mutation-rate``, ``tokens`` and ``throttle-time``."""
+        """Yield ``mutation-rate``, ``tokens`` and ``throttle-time``."""
         yield "mutation-rate", self._rate.rate(now_ms)
         yield "tokens", self.tokens(now_ms)
         yield "throttle-time", self._throttle_time(now_ms)
 
     def state(self, now_ms: int) -> dict[str, Any]:
-        """Tokens and samples."""
+        """Return timeline, tokens and samples."""
         mine = {"rate": self._rate.state(now_ms), "tokens": self._bucket.state(now_ms)}
         return super().state(now_ms) | mine
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
-        """Take up tokens and samples."""
+        """Restore timeline, tokens and samples."""
         super().restore(state, now_ms)
         self._rate.restore(state.get("rate"), now_ms)
         self._bucket.restore(state.get("tokens"), now_ms)
 
 
 class ProducerIdBucket(QuotaBucket):
-    """Producer ids (KIP-936): an id that was not seen in the window takes a token; all tokens come back in a window."""
+    """Producer ids (KIP-936): an id that was not seen in the window takes a token. The limit is ids per window."""
 
     __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids")
 
@@ -200,49 +199,49 @@ class ProducerIdBucket(QuotaBucket):
         self._bucket = _tokens(window.seconds, row)
         self._filters: TimedBloomFilters | None = None
         self.new_ids = 0
-        """How many were charged here."""
+        """Number of ids that were charged to this bucket by this process."""
         self._seen_until_ms: dict[int, int] | None = None
-        """Producer ids that came lately, and until when the filters remember them; most requests bring one of these."""
+        """Recent producer ids, and the time until which the filters contain them. Most requests have one of these."""
         if row is not None:
             row.learn_ids(self._learn)
 
     def charge(self, producer_id: int, now_ms: int) -> Throttle | None:
-        """Look the id up, charge it when it is new, and say how long its sender has to wait, if at all.
+        """Look up the id and charge it if it is new; return the throttle, ``None`` without one.
 
-        Ids below 0 are none. The limit is ids a window: so many at once, and so many more in each window.
+        An id below 0 means that the batch has no producer id. The limit is the burst, and the refill of each window.
         """
-        lately = self._seen_until_ms
-        if lately is None:
-            lately = self._seen_until_ms = {}
-        if producer_id < 0 or now_ms < lately.get(producer_id, NEVER_USED):
+        recent = self._seen_until_ms
+        if recent is None:
+            recent = self._seen_until_ms = {}
+        if producer_id < 0 or now_ms < recent.get(producer_id, NEVER_USED):
             return None
         if self._row is not None:
-            self._row.take_up_ids()
+            self._row.receive_ids()
         filters = self.filters
         seen = filters.seen_or_add(producer_id, now_ms)
-        if len(lately) >= SEEN_LATELY:
-            lately.clear()
-        lately[producer_id] = filters.remembers_until_ms
+        if len(recent) >= RECENT_IDS:
+            recent.clear()
+        recent[producer_id] = filters.remembers_until_ms
         if seen:
             return None
         if self._row is not None:
-            self._row.tell_id(producer_id, now_ms)
+            self._row.publish_id(producer_id, now_ms)
         return self.charge_new(now_ms)
 
     def _learn(self, producer_id: int, at_ms: int) -> None:
-        """Another worker has charged the id."""
+        """Add an id that another worker has charged."""
         self.filters.seen_or_add(producer_id, at_ms)
 
     @property
     def filters(self) -> TimedBloomFilters:
-        """The ids that were seen in the window; made when it is first asked for, as most users have none."""
+        """The filters with the ids that were seen in the window; created at the first use to save memory."""
         if self._filters is None:
             window_ms = self.window.seconds * 1000
             self._filters = TimedBloomFilters(window_ms, FALSE_POSITIVE_RATE, FIRST_FILTER_IDS, seed=_SEED)
         return self._filters
 
     def charge_new(self, now_ms: int) -> Throttle | None:
-        """Charge an id that is new, or that cannot be told."""
+        """Charge an id that is new or unknown; return the throttle, ``None`` without one."""
         self.last_used_ms = now_ms
         self.new_ids += 1
         self._rate.record(1, now_ms)
@@ -250,45 +249,45 @@ class ProducerIdBucket(QuotaBucket):
         if limit is None:
             return None
         if self.paced:
-            return _after(self.reserve(1, now_ms))
+            return _mute_only(self.reserve(1, now_ms))
         rate = self.per_second(limit)
         tokens = self._bucket.take(1, rate, now_ms)
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
 
-    def _leave(self) -> None:
-        super()._leave()
+    def _unshare(self) -> None:
+        super()._unshare()
         if isinstance(self._bucket, SharedTokens):
-            self._bucket = self._bucket.alone()
+            self._bucket = self._bucket.private_copy()
 
     def per_second(self, limit: float) -> float:
-        """The limit is so many in a window."""
+        """Return ``limit``, which is per window, in ids a second."""
         return limit / self.window.seconds
 
     def burst(self, limit: float) -> float:
-        """All of a window's ids, unless it is set."""
+        """Return the burst of the policy, or else the ids of a whole window."""
         burst_s = self.policy.burst_s
         return limit if burst_s is None else self.per_second(limit) * burst_s
 
     def tokens(self, now_ms: int) -> float:
-        """Ids that may still come at once; unlimited without a limit."""
+        """Return the number of new ids that would not be throttled now; infinity without a limit."""
         if self.paced and self.limit is not None:
-            return self.places(self.limit, now_ms)
+            return self.burst_left(self.limit, now_ms)
         return math.inf if self.limit is None else self._bucket.tokens(self.per_second(self.limit), now_ms)
 
     def observed(self, now_ms: int) -> float:
-        """The tokens."""
+        """Return the tokens."""
         return self.tokens(now_ms)
 
     def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """``rate``, ``tokens`` and ``throttle-time``."""
+        """Yield ``rate``, ``tokens`` and ``throttle-time``."""
         yield "rate", self._rate.rate(now_ms)
         yield "tokens", self.tokens(now_ms)
         yield "throttle-time", self._throttle_time(now_ms)
 
     def state(self, now_ms: int) -> dict[str, Any]:
-        """Tokens, samples and filters."""
+        """Return timeline, tokens, samples and filters."""
         return super().state(now_ms) | {
             "rate": self._rate.state(now_ms),
             "tokens": self._bucket.state(now_ms),
@@ -296,7 +295,7 @@ class ProducerIdBucket(QuotaBucket):
         }
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
-        """Take up tokens, samples and filters."""
+        """Restore timeline, tokens, samples and filters."""
         super().restore(state, now_ms)
         self._rate.restore(state.get("rate"), now_ms)
         self._bucket.restore(state.get("tokens"), now_ms)
@@ -308,8 +307,8 @@ def _tokens(burst_s: float, row: SharedRow | None) -> TokenBucket:
     return TokenBucket(burst_s) if row is None else row.tokens(burst_s)
 
 
-def _after(verdict: Throttle | None) -> Throttle | None:
-    """The verdict on what has been forwarded already: its sender is muted, since it can no longer be held."""
+def _mute_only(verdict: Throttle | None) -> Throttle | None:
+    """Return a verdict that mutes instead of holding, since the request has been forwarded already."""
     return None if verdict is None else replace(verdict, hold=False)
 
 
@@ -320,4 +319,4 @@ BUCKET_KINDS: Final[Mapping[QuotaKey, type[QuotaBucket]]] = {
     QuotaKey.CONTROLLER_MUTATION_RATE: MutationBucket,
     QuotaKey.PRODUCER_IDS_RATE: ProducerIdBucket,
 }
-"""How each quota key is measured."""
+"""The bucket class of each quota key."""

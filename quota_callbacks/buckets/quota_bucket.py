@@ -1,8 +1,8 @@
-"""What every kind of bucket has: whose it is, its limit and how it is enforced, and the timeline of paced requests.
+"""The base class of all buckets: key and tags, limit and policy, and the timeline of paced requests.
 
-The kinds are `headrace.quota_callbacks.buckets.kinds`; the table that makes and drops them is
-`headrace.quota_callbacks.buckets.client_quotas`. With a row of `headrace.quota_callbacks.buckets.shared.usage`, a
-bucket is that of all workers. Pure: time is an argument, in whole milliseconds.
+The subclasses are in `headrace.quota_callbacks.buckets.kinds`; `headrace.quota_callbacks.buckets.client_quotas` creates
+and drops buckets. With a row of `headrace.quota_callbacks.buckets.shared.buckets`, all workers share a bucket. Pure:
+time is an argument, in whole milliseconds.
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from headrace.quota_callbacks.buckets.shared.debts import SharedTimeline
 from headrace.quota_callbacks.buckets.shared.rates import SharedRate
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
 from headrace.quota_callbacks.buckets.timeline import Timeline
-from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode
 from headrace.quota_callbacks.verdicts import Reason, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from headrace.quota_callbacks.buckets.shared.usage import SharedRow
+    from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.policies import QuotaPolicy
 
 Tags = tuple[tuple[str, str], ...]
-"""Metric tags, in the order of who named them."""
+"""Metric tags, in the order in which the callback returned them."""
 
 NEVER_USED: Final = -(2**63)
 
 PACED_BURST_S: Final = 1.0
-"""The burst of a paced rate unless it is set: a second of the limit, so that what pauses for less loses nothing."""
+"""The default burst of a paced rate, in seconds of the limit. A client that pauses for less still gets its limit."""
 
 
 class QuotaBucket(ABC):
-    """What all kinds have: whose it is, its limit, and when it was used."""
+    """The state that one set of metric tags has for one quota key."""
 
     __slots__ = (
         "_rate",
@@ -62,7 +62,8 @@ class QuotaBucket(ABC):
         row: SharedRow | None = None,
         measured_over: Window | None = None,
     ) -> None:
-        """``row``: where workers share it. ``measured_over``: the window of its rate, if that is another one."""
+        """``row`` is the bucket's shared memory, if workers share it; ``measured_over`` the window of its rate, if not
+        ``window``."""
         self.key = key
         self._tags = tags
         self.window = window
@@ -70,47 +71,47 @@ class QuotaBucket(ABC):
         over = measured_over or window
         self._rate = SampledRate(over) if row is None else row.rate(over)
         self.limit: float | None = None
-        """In the key's unit; ``None`` is unlimited, and still recorded."""
+        """The limit in the key's unit; ``None`` is unlimited, and still recorded."""
         self.entity = ""
-        """The entity whose quota the limit is, as tools print it."""
-        self.policy: QuotaPolicy = KAFKAS_WAY
+        """The entity that has the quota, as Kafka's tools print it."""
+        self.policy: QuotaPolicy = KAFKA_POLICY
         self.last_used_ms = NEVER_USED
         self.limit_of = -1
-        """The generation of quotas that the limit is of."""
+        """`ClientQuotas.generation` when the limit was resolved."""
         self.dropped = False
-        """Whether it is no longer in the table, so that whoever has kept it has to ask again."""
+        """Whether the bucket was dropped from the table, so that cached references to it are invalid."""
         self._throttles: ThrottleTimes | None = None
         self._timeline: Timeline | None = None if row is None else row.timeline()
 
     @property
     def tags(self) -> dict[str, str]:
-        """The metric tags that name it."""
+        """The metric tags of the bucket."""
         return dict(self._tags)
 
     def drop(self) -> None:
-        """It is no longer in the table: what is still charged to it (a reservation that is settled) counts nowhere."""
+        """Mark the bucket as dropped from the table. Later charges, of outstanding reservations, have no effect."""
         self.dropped = True
         if self._row is not None:
-            self._leave()
+            self._unshare()
             self._row.give_back()
             self._row = None
 
-    def _leave(self) -> None:
-        """Go on without the row."""
+    def _unshare(self) -> None:
+        """Replace shared state by private copies."""
         if isinstance(self._rate, SharedRate):
-            self._rate = self._rate.alone()
+            self._rate = self._rate.private_copy()
         if isinstance(self._timeline, SharedTimeline):
-            self._timeline = self._timeline.alone()
+            self._timeline = self._timeline.private_copy()
 
     @property
     def paced(self) -> bool:
-        """Whether requests of this bucket take turns."""
+        """Whether the bucket's requests are paced."""
         return self.policy.mode is EnforcementMode.PACED and self.limit is not None
 
     def reserve(self, amount: float, now_ms: int) -> Throttle | None:
-        """Paced: take a place for ``amount``; the request is to be held until it comes.
+        """Paced: reserve ``amount`` in the timeline; return how long to hold the request, ``None`` for not at all.
 
-        What it really was is told by `record`, and a difference by `correct`.
+        The actual amount is recorded with `record`, and its difference to the reserved one with `correct`.
         """
         limit = self.limit
         if limit is None:
@@ -118,49 +119,49 @@ class QuotaBucket(ABC):
         if self._timeline is None:
             self._timeline = Timeline()
         self.last_used_ms = now_ms
-        speed, burst = self.per_second(limit), self.burst(limit)
-        wait_ms = self._timeline.reserve(amount, speed, burst, now_ms)
-        if self.policy.observe:  # nobody waits, so nothing is to pile up
-            self._timeline.correct(min(0.0, burst + amount - self._timeline.debt(speed, now_ms)), speed, now_ms)
+        rate, burst = self.per_second(limit), self.burst(limit)
+        wait_ms = self._timeline.reserve(amount, rate, burst, now_ms)
+        if self.policy.observe:  # no request is held, so the debt must not grow
+            self._timeline.correct(min(0.0, burst + amount - self._timeline.debt(rate, now_ms)), rate, now_ms)
         if wait_ms == 0:
             return None
         return self._verdict(wait_ms, self.observed(now_ms), limit, now_ms, hold=True)
 
     def correct(self, difference: float, now_ms: int) -> None:
-        """Paced: a reservation was too small by ``difference``; below 0, too large, or not wanted after all."""
+        """Paced: add ``difference`` to the debt; a negative one reduces or cancels a reservation."""
         if self.limit is not None and self._timeline is not None:
             self.last_used_ms = now_ms
             self._timeline.correct(difference, self.per_second(self.limit), now_ms)
 
     def per_second(self, limit: float) -> float:
-        """``limit`` as units a second."""
+        """Return ``limit`` in units a second."""
         return limit
 
     def burst(self, limit: float) -> float:
-        """How much may come at once where requests take turns, in the quota's unit."""
+        """Return the burst of a paced quota, in the quota's unit."""
         burst_s = self.policy.burst_s
         return limit * (PACED_BURST_S if burst_s is None else burst_s)
 
     @abstractmethod
     def observed(self, now_ms: int) -> float:
-        """What is measured against the limit."""
+        """Return the value that is compared with the limit."""
 
-    def places(self, limit: float, now_ms: int) -> float:
-        """Paced: what may still come at once; below 0, how much is in line."""
+    def burst_left(self, limit: float, now_ms: int) -> float:
+        """Paced: return the amount that would not be held now; below 0, the amount by which requests are held."""
         debt = 0.0 if self._timeline is None else self._timeline.debt(self.per_second(limit), now_ms)
         return self.burst(limit) - debt
 
     @abstractmethod
     def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """Kafka's metrics of this bucket: names and values. ``throttle-time`` is NaN while nobody was throttled."""
+        """Yield names and values of Kafka's metrics of this bucket. ``throttle-time`` is NaN without throttles."""
 
     def state(self, now_ms: int) -> dict[str, Any]:
-        """What `restore` takes: plain values, with ages instead of times."""
+        """Return the state for `restore`: plain values, with ages instead of times."""
         timeline = None if self._timeline is None else self._timeline.state(now_ms)
         return {"timeline": timeline} if timeline is not None and timeline[2] else {}
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
-        """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""
+        """Restore a `state`; its ages count back from ``now_ms``."""
         self.last_used_ms = now_ms
         if "timeline" in state:
             if self._timeline is None:

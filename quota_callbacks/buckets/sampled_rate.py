@@ -1,8 +1,8 @@
-"""Kafka's rate over a window of samples, and the throttle time that brings it back under its bound.
+"""Kafka's rate over a window of samples, and the throttle time after which the rate is back at its bound.
 
 Reproduces ``org.apache.kafka.common.metrics.stats.Rate`` over ``SampledStat`` (windowed sum) and
-``org.apache.kafka.server.quota.QuotaUtils.throttleTime``, operation for operation, so that results agree to the
-millisecond. Pure: the caller brings the time.
+``org.apache.kafka.server.quota.QuotaUtils.throttleTime`` operation for operation, so that results agree to the
+millisecond. Pure: time is an argument, in milliseconds.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
-    """How a quota is measured: ``quota.window.num`` samples of ``quota.window.size.seconds`` each."""
+    """The window of a quota: ``quota.window.num`` samples of ``quota.window.size.seconds`` each.
+
+    Raises `ValueError` unless both are at least 1.
+    """
 
     samples: int = 11
     seconds: int = 1
@@ -26,10 +29,10 @@ class Window:
 
 
 class SampledRate:
-    """A rate per second over the last ``samples`` + 1 samples (``SampledStat`` keeps one more for the overlap).
+    """A rate in units a second over the last ``samples`` + 1 samples (``SampledStat`` keeps one more for the overlap).
 
-    A sample is opened by a record, not by the clock: it covers ``[start, start + window)`` and is dropped once its last
-    record is ``samples`` windows old.
+    A record, not the clock, starts a sample. It covers ``[start, start + seconds)`` and is dropped when its last record
+    is as old as the window.
     """
 
     __slots__ = ("_sample_ms", "_samples", "_total", "_window")
@@ -38,11 +41,11 @@ class SampledRate:
         self._window = window
         self._sample_ms = window.seconds * 1000
         self._samples: list[float] = []
-        """Start, last record (ms) and sum of each sample, oldest first, all in one list: an idle entity has one."""
+        """Start and last record (ms) and sum of each sample, oldest first; one flat list, to save memory."""
         self._total = 0.0
 
     def record(self, value: float, now_ms: int) -> None:
-        """Add ``value`` at ``now_ms``; negative un-records what was recorded at the same time."""
+        """Add ``value`` at ``now_ms``. A negative one un-records a value that was recorded at the same time."""
         samples = self._samples
         if not samples or now_ms - samples[-3] >= self._sample_ms:
             self._drop_obsolete(now_ms)
@@ -54,7 +57,7 @@ class SampledRate:
         self._total += value
 
     def take_back(self, value: float, recorded_ms: int) -> None:
-        """Un-record ``value``, recorded at ``recorded_ms``, from the sample that holds it; nothing if that is gone."""
+        """Un-record ``value``, recorded at ``recorded_ms``, from its sample; do nothing if that has been dropped."""
         samples = self._samples
         for at in range(len(samples) - 3, -1, -3):
             if samples[at] <= recorded_ms:
@@ -63,12 +66,12 @@ class SampledRate:
                 return
 
     def rate(self, now_ms: int) -> float:
-        """Units a second at ``now_ms``."""
+        """Return the rate in units a second at ``now_ms``."""
         window_ms = self.window_ms(now_ms)
         return self._total / (window_ms / 1000.0)
 
     def window_ms(self, now_ms: int) -> int:
-        """Milliseconds that the rate is taken over: never less than ``samples`` - 1 full samples
+        """Return the milliseconds that the rate is computed over: at least ``samples`` - 1 full samples
         (``Rate.windowSize``)."""
         samples, count = self._samples, self._window.samples
         elapsed_ms = 0
@@ -84,9 +87,9 @@ class SampledRate:
         return max(elapsed_ms, 1)
 
     def throttle_ms(self, bound: float, now_ms: int, *, longest_ms: int = MAX_THROTTLE_MS) -> int:
-        """Milliseconds to wait until the rate is back at ``bound``; 0 while it is not above it.
+        """Return the milliseconds until the rate is back at ``bound``; 0 unless it is above.
 
-        ``X = (O - T) / T * W``, rounded half up (``QuotaUtils.throttleTime``), capped at ``longest_ms``.
+        ``X = (O - T) / T * W``, rounded half up (``QuotaUtils.throttleTime``), at most ``longest_ms``.
         """
         window_ms = self.window_ms(now_ms)
         rate = self._total / (window_ms / 1000.0)
@@ -96,15 +99,15 @@ class SampledRate:
         return longest_ms if throttle >= longest_ms else math.floor(throttle + 0.5)
 
     def state(self, now_ms: int) -> list[list[float]] | None:
-        """What `restore` takes: every sample's age, the age of its last record (both ms), and its sum; ``None``
-        without samples."""
+        """Return the state for `restore`: for every sample its age and the age of its last record (both in
+        milliseconds), and its sum; ``None`` without samples."""
         samples = self._samples
         if not samples or now_ms - samples[-2] >= self._window.samples * self._sample_ms:
             return None
         return [[now_ms - samples[at], now_ms - samples[at + 1], samples[at + 2]] for at in range(0, len(samples), 3)]
 
     def restore(self, state: list[list[float]] | None, now_ms: int) -> None:
-        """Go on where `state` was taken; ``now_ms`` is the present that its ages count back from."""
+        """Restore a `state`; its ages count back from ``now_ms``."""
         for start_age_ms, last_age_ms, total in state or ():
             self._samples += (now_ms - int(start_age_ms), now_ms - int(last_age_ms), float(total))
         self._total = math.fsum(self._samples[2::3])

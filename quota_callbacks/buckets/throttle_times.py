@@ -1,7 +1,7 @@
 """The metric ``throttle-time``: the average of the throttle times that were not 0, over the window.
 
-Reproduces ``org.apache.kafka.common.metrics.stats.Avg`` over ``SampledStat``: NaN without records. Its window is that
-of Kafka's metrics, not that of the quota, since ``ClientQuotaManager`` gives the sensor no configuration of its own.
+Reproduces ``org.apache.kafka.common.metrics.stats.Avg`` over ``SampledStat``: NaN without records. The window is that
+of Kafka's metrics, not that of the quota, since ``ClientQuotaManager`` does not configure the sensor.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 
 METRICS_WINDOW: Final = Window(samples=2, seconds=30)
-"""``metrics.num.samples`` and ``metrics.sample.window.ms`` by their defaults: what Kafka measures ``throttle-time``,
-``mutation-rate`` and ``exempt-request-time`` over."""
+"""The defaults of ``metrics.num.samples`` and ``metrics.sample.window.ms``, which Kafka uses for ``throttle-time``,
+``mutation-rate`` and ``exempt-request-time``."""
 
 
 class ThrottleTimes:
-    """Made for a bucket when it first throttles, so that an idle one has none."""
+    """The throttle times of a bucket. Created when the bucket first throttles, to save memory."""
 
     __slots__ = ("_sample_ms", "_samples", "_window_ms")
 
@@ -28,7 +28,7 @@ class ThrottleTimes:
         self._samples: deque[list[float]] = deque(maxlen=window.samples + 1)  # start, last, sum, count
 
     def record(self, throttle_ms: int, now_ms: int) -> None:
-        """Somebody was throttled for so long; 0 is not counted."""
+        """Record a throttle time. 0 is ignored."""
         if throttle_ms == 0:
             return
         samples = self._samples
@@ -41,7 +41,7 @@ class ThrottleTimes:
         newest[3] += 1
 
     def average(self, now_ms: int) -> float:
-        """Milliseconds; NaN when nobody was throttled in the window."""
+        """Return the average in milliseconds; NaN without throttles in the window."""
         alive = [sample for sample in self._samples if now_ms - sample[1] < self._window_ms]
         count = sum(sample[3] for sample in alive)
         return sum(sample[2] for sample in alive) / count if count else math.nan

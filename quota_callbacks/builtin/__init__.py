@@ -1,12 +1,13 @@
-"""The quota callbacks that ship with Headrace, registered as any other plugin is.
+"""The built-in quota callbacks, registered like any other plugin.
 
-default_quotas       KIP-257's callbacks as Kafka's DefaultQuotaCallback has them
-precedence           which quota applies and which bucket is charged (the eight levels)
+default_quotas       Kafka's DefaultQuotaCallback (KIP-257)
+precedence           Kafka's eight levels of precedence: the quota and the bucket of a request
+bucket_callback      the base class of the callbacks below
 byte_rate            producer_byte_rate and consumer_byte_rate
 request_percentage   request_percentage (KIP-124)
 request_costs        the estimate of a broker's handler time for a request
-cost_files           what a request costs, as the configuration or a file has it
+cost_files           the cost model in the configuration and in files
 controller_mutation  controller_mutation_rate (KIP-599)
 producer_ids         producer_ids_rate (KIP-936)
-reservations         what a paced quota has reserved for a request
+reservations         reservations of paced quotas
 """

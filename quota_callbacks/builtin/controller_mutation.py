@@ -1,13 +1,15 @@
 """``controller_mutation_rate`` (KIP-599): partitions created, deleted or added a second, in a token bucket.
 
-New versions of the clients are told with error 89 for each topic beyond the quota (*strict*: topics in the order of
-the request, each admitted while the bucket is not overdrawn); of older ones everything is forwarded and the channel is
-muted until the bucket is paid off (*permissive*). ValidateOnly is exempt. What the broker refuses is given back.
+Requests of newer versions get error 89 for each topic that exceeds the quota (*strict*: topics are admitted in the
+order of the request while the bucket is not overdrawn). Requests of older versions are forwarded, and the channel is
+muted until the bucket is no longer overdrawn (*permissive*). ValidateOnly requests are exempt. Tokens for topics that
+the broker refuses are given back.
 
-A Metadata request that would create topics is held to the same bucket, which closes the KIP's known limitation: beyond
-the quota it goes on with its auto-creation flag off, and from v0 to v3, which have no flag, the channel is muted.
+A Metadata request that would create topics is charged to the same bucket, which removes the KIP's known limitation. If
+it exceeds the quota, it is forwarded without its auto-creation flag; versions 0 to 3, which lack the flag, are
+permissive.
 
-Paced, a request is held until its place comes, whatever its version, and nothing is refused.
+A paced quota holds requests of all versions until their reserved time and refuses nothing.
 
 Source: ``ControllerMutationQuotaManager``, ``ControllerApis``.
 """
@@ -19,16 +21,15 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import MutationBucket
-from headrace.quota_callbacks.builtin.reservations import note_reservation, take_reservation
+from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.requests import Detail, Interest
 from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.requests import Request, TopicMutation
     from headrace.quota_callbacks.verdicts import Verdict
 
@@ -40,37 +41,22 @@ STRICT_FROM: Final = {
     ApiKey.CREATE_PARTITIONS.value: 3,
     METADATA: 4,
 }
-"""The first version that can be told error 89 (KIP-599); of Metadata, the first with the flag."""
-
-_CHARGED: Final = "controller_mutation"
+"""The first version of each API that defines error 89 (KIP-599); for Metadata, the first with the flag."""
 
 
-class ControllerMutation:
-    """Charges controller mutations to the buckets of their sender."""
+class ControllerMutation(BucketCallback):
+    """Charges controller mutations."""
 
-    headrace_hooks: ClassVar[int] = HOOK_VERSION
-
-    def __init__(self) -> None:
-        self._quotas: ClientQuotas
-
-    @hookimpl
-    def configure(self, context: PluginContext) -> None:
-        """Take the buckets."""
-        self._quotas = context.quotas
-
-    @hookimpl
-    def enforced_quotas(self) -> frozenset[QuotaKey]:
-        """Controller mutations."""
-        return frozenset({KEY})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """What changes topics, by what it would change."""
+        """Return the APIs that create, change or delete topics."""
         return tuple(Interest(api_key=api_key, detail=Detail.MUTATIONS) for api_key in STRICT_FROM)
 
     @hookimpl
     def mutation_budget(self, request: Request, now_ms: int) -> float | None:
-        """The tokens of the sender's bucket; of old versions nothing can be refused."""
+        """Return the tokens of the sender's bucket, or infinity for old versions, of which nothing can be refused."""
         bucket = self._quotas.bucket_for(request, KEY, MutationBucket)
         if bucket is None or bucket.limit is None:
             return None
@@ -78,7 +64,7 @@ class ControllerMutation:
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Verdict | None:
-        """Admit topic by topic, or charge everything; paced, take a place."""
+        """Admit topic by topic, or charge the whole request, or hold it."""
         mutations = request.mutations
         if not mutations or request.validate_only:
             return None
@@ -97,31 +83,24 @@ class ControllerMutation:
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Give back what the broker refused; then a permissive request's throttle is known."""
+        """Give back tokens for topics that the broker refused; return the throttle of a permissive request."""
         charge = _take_charge(request)
         if charge is None:
             return None
-        bucket, mutations = charge
+        bucket, mutations, held = charge
         errors = request.topic_errors or {}
         refused = sum(each.partitions for each in mutations if errors.get(each.topic, 0))
-        if take_reservation(request, KEY, MutationBucket) is not None:
-            bucket.correct(-refused, now_ms)
-            return None
-        if refused:
-            bucket.give_back(refused, now_ms)
-        return bucket.throttle(now_ms) if request.api_version < STRICT_FROM[request.api_key] else None
+        if held or refused:
+            _give_back(bucket, refused, now_ms, held=held)
+        return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None
 
     @hookimpl
     def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Give back what a request has cost that was not forwarded; of another one it is not known what became."""
+        """Give back the tokens for a request that was not forwarded. The outcome of a forwarded one is unknown."""
         charge = _take_charge(request)
-        if charge is None or request.forwarded_s is not None:
-            return
-        bucket, mutations = charge
-        if take_reservation(request, KEY, MutationBucket) is not None:
-            bucket.correct(-sum(each.partitions for each in mutations), now_ms)
-        else:
-            bucket.give_back(sum(each.partitions for each in mutations), now_ms)
+        if charge is not None and request.forwarded_s is None:
+            bucket, mutations, held = charge
+            _give_back(bucket, sum(each.partitions for each in mutations), now_ms, held=held)
 
 
 def _hold(
@@ -129,8 +108,7 @@ def _hold(
 ) -> Throttle | None:
     amount = sum(each.partitions for each in mutations)
     bucket.record(amount, now_ms)
-    _note_charge(request, bucket, mutations)
-    note_reservation(request, KEY, bucket, amount)
+    _note_charge(request, bucket, mutations, held=True)
     return bucket.reserve(amount, now_ms)
 
 
@@ -156,7 +134,7 @@ def _admit(
 def _admit_auto_creation(
     request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
 ) -> Refuse | None:
-    """One flag stands for all topics. The client is not muted: it goes on with the topics that exist."""
+    """Admit or refuse all topics, since they share one flag. The client is not muted and can use existing topics."""
     denied = bucket.admit(sum(each.partitions for each in mutations), now_ms)
     if denied is None:
         _note_charge(request, bucket, mutations)
@@ -165,13 +143,22 @@ def _admit_auto_creation(
     return Refuse(topics=topics, reason=denied.reason, observe=denied.observe)
 
 
-def _note_charge(request: Request, bucket: MutationBucket, charged: Sequence[TopicMutation]) -> None:
+def _give_back(bucket: MutationBucket, amount: int, now_ms: int, *, held: bool) -> None:
+    if held:
+        bucket.correct(-amount, now_ms)
+    else:
+        bucket.give_back(amount, now_ms)
+
+
+def _note_charge(
+    request: Request, bucket: MutationBucket, charged: Sequence[TopicMutation], *, held: bool = False
+) -> None:
     if request.notes is None:
         request.notes = {}
-    request.notes[_CHARGED] = (bucket, charged)
+    request.notes[KEY] = (bucket, charged, held)
 
 
-def _take_charge(request: Request) -> tuple[MutationBucket, Sequence[TopicMutation]] | None:
-    charge: tuple[MutationBucket, Sequence[TopicMutation]] | None
-    charge = None if request.notes is None else request.notes.pop(_CHARGED, None)
+def _take_charge(request: Request) -> tuple[MutationBucket, Sequence[TopicMutation], bool] | None:
+    charge: tuple[MutationBucket, Sequence[TopicMutation], bool] | None
+    charge = None if request.notes is None else request.notes.pop(KEY, None)
     return charge

@@ -1,7 +1,7 @@
-"""The cost model as the configuration sets it: the options of ``request_percentage``, and the file that one names.
+"""The cost model in the configuration: the options of ``request_percentage``, and the file that ``costs_file`` names.
 
 Read at start by `headrace.quota_callbacks.builtin.request_percentage`; the pipeline, which fits models, reads and
-writes the same files. A file is TOML with one table, by API key::
+writes the same files. A file is TOML with one table, keyed by API key::
 
     [costs]
     0 = { base_ms = 0.068, per_kib_ms = 0.0015 }
@@ -31,7 +31,7 @@ _FILE_RULE: Final = f"expected a TOML file with the table [{TABLE}] by API key"
 def _parse_costs(table: object) -> dict[int, RequestCost]:
     """Read a table by API key: ``{ base_ms = 0.07, per_kib_ms = 0.002 }``."""
     if not isinstance(table, dict):
-        raise ValueError  # noqa: TRY004 -- a misfit like any other
+        raise ValueError  # noqa: TRY004 -- reported like every invalid value
     costs: dict[int, RequestCost] = {}
     faults: list[Fault] = []
     for name, cost in table.items():
@@ -48,7 +48,7 @@ _COSTS: Final = Parsed("a table by API key", _parse_costs, {"type": "object"})
 
 
 class CostsFile(Table):
-    """What a file of costs holds."""
+    """The content of a costs file."""
 
     costs: Annotated[dict[int, RequestCost], _COSTS]
 
@@ -60,12 +60,18 @@ class CostOptions(Table):
     costs_file: Annotated[str | None, text(f"the path of a TOML file with the table [{TABLE}] by API key")] = None
 
     def by_api(self) -> dict[int, RequestCost]:
-        """Return the costs of both; those of the options win. Reads the file and blocks; raises `ValueError`."""
+        """Return the costs by API key; ``costs`` takes precedence over ``costs_file``.
+
+        Reads the file and blocks. Raises `ValueError` if it cannot be read or is invalid.
+        """
         return (load_costs(self.costs_file) if self.costs_file is not None else {}) | self.costs
 
 
 def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
-    """Read the costs of a file; blocks. Raises `ValueError`, which begins with the ``option`` that named it."""
+    """Return the costs of a file, by API key; blocks.
+
+    Raises `ValueError`; the message begins with ``option``, the name of the setting that has the path.
+    """
     where = f"{option} = {path!r}"
     try:
         document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
@@ -81,7 +87,7 @@ def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
 
 
 def spell_costs(costs: Mapping[int, RequestCost], notes: Mapping[int, str], head: str = "") -> str:
-    """A file that `load_costs` reads: ``head`` and, behind each line, the API's note as comments."""
+    """Return the text of a file for `load_costs`, with ``head`` as the first comment and a note after each API."""
     lines = [f"# {line}".rstrip() for line in head.splitlines()]
     lines.append(f"[{TABLE}]")
     for api_key, cost in sorted(costs.items()):

@@ -1,8 +1,8 @@
 """Which quota applies to a request and which bucket it is charged to: Kafka's eight levels of precedence.
 
-One `QuotaLevels` holds the quotas of one key. Reproduces ``ClientQuotaManager.DefaultQuotaCallback``: the bucket is
-named by *metric tags*, which depend on the levels that hold any quota at all; the limit depends on the shape of the
-bucket. Costs a handful of dictionary look-ups, whatever the number of entities.
+A `QuotaLevels` has the quotas of one key. Reproduces ``ClientQuotaManager.DefaultQuotaCallback``: the bucket is
+identified by *metric tags*, which depend on the levels that have any quota; the limit depends on which tags are set.
+A look-up takes a few dictionary accesses, independent of the number of entities.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 
 class Tags(NamedTuple):
-    """The metric tags of a bucket. An empty part means that the bucket is shared across that type."""
+    """The metric tags of a bucket. An empty tag means that the bucket is shared by all entities of that type."""
 
     user: str
     """Percent-encoded as ``org.apache.kafka.common.utils.Sanitizer`` does."""
     client_id: str
-    """Raw."""
+    """Not encoded."""
 
 
 class Level(IntFlag):
-    """The kinds of entities that hold a quota (``QuotaTypes`` in ``ClientQuotaManager``)."""
+    """The entity types that have a quota (``QuotaTypes`` in ``ClientQuotaManager``)."""
 
     NONE = 0
     CLIENT = 1
@@ -61,7 +61,7 @@ class QuotaLevels:
         self._by_entity[pair] = value
 
     def remove(self, entity: QuotaEntity) -> None:
-        """Remove the quota of ``entity``; removing what is not there is no error (``AlterClientQuotas``)."""
+        """Remove the quota of ``entity``, if it has one (as ``AlterClientQuotas`` does)."""
         if self._by_entity.pop(_pair(entity), None) is not None:
             self._count(entity, -1)
 
@@ -72,7 +72,7 @@ class QuotaLevels:
         return len(self._by_entity)
 
     def tags(self, user: str, client_id: str) -> Tags | None:
-        """The bucket that ``user`` and ``client_id`` are charged to; ``None`` while the key has no quota at all."""
+        """Return the bucket that ``user`` and ``client_id`` are charged to; ``None`` while the key has no quota."""
         levels = self.levels
         if levels == Level.NONE:
             return None
@@ -98,7 +98,7 @@ class QuotaLevels:
         return Tags("", client_id)
 
     def limit(self, tags: Tags) -> tuple[float, QuotaEntity] | None:
-        """The limit of a bucket and the entity that it comes from; ``None`` is unlimited (but still recorded)."""
+        """Return the limit of a bucket and its entity; ``None`` is unlimited (but still recorded)."""
         for pair in _candidates(tags):
             value = self._by_entity.get(pair)
             if value is not None:
@@ -116,7 +116,7 @@ class QuotaLevels:
 
 
 def named(entity: QuotaEntity) -> QuotaEntity:
-    """``entity`` as `QuotaLevels.limit` names it: the user percent-encoded."""
+    """Return ``entity`` with its user percent-encoded, as `QuotaLevels.limit` returns it."""
     user, client_id = _pair(entity)
     return QuotaEntity(user=user, client_id=client_id)
 

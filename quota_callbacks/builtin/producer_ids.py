@@ -1,8 +1,8 @@
-"""``producer_ids_rate`` (KIP-936): how many producer ids a user may be active with in a window.
+"""``producer_ids_rate`` (KIP-936): the number of producer ids that a user may be active with in a window.
 
-The id of every record batch is looked up while a Produce passes; one that was not seen in the window takes a token of
-the user's bucket, and who overdraws it is muted. The batches have been forwarded by then, as the KIP has it: the
-request that brings one id too many is served, and the next one waits.
+The producer id of every record batch is looked up while the Produce request is forwarded. An id that was not seen in
+the window takes a token of the user's bucket; while the bucket is overdrawn, the client is throttled. As in the KIP,
+the request with the excess id is forwarded, and the next one waits.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import ProducerIdBucket
+from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
@@ -24,32 +24,19 @@ KEY: Final = QuotaKey.PRODUCER_IDS_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
 
 
-class ProducerIds:
-    """Charges producer ids to the buckets of their users."""
+class ProducerIds(BucketCallback):
+    """Charges new producer ids."""
 
-    headrace_hooks: ClassVar[int] = HOOK_VERSION
-
-    def __init__(self) -> None:
-        self._quotas: ClientQuotas
-
-    @hookimpl
-    def configure(self, context: PluginContext) -> None:
-        """Take the buckets."""
-        self._quotas = context.quotas
-
-    @hookimpl
-    def enforced_quotas(self) -> frozenset[QuotaKey]:
-        """Producer ids."""
-        return frozenset({KEY})
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Produce."""
+        """Return Produce."""
         return (Interest(api_key=PRODUCE),)
 
     @hookimpl
-    def request_received(self, request: Request, now_ms: int) -> None:  # noqa: ARG002 -- a shorter call is a slower one
-        """Have the batches read, if the user is held to a quota."""
+    def request_received(self, request: Request, now_ms: int) -> None:  # noqa: ARG002 -- fewer arguments cost a lambda
+        """Request the record batches if the user has a quota."""
         if self._quotas.bucket_for(request, KEY, ProducerIdBucket) is not None:
             request.read_batches = True
 

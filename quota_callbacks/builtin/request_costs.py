@@ -1,13 +1,14 @@
-"""What a request costs a broker's request handler threads: the estimate that ``request_percentage`` is charged with.
+"""The estimate of a broker's request handler time that ``request_percentage`` charges.
 
-The proxy does not see the broker's threads, so it estimates: a base per request and a price per KiB of request and
-reply, by API, and never more than the time in which the broker had the request. Pure. Called once per reply; the
-proxy's own thread time is added by the caller, who also decides which requests are exempt.
+The proxy cannot measure the broker's threads. The estimate is linear for each API: a base per request and a cost per
+KiB of request and reply, and at most the time between forwarding and reply. Called once per reply by
+`headrace.quota_callbacks.builtin.request_percentage`, which adds the proxy's own thread time and decides which requests
+are exempt. Pure.
 
-The defaults are the handler time that Kafka's own request quota charges (localTimeMs of ``kafka.request.logger`` on a
-broker with a request quota, ``RequestChannel.Request.requestThreadTimeNanos``), medians over a JVM that is warm. They
-come from Kafka 4.3.1, broker and controller in one process, by ``python -m benchmarks.request_costs``, which prints
-this table anew. docs/request-costs.md says how, how well it fits, and what it leaves out.
+The defaults are medians of the handler time that Kafka's own request quota charges (localTimeMs of
+``kafka.request.logger`` on a broker with a request quota, ``RequestChannel.Request.requestThreadTimeNanos``), measured
+on a warm JVM with Kafka 4.3.1, broker and controller in one process. ``python -m benchmarks.request_costs`` measures
+them again and prints this table. docs/request-costs.md describes the method, its accuracy and its limits.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestCost:
-    """A line: milliseconds of one handler thread for a request, and for each KiB of it and of its reply.
+    """The cost of an API's requests: milliseconds of one handler thread per request, and per KiB of request and reply.
 
-    Raises ValueError for what is negative or not finite.
+    Raises `ValueError` for a value that is negative or not finite.
     """
 
     base_ms: float
@@ -93,10 +94,10 @@ DEFAULT_COSTS: Final[Mapping[int, RequestCost]] = {
     ApiKey.SHARE_FETCH: RequestCost(base_ms=0.48, per_kib_ms=0.00089),
     ApiKey.SHARE_ACKNOWLEDGE: RequestCost(base_ms=0.32),
 }
-"""By API key; see the module's docstring for where the numbers come from."""
+"""The default costs by API key; the module's docstring states their source."""
 
 FALLBACK_COST: Final = RequestCost(base_ms=0.067, per_kib_ms=0.027)
-"""For an API that is not in the table: the median base and, of those that have one, the median price per KiB."""
+"""The cost of APIs that are not in the table: the median base, and the median of the costs per KiB above 0."""
 
 
 def estimate_ms(
@@ -106,12 +107,12 @@ def estimate_ms(
     observed_ms: float | None,
     costs: Mapping[int, RequestCost] = DEFAULT_COSTS,
 ) -> float:
-    """Milliseconds of broker handler thread that a request took, by estimate.
+    """Return the estimated handler time of a request, in milliseconds of one thread.
 
-    Bytes are header and body, without the 4 bytes of the length (``Request.request_bytes``, ``response_bytes``).
-    ``observed_ms`` is the time between forwarding the request and the reply's first byte, not negative, or ``None``
-    where it is not known: no handler can have worked longer than that. Waiting, as in a long poll, a rebalance or for
-    acks=all, is not charged, since the line knows nothing of it. An API key that ``costs`` lacks costs `FALLBACK_COST`.
+    Bytes are header and body, without the 4 bytes of the length field (``Request.request_bytes``, ``response_bytes``).
+    ``observed_ms`` is the time between forwarding the request and the reply's first byte, 0 or more, or ``None`` if it
+    is unknown; the estimate never exceeds it. Waiting in the broker, as in a long poll, a rebalance or for acks=all, is
+    not part of the estimate. An API key that ``costs`` lacks costs `FALLBACK_COST`.
     """
     cost = costs.get(api_key, FALLBACK_COST)
     ms = cost.base_ms + cost.per_kib_ms * (request_bytes + response_bytes) / 1024

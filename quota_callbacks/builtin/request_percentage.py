@@ -1,12 +1,12 @@
-"""``request_percentage`` (KIP-124): thread time in percent of one thread, 100 being one thread that is always busy.
+"""``request_percentage`` (KIP-124): thread time in percent of one thread; 100 is one thread that is always busy.
 
-A proxy does not see the broker's threads. A request costs an estimate of the broker's handler time, which is charged
-and checked when its reply comes, and the proxy's own thread time, which is charged with the connection's next request
-and, like a broker's network thread time, checked only then (``ClientRequestQuotaManager``). No throttle is longer than
-one sample of the window.
+The proxy cannot measure the broker's threads. A request costs an estimate of the broker's handler time, which is
+charged and checked when its reply arrives, and the proxy's own thread time, which is charged with the connection's
+next request and, like a broker's network thread time, checked only then (``ClientRequestQuotaManager``). No throttle
+is longer than one sample of the window.
 
-Exempt, and counted as such: Produce without acks, SASL while the connection authenticates, and what only brokers send
-(``KafkaApis``, KIP-124).
+Exempt, and counted as exempt: Produce with acks=0, SASL requests while the connection authenticates, and requests that
+only brokers send (``KafkaApis``, KIP-124).
 """
 
 from __future__ import annotations
@@ -15,23 +15,22 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
+from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
 from headrace.quota_callbacks.builtin.request_costs import DEFAULT_COSTS, estimate_ms
-from headrace.quota_callbacks.builtin.reservations import give_back_reservation, note_reservation, take_reservation
+from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.hookspecs import PluginContext, hookimpl
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.builtin.request_costs import RequestCost
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
 PRODUCE: Final = ApiKey.PRODUCE.value
-SASL: Final = frozenset({17, 36})
-"""SaslHandshake, SaslAuthenticate."""
+SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
 BETWEEN_BROKERS: Final = frozenset(
     key.value
     for key in (
@@ -54,49 +53,43 @@ BETWEEN_BROKERS: Final = frozenset(
         ApiKey.UPDATE_RAFT_VOTER,
     )
 )
-"""APIs between brokers and controllers, whose cost Kafka counts as exempt."""
+"""APIs between brokers and controllers, which Kafka exempts."""
 PERCENT_PER_NS: Final = 100.0 / 1e9
 """``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
 
 
-class RequestPercentage:
-    """Charges thread time to the buckets of its sender."""
+class RequestPercentage(BucketCallback):
+    """Charges thread time."""
 
-    headrace_hooks: ClassVar[int] = HOOK_VERSION
+    keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
 
     def __init__(self) -> None:
-        self._quotas: ClientQuotas
+        super().__init__()
         self._request_time_ms: Callable[[Request], float | None]
         self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
 
-    @hookimpl
-    def configure(self, context: PluginContext) -> None:
-        """Take the buckets and the cost model: ``costs`` of the options, then those of ``costs_file``, which is read
-        now, then the measured ones."""
-        self._quotas = context.quotas
-        self._request_time_ms = context.request_time_ms
-        from headrace.quota_callbacks.builtin.cost_files import (
-            CostOptions,  # pydantic: only where a plugin is configured
-        )
+    def _read_options(self, context: PluginContext) -> None:
+        """Read the cost model. The option ``costs`` takes precedence over ``costs_file``, and that over the defaults.
+
+        Reads the file and blocks. Raises `ValueError` for invalid options and files.
+        """
+        # Imported here, since they need pydantic, which other users of this module do not.
+        from headrace.quota_callbacks.builtin.cost_files import CostOptions
         from headrace.quota_callbacks.options import read_options
 
+        self._request_time_ms = context.request_time_ms
         options = read_options(CostOptions, context.options, "request_percentage")
         self._costs = {**DEFAULT_COSTS, **options.by_api()}
 
-    @hookimpl
-    def enforced_quotas(self) -> frozenset[QuotaKey]:
-        """Request time."""
-        return frozenset({KEY})
-
     @hookimpl(trylast=True)
     def request_time_ms(self, request: Request) -> float:
-        """Estimate it by what was measured on a real broker, or as the options have it."""
+        """Return the estimate of the cost model."""
         observed_ms = _observed_ms(request)
         return estimate_ms(request.api_key, request.request_bytes, request.response_bytes, observed_ms, self._costs)
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Have the proxy's own time measured; charge what will have no reply; paced, take a place."""
+        """Start measuring the proxy's own time, charge a Produce with acks=0, and hold the request of a paced quota."""
         bucket = self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None:
             return None
@@ -105,14 +98,12 @@ class RequestPercentage:
             self._exempt(request, now_ms)
             return None
         if bucket.paced and not is_exempt(request):
-            expected = bucket.typical
-            note_reservation(request, KEY, bucket, expected)
-            return bucket.reserve(expected, now_ms)
+            return reserve(request, KEY, bucket, bucket.typical, now_ms)
         return None
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge the handler's time, and what the proxy has spent on this connection since the last reply."""
+        """Charge the handler time, and the proxy's time for this connection since its last reply."""
         bucket = self._quotas.bucket_for(request, KEY, RateBucket)
         if bucket is None:
             return None
@@ -123,10 +114,7 @@ class RequestPercentage:
         nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
         own_ns, connection.thread_ns = connection.thread_ns, 0
         request.charged_thread_ns = nanos + own_ns
-        reservation = take_reservation(request, KEY, RateBucket)
-        if reservation is not None:
-            held, reserved = reservation
-            held.settle((nanos + own_ns) * PERCENT_PER_NS, reserved, now_ms)
+        if settle(request, KEY, (nanos + own_ns) * PERCENT_PER_NS, now_ms):
             return None
         if own_ns:
             bucket.record(own_ns * PERCENT_PER_NS, now_ms)
@@ -134,8 +122,8 @@ class RequestPercentage:
 
     @hookimpl
     def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Give back the place of a request whose reply did not come."""
-        give_back_reservation(request, KEY, RateBucket, now_ms)
+        """Cancel the reservation of a request without a reply."""
+        give_back(request, KEY, now_ms)
 
     def _exempt(self, request: Request, now_ms: int) -> None:
         connection = request.connection
@@ -145,7 +133,7 @@ class RequestPercentage:
 
 
 def is_exempt(request: Request) -> bool:
-    """Whether no quota counts the time of ``request``."""
+    """Return whether the thread time of ``request`` is exempt from the quota."""
     api_key = request.api_key
     if api_key in SASL:
         return request.authenticating or request.connection.authenticating
@@ -153,7 +141,7 @@ def is_exempt(request: Request) -> bool:
 
 
 def _observed_ms(request: Request) -> float | None:
-    """The time between forwarding and reply, which no handler can have exceeded."""
+    """Return the time between forwarding and reply, an upper bound of the handler time."""
     if request.forwarded_s is None or request.reply_s is None:
         return None
     return (request.reply_s - request.forwarded_s) * 1000.0

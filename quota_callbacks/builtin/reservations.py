@@ -1,41 +1,49 @@
-"""What a paced quota has reserved for a request, kept with the request until its cost is known or it is abandoned.
+"""Reservations of paced quotas, kept in ``request.notes`` until the request's cost is known or it is abandoned.
 
-The bucket is kept, too: by then another one may be the request's, since quotas, its user or its client id have changed.
+The bucket is kept with the amount: when the reply arrives, the request may resolve to another bucket, because quotas,
+its user or its client id have changed.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.buckets.quota_bucket import QuotaBucket
+    from headrace.quota_callbacks.buckets.kinds import RateBucket
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Throttle
 
-BucketT = TypeVar("BucketT", bound="QuotaBucket")
 
-
-def note_reservation(request: Request, key: QuotaKey, bucket: QuotaBucket, amount: float) -> None:
-    """``amount`` of ``bucket`` was reserved for ``request`` with the quota ``key``."""
+def reserve(request: Request, key: QuotaKey, bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
+    """Reserve ``amount`` in ``bucket`` for ``request``; return how long to hold it."""
+    verdict = bucket.reserve(amount, now_ms)
     if request.notes is None:
         request.notes = {}
     request.notes[key] = (bucket, amount)
+    return verdict
 
 
-def take_reservation(request: Request, key: QuotaKey, kind: type[BucketT]) -> tuple[BucketT, float] | None:
-    """The bucket and what was reserved of it, once; ``None`` if nothing was."""
-    found = None if request.notes is None else request.notes.pop(key, None)
-    if found is None:
-        return None
-    bucket, amount = found
-    if not isinstance(bucket, kind):
-        raise TypeError(f"{key} was reserved of a {type(bucket).__name__}, not of a {kind.__name__}")
-    return bucket, amount
+def settle(request: Request, key: QuotaKey, amount: float, now_ms: int) -> bool:
+    """Charge ``amount`` in place of the reservation of ``request``; return false if it has none."""
+    reservation = _take(request, key)
+    if reservation is None:
+        return False
+    bucket, reserved = reservation
+    bucket.settle(amount, reserved, now_ms)
+    return True
 
 
-def give_back_reservation(request: Request, key: QuotaKey, kind: type[QuotaBucket], now_ms: int) -> None:
-    """``request`` does not need what was reserved for it after all."""
-    found = take_reservation(request, key, kind)
-    if found is not None:
-        bucket, amount = found
-        bucket.correct(-amount, now_ms)
+def give_back(request: Request, key: QuotaKey, now_ms: int) -> tuple[RateBucket, float] | None:
+    """Cancel the reservation of ``request``; return its bucket and amount, or ``None`` if it has none."""
+    reservation = _take(request, key)
+    if reservation is not None:
+        bucket, reserved = reservation
+        bucket.correct(-reserved, now_ms)
+    return reservation
+
+
+def _take(request: Request, key: QuotaKey) -> tuple[RateBucket, float] | None:
+    reservation: tuple[RateBucket, float] | None
+    reservation = None if request.notes is None else request.notes.pop(key, None)
+    return reservation

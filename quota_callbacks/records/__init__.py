@@ -1,6 +1,6 @@
-"""What was recorded of traffic: usage records, traces, and charging them again.
+"""Records of traffic: usage records and traces, and their replay.
 
-usage_records  the usage record: who used what in a second
-trace_lines    the lines of a trace for ``headrace replay``
-replay         recorded usage charged again
+usage_records  the format of usage records
+trace_lines    the format of traces for ``headrace replay``
+replay         charging recorded requests to buckets
 """

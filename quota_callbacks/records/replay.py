@@ -1,9 +1,9 @@
-"""Usage that was recorded, charged again: what these quotas would have done to this traffic.
+"""Replay: computing what quotas would have done to recorded traffic.
 
-The events are charged to the same buckets, by the same precedence, as live traffic is (`ClientQuotas` over
-`DefaultQuotaCallback`); only the times come from the record, and nobody waits. ``headrace replay``
-(`headrace.proxy.replay.replay`) feeds it the lines of a trace, the pipeline's what-if the events of one bucket after
-the other. Pure. Memory grows with the entities, not with the events.
+The events of the record are charged to the same buckets, with the same precedence, as live traffic (`ClientQuotas` with
+`DefaultQuotaCallback`), at the recorded times. Called by ``headrace replay`` (`headrace.proxy.replay.replay`) with the
+lines of a trace, and by the pipeline's what-if analysis with the events of each bucket. Pure. Memory grows with the
+number of entities, not of events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBuc
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY
+from headrace.quota_callbacks.policies import KAFKA_POLICY
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
 
 SWEEP_MS: Final = 30_000
-"""How often idle buckets are looked for (``Metrics``: every 30 s), counted from the first event."""
+"""Interval of the removal of idle buckets (``Metrics``: every 30 s), from the first event."""
 
 MAX_RESOLVED: Final = 10_000
-"""Resolved names that are kept: many names can share a bucket, so without a cap they would outgrow the buckets."""
+"""Maximum number of cached resolutions, since many users and client ids can share a bucket."""
 
 
 class TimeOrderError(ValueError):
-    """An event is older than the one before it."""
+    """An event is older than its predecessor."""
 
 
 def backwards(now_ms: int, last_ms: int) -> str:
-    """What is wrong with a time that is before the last one."""
+    """Return the error message for a time before the last one."""
     return f"t is {now_ms}, after a line with {last_ms}; expected times that do not go back"
 
 
 class Op(StrEnum):
-    """What an event tells of."""
+    """The kinds of events."""
 
     PRODUCE = "produce"
     """Bytes produced."""
@@ -55,9 +55,9 @@ class Op(StrEnum):
     CONTROLLER_MUTATION = "controller_mutation"
     """Partitions created, added or deleted."""
     PRODUCER_ID = "producer_id"
-    """A batch of the producer with this id."""
+    """A record batch with this producer id."""
     NEW_PRODUCER_IDS = "new_producer_ids"
-    """How many producer ids were new, where the ids themselves are not known any more."""
+    """A number of new producer ids, if the ids themselves are not known."""
 
 
 KEYS: Final[Mapping[Op, QuotaKey]] = {
@@ -68,12 +68,12 @@ KEYS: Final[Mapping[Op, QuotaKey]] = {
     Op.PRODUCER_ID: QuotaKey.PRODUCER_IDS_RATE,
     Op.NEW_PRODUCER_IDS: QuotaKey.PRODUCER_IDS_RATE,
 }
-"""What each is charged to."""
+"""The quota key that each kind of event is charged to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Quotas of one entity that are set or removed."""
+    """A change of an entity's quotas."""
 
     t_ms: int
     entity: QuotaEntity
@@ -83,23 +83,23 @@ class Change:
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """An event. Not frozen: one is made for each, and freezing doubles its cost."""
+    """An event to charge. Not frozen, since freezing doubles the time to create one."""
 
     t_ms: int
     user: str
     client_id: str
     op: Op
     amount: float
-    """In the unit of ``op``; of a producer id, the id."""
+    """The amount in the unit of ``op``; for `Op.PRODUCER_ID`, the id."""
     strict: bool
-    """Controller mutations only: refused while the quota is overdrawn, rather than charged and throttled."""
+    """Controller mutations only: whether they are refused while the bucket is overdrawn, not charged and throttled."""
 
 
 class Replay:
-    """Quotas, and the usage that is charged to them."""
+    """Quotas, and the buckets that events are charged to."""
 
     def __init__(self, windows: Mapping[QuotaKey, Window], *, began_ms: int | None = None) -> None:
-        """``began_ms``: when the record begins, where this is fed a part of it; else the first event says."""
+        """``began_ms`` is the time of the record's first event, if only a part of the record is replayed."""
         self._callback = DefaultQuotaCallback()
         self._windows = windows
         self._limits_changed = False
@@ -110,10 +110,10 @@ class Replay:
         self._next_sweep_ms: int | None
         self.forget(began_ms)
         self.expired = 0
-        """Buckets that were dropped since nobody used them for an hour."""
+        """Number of buckets that were dropped after an hour without use."""
 
     def forget(self, began_ms: int | None = None) -> None:
-        """Begin anew with the quotas as they are: no usage, no time."""
+        """Discard all buckets and the time; keep the quotas."""
         callback = self._callback
         self.quotas = ClientQuotas(
             windows=self._windows, metric_tags=callback.quota_metric_tags, quota_limit=callback.quota_limit
@@ -123,33 +123,33 @@ class Replay:
         self._next_sweep_ms = None if began_ms is None else began_ms + SWEEP_MS
 
     def alter(self, change: Change) -> None:
-        """Set and remove quotas of one entity; debts and histories stay. Raises `TimeOrderError`."""
+        """Set and remove quotas of an entity; the state of buckets is kept. Raises `TimeOrderError`."""
         self.advance(change.t_ms)
         for key, value in change.values.items():
-            self._callback.update_quota(key, change.entity, value, KAFKAS_WAY)
+            self._callback.update_quota(key, change.entity, value, KAFKA_POLICY)
         for key in change.removed:
             self._callback.remove_quota(key, change.entity)
         self._limits_changed = True
 
     def tags(self, op: Op, user: str, client_id: str) -> Mapping[str, str] | None:
-        """The metric tags that name the bucket as quotas are now; ``None`` when nothing is recorded."""
+        """Return the metric tags of the bucket under the current quotas; ``None`` without a quota."""
         return self._callback.quota_metric_tags(KEYS[op], user, client_id)
 
     def limited(self, op: Op, user: str, client_id: str) -> bool:
-        """Whether the bucket has a limit as quotas are now."""
+        """Return whether the bucket has a limit under the current quotas."""
         tags = self.tags(op, user, client_id)
         return tags is not None and self._callback.quota_limit(KEYS[op], tags) is not None
 
     def charge(self, usage: Usage) -> Throttle | Refuse | None:
-        """Charge it to its bucket; ``None`` for who is within his quota, or has none. Raises `TimeOrderError`."""
+        """Charge an event to its bucket; return the verdict, ``None`` within the quota. Raises `TimeOrderError`."""
         self.advance(usage.t_ms)
         bucket = self.bucket(usage.op, usage.user, usage.client_id)
         return None if bucket is None else charge(bucket, usage)
 
     def bucket(self, op: Op, user: str, client_id: str) -> QuotaBucket | None:
-        """Resolve it, or take what was resolved since the table last lost or changed a bucket."""
+        """Return the bucket under the current quotas; ``None`` without a quota."""
         quotas, resolved = self.quotas, self._resolved
-        if self._limits_changed:  # once for a run of changes: nothing sees the limits in between
+        if self._limits_changed:  # once for several changes, since nothing is charged in between
             quotas.quotas_changed()
             self._limits_changed = False
         if quotas.generation != self._resolved_at or len(resolved) >= MAX_RESOLVED:
@@ -164,7 +164,7 @@ class Replay:
         return bucket
 
     def advance(self, now_ms: int) -> None:
-        """It is ``now_ms``: drop who has been idle for an hour. Raises `TimeOrderError`."""
+        """Advance the time, and drop buckets that were idle for an hour. Raises `TimeOrderError`."""
         if now_ms < self._now_ms:
             raise TimeOrderError(backwards(now_ms, self._now_ms))
         self._now_ms = now_ms
@@ -174,16 +174,17 @@ class Replay:
             self._sweep(self._next_sweep_ms)
 
     def _sweep(self, due_ms: int) -> None:
-        """Drop idle buckets, as of the last sweep that was due by now: it finds what those before would have found."""
+        """Drop idle buckets as of the last sweep that is due, which includes the effect of the earlier ones."""
         last_ms = self._now_ms - (self._now_ms - due_ms) % SWEEP_MS
         self._next_sweep_ms = last_ms + SWEEP_MS
         self.expired += self.quotas.expire(last_ms)
 
 
 def charge(bucket: QuotaBucket, usage: Usage, *, empty_fetches: bool = True) -> Throttle | Refuse | None:
-    """Charge the event to ``bucket``, which is of the kind that its key is measured by.
+    """Charge the event to ``bucket``, which must have the class of the event's quota key; return the verdict.
 
-    ``empty_fetches``: a throttled Fetch is answered with nothing, as a broker does; live, the proxy forwards it.
+    ``empty_fetches`` un-records the bytes of a throttled Fetch, since a broker returns an empty reply; the proxy
+    forwards the records instead. Raises `TypeError` for other bucket classes.
     """
     amount, now_ms = usage.amount, usage.t_ms
     match bucket:
@@ -205,7 +206,7 @@ def charge(bucket: QuotaBucket, usage: Usage, *, empty_fetches: bool = True) -> 
 
 
 def _fetch(bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
-    """A throttled Fetch is answered empty, so its bytes are un-recorded (``unrecordQuotaSensor``)."""
+    """Charge a Fetch; un-record its bytes if it is throttled (``unrecordQuotaSensor``)."""
     verdict = bucket.charge(amount, now_ms)
     if verdict is not None:
         bucket.record(-amount, now_ms)
@@ -213,7 +214,7 @@ def _fetch(bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
 
 
 def _mutate(bucket: MutationBucket, usage: Usage) -> Throttle | Refuse | None:
-    """KIP-599: strict admits or refuses; permissive charges in any case, and throttles while overdrawn."""
+    """Charge mutations as in KIP-599: strict admits or refuses; permissive always charges and then throttles."""
     now_ms = usage.t_ms
     if not usage.strict:
         bucket.charge(usage.amount, now_ms)
@@ -223,7 +224,7 @@ def _mutate(bucket: MutationBucket, usage: Usage) -> Throttle | Refuse | None:
 
 
 def _new_ids(bucket: ProducerIdBucket, count: int, now_ms: int) -> Throttle | None:
-    """The verdict on the last one, which is the longest."""
+    """Charge new producer ids; return the verdict on the last one, which is the longest."""
     verdict = None
     for _ in range(count):
         verdict = bucket.charge_new(now_ms)

@@ -1,7 +1,7 @@
-"""The lines of a trace for ``headrace replay``: one JSON object each, and what is wrong with one that cannot be used.
+"""The format of traces for ``headrace replay``: one JSON object per line, with precise errors for invalid lines.
 
-Called by `headrace.proxy.replay.replay` and the pipeline, line by line; knows nothing of files, order or quota
-arithmetic. Pure.
+Called by `headrace.proxy.replay.replay` and the pipeline for each line. Independent of files, the order of lines and
+quota arithmetic. Pure.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, Quo
 from headrace.quota_callbacks.records.replay import Change, Op, Usage
 
 MAX_LINE_BYTES: Final = 1024 * 1024
-"""Of a line with its end. A usage line has about 100 bytes; more is for members that replay only passes on."""
+"""Maximum length of a line, including its end. An event has about 100 bytes; the rest is for members that replay only
+copies."""
 
 INT_MAX: Final = 2**31 - 1
-"""Of ``samples`` and ``seconds``: a broker's ``quota.window.*`` are INT."""
+"""Maximum of ``samples`` and ``seconds``, since a broker's ``quota.window.*`` are INT."""
 
 ENTITY_TYPES: Final = ("user", "client-id")
 
@@ -26,11 +27,14 @@ Members = dict[str, Any]
 
 
 class BadLineError(ValueError):
-    """A line that cannot be replayed. ``str()`` says what was found and what is expected."""
+    """A line that cannot be replayed. The message states what was found and what is expected."""
 
 
 def parse(line: str) -> Members:
-    """Read one line. Raises `BadLineError` unless it is one JSON object without duplicate names, NaN or Infinity."""
+    """Return the members of a line.
+
+    Raises `BadLineError` unless it is one JSON object without duplicate names, NaN and Infinity.
+    """
     try:
         members = _DECODER.decode(line)
     except BadLineError:
@@ -43,14 +47,14 @@ def parse(line: str) -> Members:
             "not JSON that can be read: a number is too long or the nesting too deep; expected one JSON object"
         ) from error
     if not isinstance(members, dict):
-        raise BadLineError(f"{_shown(members)} is no object; expected one JSON object")
+        raise BadLineError(f"{_shown(members)} is not an object; expected one JSON object")
     return members
 
 
 def read_windows(members: Members) -> dict[QuotaKey, Window]:
-    """The first line: over what each quota key is measured. Raises `BadLineError`."""
+    """Return the window of each quota key from the first line. Raises `BadLineError`."""
     if "window" not in members:
-        raise BadLineError(f'no "window", which the first line must have; expected one such as {_WINDOW_LINE}')
+        raise BadLineError(f'the first line has no "window"; expected a line such as {_WINDOW_LINE}')
     _refuse_unknown(members, _WINDOWS, "")
     usual, controller = (_window(members, name) for name in _WINDOWS[:2])
     ids = _window(members, _WINDOWS[2]) if _WINDOWS[2] in members else Window(samples=11, seconds=3600)
@@ -64,7 +68,7 @@ def read_windows(members: Members) -> dict[QuotaKey, Window]:
 
 
 def read(members: Members) -> Change | Usage:
-    """Any line after the first. Raises `BadLineError`."""
+    """Return the quota change or event of any other line. Raises `BadLineError`."""
     if "alter" in members:
         return _change(members)
     if "op" not in members and "window" in members:
@@ -73,9 +77,9 @@ def read(members: Members) -> Change | Usage:
 
 
 def _change(members: Members) -> Change:
-    """The rules are those of AlterClientQuotas (``ClientQuotaControlManager``)."""
+    """Return a quota change; the rules are those of AlterClientQuotas (``ClientQuotaControlManager``)."""
     if "op" in members:
-        raise BadLineError('both "alter" and "op"; expected a quota change or a usage, one a line')
+        raise BadLineError('both "alter" and "op"; expected either a quota change or an event per line')
     alter = _object(members, "alter")
     _refuse_unknown(alter, ("entity", "set", "remove"), "alter.")
     if "set" not in alter and "remove" not in alter:
@@ -187,7 +191,7 @@ def _removed(names: object, entity: QuotaEntity) -> tuple[QuotaKey, ...]:
         raise BadLineError(f"alter.remove is {_shown(names)}; expected each key once")
     for key in keys:
         try:
-            check_quota_value(key, 1.0, entity)  # a key that this entity cannot have cannot be removed either
+            check_quota_value(key, 1.0, entity)  # an entity cannot lose a key that it cannot have
         except ValueError as error:
             raise BadLineError(f"alter.remove: {error}") from error
     return keys
@@ -213,7 +217,7 @@ def _refuse_unknown(members: Members, known: tuple[str, ...], path: str) -> None
 
 
 def _shown(value: object) -> str:
-    """As JSON, cut to what a line of an error has room for."""
+    """Return a value as JSON, truncated to 60 characters."""
     text = "a number that is too large" if isinstance(value, float) and math.isinf(value) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
@@ -223,7 +227,7 @@ def _members(pairs: list[tuple[str, Any]]) -> Members:
     if len(members) != len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for name in names if names.count(name) > 1)
-        raise BadLineError(f"{_shown(twice)} stands twice; expected each name once")
+        raise BadLineError(f"duplicate name {_shown(twice)}; expected each name once")
     return members
 
 

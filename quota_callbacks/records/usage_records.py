@@ -1,12 +1,11 @@
-"""The usage record: who used what in a second, as the proxy writes it and the pipeline reads it.
+"""The format of usage records: the traffic of a second by client, API and topic.
 
-One JSON object a line, or a message of a topic. Written by ``headrace.plugins.usage_records``, read by ``pipeline``:
-this is the one place that both know. Pure.
+A record is a JSON object in a line of a file, or a message of a Kafka topic. ``headrace.plugins.usage_records`` writes
+records and ``headrace.pipeline`` reads them; neither imports the other. Pure.
 
-Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one process of the proxy), and
-``sequence``, which begins at 0 for an instance and grows by 1: what is missing in it was lost, and what comes twice is
-a duplicate. A reader passes over fields that it does not know; what an old reader would misunderstand gets a new
-``schema``.
+Every record has ``schema`` (`SCHEMA_VERSION`), ``kind``, ``instance`` (one run of one proxy process) and ``sequence``,
+which starts at 0 for each instance and increases by 1, so that a reader detects lost and duplicate records. Readers
+ignore fields that they do not know; ``schema`` changes when existing readers would misinterpret a record.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ DEFAULT_TOPIC: Final = "headrace-usage"
 
 
 class Kind(StrEnum):
-    """What a record tells."""
+    """The kinds of records."""
 
     USAGE = "usage"
     """The requests of one second with the same cluster, user, client id, API and topic (`UsageRecord`)."""
     LOST = "lost"
     """Records that could not be written (`LostRecord`)."""
     END = "end"
-    """The instance has stopped in order: nothing is missing behind this ``sequence``."""
+    """The instance has stopped normally; there are no records after this ``sequence``."""
 
 
 class RecordHead(TypedDict):
-    """What every record begins with."""
+    """The fields of every record."""
 
     schema: int
     kind: str
@@ -40,52 +39,54 @@ class RecordHead(TypedDict):
 
 
 class UsageRecord(RecordHead):
-    """Sums over the requests that were completed in a second; more than one record may tell of the same. Bytes are
-    header and body, without the 4 bytes of the length before them, as quotas charge them."""
+    """Sums over the requests that were completed in a second. Several records may have the same second, cluster, user,
+    client id, API and topic. Bytes are header and body, without the 4 bytes of the length field, as quotas charge
+    them."""
 
     second: int
     """Seconds since 1970, UTC."""
     cluster: str | None
-    """The cluster's id; null until the proxy has learned it."""
+    """Id of the cluster; null until the proxy has learned it."""
     user: str | None
-    """Null, with ``client_id``: more senders came in this second than rows are kept; these are all others of this API.
-    """
+    """Null together with ``client_id`` for the clients beyond the maximum number of records of a second, which are
+    summed up by API."""
     client_id: str | None
     api_key: int
     topic: str | None
-    """Null where the API has none, where topics are not recorded, and for the part of a request that has no topic."""
+    """Null if the API has no topics or topics are not recorded, and for the part of a request without a topic."""
     requests: int
     errors: int
-    """Requests without a reply, and those that the proxy refused."""
+    """Number of requests without a reply, and of those that the proxy refused."""
     request_bytes: int
     response_bytes: int
     thread_ms: float
-    """What ``request_percentage`` has charged, or would have if it held the sender: the cost model's estimate of the
-    broker's request handlers and the proxy's own thread time; 0 for what this quota exempts and what had no reply."""
+    """Thread time that ``request_percentage`` charged, or would have charged if it applied to the client: the cost
+    model's estimate of the broker's handler time, and the proxy's own. 0 for exempt requests and those without a
+    reply."""
     broker_ms: float
-    """Time between the requests' forwarding and their replies, waiting included."""
+    """Time between forwarding and reply, including waiting in the broker."""
     mutations: int
-    """Partitions that were created, deleted or added, where a ``controller_mutation_rate`` holds the sender; else 0."""
+    """Number of partitions created, deleted or added, if ``controller_mutation_rate`` applies to the client; else 0."""
     producer_ids: int
-    """Producer ids that were new in the window, where a ``producer_ids_rate`` holds the user; else 0."""
+    """Number of producer ids that were new in the window, if a ``producer_ids_rate`` applies to the user; else 0."""
     throttle_ms: dict[str, int]
-    """Of the requests' longest throttles, by the quota key that asked for them; held requests included."""
+    """Sum of the longest throttle of each request, by the quota key that caused it; includes held requests."""
     throttled: dict[str, int]
-    """How many requests were throttled or held, likewise."""
+    """Number of throttled or held requests, by quota key."""
     refused: dict[str, int]
-    """How many requests were refused as a whole or in part, likewise."""
+    """Number of requests that were refused completely or partly, by quota key."""
 
 
 class LostRecord(RecordHead):
-    """Records that could not be written or had no room, for one reason since that was told last, and what they held."""
+    """The records that were lost for one reason since the last such record, and their sums."""
 
     first_second: int
-    """When it was first found that one of them is lost."""
+    """Time at which the first loss was detected, in seconds since 1970, UTC."""
     second: int
-    """When it was last found."""
+    """Time at which the last loss was detected."""
     records: int
-    """How many. They have no ``sequence``, but for those that a topic's producer took and the cluster then did not:
-    these are missing in it, too."""
+    """Number of lost records. They have no ``sequence``, except those that the Kafka producer accepted and could not
+    deliver, whose numbers are missing."""
     requests: int
     request_bytes: int
     response_bytes: int

@@ -1,6 +1,6 @@
-"""For every key: values that are taken, and values that are refused with the words that are then said.
+"""Valid values of every key, and invalid ones with their error messages.
 
-Used by the loader's tests and by those of the JSON Schema, which must take and refuse the same.
+Used by the tests of the loader and of the JSON Schema, which must accept and refuse the same values.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ CONNECT: Final = 'expected host:port, such as "kafka-1:9192", "127.0.0.1:9192" o
 LISTEN: Final = 'expected host:port, such as "0.0.0.0:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
 ADMIN: Final = LISTEN.replace("port 1-", "port 0-")
 HOST: Final = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
-WILDCARD: Final = f"{HOST}; a wildcard is for listening; clients cannot connect to it"
+WILDCARD: Final = f"{HOST}; clients cannot connect to a wildcard address"
 NODE_IDS: Final = 'expected broker ids as ranges and commas, such as "0-2,1001-1010"'
 SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
 WORKERS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
@@ -29,7 +29,7 @@ LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
 
 @dataclass(frozen=True, slots=True)
 class Good:
-    """A value as TOML, and what the typed configuration then has."""
+    """A valid value as TOML, and its typed value."""
 
     key: str
     toml: str
@@ -38,16 +38,16 @@ class Good:
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """A value as TOML, and what is said of it. ``index`` is the element of a list that is to blame."""
+    """An invalid value as TOML, and its error message. ``index`` is that of the invalid element of a list."""
 
     key: str
     toml: str
     rule: str
     found: str | None = None
-    """How the problem spells the value, where not as it is written."""
+    """The value in the error message, if it differs from ``toml``."""
     index: int | None = None
     schema_sees: bool = True
-    """Whether JSON Schema can tell as well."""
+    """Whether JSON Schema can express the constraint."""
 
 
 GOOD: Final = (
@@ -115,34 +115,36 @@ GOOD: Final = (
 )
 
 
-def _misfits(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
+def _invalid(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
     return tuple(Bad(key, toml, rule) for toml in tomls)
 
 
-def _unseen(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
+def _invalid_for_loader(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
     return tuple(Bad(key, toml, rule, schema_sees=False) for toml in tomls)
 
 
 def _whole(key: str, lowest: int, highest: int) -> tuple[Bad, ...]:
-    misfits = (str(lowest - 1), str(highest + 1), f'"{lowest}"', f"{lowest}.5", "true", "nan", "[1]", "{}")
-    return _misfits(key, WHOLE.format(lowest, highest), *misfits) + _unseen(key, WHOLE.format(lowest, highest), "5.0")
+    values = (str(lowest - 1), str(highest + 1), f'"{lowest}"', f"{lowest}.5", "true", "nan", "[1]", "{}")
+    return _invalid(key, WHOLE.format(lowest, highest), *values) + _invalid_for_loader(
+        key, WHOLE.format(lowest, highest), "5.0"
+    )
 
 
 def _duration(key: str, lowest: str, highest: str, below: str, above: str) -> tuple[Bad, ...]:
     rule = DURATION.format(lowest, highest)
-    misfits = ('"10"', '"10 years"', '"10S"', '"-1s"', '""', "-1", "inf", "true", "[]", "1979-05-27", '"1e3s"')
-    return _misfits(key, rule, *misfits) + _unseen(key, rule, f'"{below}"' if below else "nan", f'"{above}"')
+    values = ('"10"', '"10 years"', '"10S"', '"-1s"', '""', "-1", "inf", "true", "[]", "1979-05-27", '"1e3s"')
+    return _invalid(key, rule, *values) + _invalid_for_loader(key, rule, f'"{below}"' if below else "nan", f'"{above}"')
 
 
 def _size(key: str) -> tuple[Bad, ...]:
-    misfits = ('"1024"', '"64M"', '"64mib"', '"-1kB"', "1023", "2147483648", "2048.0", "true", "[]", '"1,5MB"')
-    seen, unseen = [toml for toml in misfits if toml != "2048.0"], ("2048.0", '"1023B"', '"1.5B"', '"2GiB"')
-    return _misfits(key, SIZE, *seen) + _unseen(key, SIZE, *unseen)
+    values = ('"1024"', '"64M"', '"64mib"', '"-1kB"', "1023", "2147483648", "2048.0", "true", "[]", '"1,5MB"')
+    seen, unseen = [toml for toml in values if toml != "2048.0"], ("2048.0", '"1023B"', '"1.5B"', '"2GiB"')
+    return _invalid(key, SIZE, *seen) + _invalid_for_loader(key, SIZE, *unseen)
 
 
 BAD: Final = (
-    *_misfits("workers", WORKERS, "0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}"),
-    *_misfits("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
+    *_invalid("workers", WORKERS, "0", "65", "-1", '"2"', '"Auto"', "1.5", "true", "[2]", "{}"),
+    *_invalid("upstream.bootstrap_servers", SERVERS, "[]", '"127.0.0.1:9092"', "9092", "{}"),
     *(
         Bad("upstream.bootstrap_servers", f'["a:1", {item}]', f"{CONNECT}{why}", item, 1, schema_sees=seen)
         for item, why, seen in (
@@ -155,9 +157,9 @@ BAD: Final = (
             ('":9092"', "; the host is missing", True),
             ('"ka fka:9092"', "; not a host name", True),
             ('"-kafka:9092"', "; not a host name", True),
-            ('"PLAINTEXT://kafka:9092"', "; without PLAINTEXT://", True),
-            ('"::1:9092"', "; an IPv6 address stands in brackets, as in [::1]:9092", True),
-            ('"[::1"', "; an IPv6 address stands in brackets, as in [::1]:9092", True),
+            ('"PLAINTEXT://kafka:9092"', "; omit PLAINTEXT://", True),
+            ('"::1:9092"', "; an IPv6 address must be in brackets, as in [::1]:9092", True),
+            ('"[::1"', "; an IPv6 address must be in brackets, as in [::1]:9092", True),
             ('"[::x]:9092"', "; not an IPv6 address", True),
             ('"[1:2]:9092"', "; not an IPv6 address", False),
             ('"300.1.1.1:9092"', "; not an IPv4 address", False),
@@ -167,36 +169,38 @@ BAD: Final = (
     Bad(
         "upstream.bootstrap_servers",
         '["a:1", "b:2", "a:1"]',
-        "stands in this list twice; the first is upstream.bootstrap_servers[0] at line 2",
+        "duplicate element; the first is upstream.bootstrap_servers[0] at line 2",
         '"a:1"',
         2,
     ),
     *_duration("upstream.connect_timeout", "10ms", "10m", "9ms", "11m"),
     *_duration("upstream.reply_timeout", "1s", "30d", "999ms", "31d"),
-    *_misfits("listen.address", LISTEN, "9192", "[]", "true"),
-    *_misfits("listen.address", f"{LISTEN}; the host is missing", '":9192"'),
-    *_misfits("listen.address", f"{LISTEN}; not a host name", '"*:9192"'),
-    *_unseen("listen.address", LISTEN, '"127.0.0.1:0"'),
-    *_misfits("listen.advertised_host", HOST, "1", "[]", "false"),
-    *_misfits("listen.advertised_host", WILDCARD, '""', '"*"', '"0.0.0.0"', '"::"', '"[::]"'),
-    *_unseen("listen.advertised_host", WILDCARD, '"0:0:0:0:0:0:0:0"'),
-    *_misfits(
+    *_invalid("listen.address", LISTEN, "9192", "[]", "true"),
+    *_invalid("listen.address", f"{LISTEN}; the host is missing", '":9192"'),
+    *_invalid("listen.address", f"{LISTEN}; not a host name", '"*:9192"'),
+    *_invalid_for_loader("listen.address", LISTEN, '"127.0.0.1:0"'),
+    *_invalid("listen.advertised_host", HOST, "1", "[]", "false"),
+    *_invalid("listen.advertised_host", WILDCARD, '""', '"*"', '"0.0.0.0"', '"::"', '"[::]"'),
+    *_invalid_for_loader("listen.advertised_host", WILDCARD, '"0:0:0:0:0:0:0:0"'),
+    *_invalid(
         "listen.advertised_host",
-        f"{HOST}; without the port, which follows from listen.address or listen.advertised_port",
+        f"{HOST}; omit the port, which is that of listen.advertised_port or listen.address",
         '"kafka:9092"',
         '"[::1]:9092"',
     ),
-    *_misfits("listen.advertised_host", f"{HOST}; not a host name", '"a b"', '"é"', '"a..b"', '"a/b"'),
-    *_unseen("listen.advertised_host", f"{HOST}; not an IPv4 address", '"1.2.3"', '"10.0.0.256"'),
-    *_unseen("listen.advertised_host", f"{HOST}; not an IPv6 address", '"1:2:3"'),
-    *_misfits("listen.advertised_host", f"{HOST}; without https://", '"https://kafka.example.com"'),
+    *_invalid("listen.advertised_host", f"{HOST}; not a host name", '"a b"', '"é"', '"a..b"', '"a/b"'),
+    *_invalid_for_loader("listen.advertised_host", f"{HOST}; not an IPv4 address", '"1.2.3"', '"10.0.0.256"'),
+    *_invalid_for_loader("listen.advertised_host", f"{HOST}; not an IPv6 address", '"1:2:3"'),
+    *_invalid("listen.advertised_host", f"{HOST}; omit https://", '"https://kafka.example.com"'),
     *_whole("listen.advertised_port", 1, 65535),
-    *_misfits("listen.node_ids", NODE_IDS, "5", "[0, 1]", "true"),
-    *_misfits("listen.node_ids", f'{NODE_IDS}; "" is neither an id nor a range', '""', '"1,"'),
-    *_misfits("listen.node_ids", f'{NODE_IDS}; "a-b" is neither an id nor a range', '"0,a-b"'),
-    *_misfits("listen.node_ids", f'{NODE_IDS}; "-1" is neither an id nor a range', '"-1"'),
-    *_unseen("listen.node_ids", f"{NODE_IDS}; the range 5-2 runs backwards", '"5-2"'),
-    *_unseen("listen.node_ids", f"{NODE_IDS}; id 2 stands there twice; ranges must not overlap", '"0-2,2-4"', '"2,2"'),
+    *_invalid("listen.node_ids", NODE_IDS, "5", "[0, 1]", "true"),
+    *_invalid("listen.node_ids", f'{NODE_IDS}; "" is neither an id nor a range', '""', '"1,"'),
+    *_invalid("listen.node_ids", f'{NODE_IDS}; "a-b" is neither an id nor a range', '"0,a-b"'),
+    *_invalid("listen.node_ids", f'{NODE_IDS}; "-1" is neither an id nor a range', '"-1"'),
+    *_invalid_for_loader("listen.node_ids", f"{NODE_IDS}; the range 5-2 is descending", '"5-2"'),
+    *_invalid_for_loader(
+        "listen.node_ids", f"{NODE_IDS}; id 2 is listed twice; ranges must not overlap", '"0-2,2-4"', '"2,2"'
+    ),
     *_whole("listen.backlog", 1, 65535),
     *_size("limits.max_frame_bytes"),
     *_size("limits.max_collected_bytes"),
@@ -205,22 +209,22 @@ BAD: Final = (
     *_whole("limits.max_in_flight_requests", 1, 1_000_000),
     *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
     *_duration("shutdown.drain_timeout", "0s", "1d", "", "25h"),
-    *_misfits("quota.state.file", "expected the path of a file", "1", '""'),
-    *_misfits("quota.state.interval", DURATION.format("1s", "1h"), "true"),
+    *_invalid("quota.state.file", "expected the path of a file", "1", '""'),
+    *_invalid("quota.state.interval", DURATION.format("1s", "1h"), "true"),
     Bad("quota.state.interval", '"10ms"', DURATION.format("1s", "1h"), schema_sees=False),
     Bad("quota.state.interval", '"2h"', DURATION.format("1s", "1h"), schema_sees=False),
-    *_misfits("admin.listen", ADMIN, "9190", "true"),
-    *_misfits("admin.listen", f"{ADMIN}; the port is missing or not a number", '"localhost"'),
-    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"', '"loud"', "1", "[]", "true"),
-    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "info"?', '"INFO"'),
-    *_misfits("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "warning"?', '"warn"'),
-    *_misfits("log.format", 'expected "text" or "json"', '"yaml"', "false"),
-    *_misfits("log.format", 'expected "text" or "json"; did you mean "json"?', '"jsonl"'),
-    *_misfits("enforcement.enabled", "expected true or false", '"true"', "1", "[]"),
-    *_misfits("enforcement.exempt_users", "expected a list of users", '"alice"', "true", "{}"),
+    *_invalid("admin.listen", ADMIN, "9190", "true"),
+    *_invalid("admin.listen", f"{ADMIN}; the port is missing or not a number", '"localhost"'),
+    *_invalid("log.level", 'expected "debug", "info", "warning" or "error"', '"loud"', "1", "[]", "true"),
+    *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "info"?', '"INFO"'),
+    *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "warning"?', '"warn"'),
+    *_invalid("log.format", 'expected "text" or "json"', '"yaml"', "false"),
+    *_invalid("log.format", 'expected "text" or "json"; did you mean "json"?', '"jsonl"'),
+    *_invalid("enforcement.enabled", "expected true or false", '"true"', "1", "[]"),
+    *_invalid("enforcement.exempt_users", "expected a list of users", '"alice"', "true", "{}"),
     Bad("enforcement.exempt_users", '["a", ""]', "expected a user", '""', 1),
     Bad("enforcement.exempt_users", "[7]", "expected a user", "7", 0),
-    *_misfits("enforcement.exempt_client_ids", "expected a list of client ids", '"rescue"', "0"),
+    *_invalid("enforcement.exempt_client_ids", "expected a list of client ids", '"rescue"', "0"),
     Bad("enforcement.exempt_client_ids", "[true]", "expected a client id", "true", 0),
     *(
         bad
@@ -231,11 +235,11 @@ BAD: Final = (
         )
         for bad in _whole(key, 1, INT_MAX)
     ),
-    *_misfits("plugins.disabled", "expected a list of plugin names", '"tracing"'),
+    *_invalid("plugins.disabled", "expected a list of plugin names", '"tracing"'),
     Bad("plugins.disabled", '[""]', "expected a plugin's name", '""', 0),
-    *_misfits("plugins.load", "expected a list of import paths", '"my_module"'),
+    *_invalid("plugins.load", "expected a list of import paths", '"my_module"'),
     *(Bad("plugins.load", f"[{item}]", IMPORT_PATH, item, 0) for item in ('"my-module"', '"a:b:c"', '"a."', '""', "1")),
-    *_misfits("plugins.on_error", 'expected "open" or "closed"', '"ignore"', "true"),
-    *_misfits("plugins.on_error", 'expected "open" or "closed"; did you mean "closed"?', '"close"'),
-    *_misfits("plugins.options", "expected a table for each plugin, headed [plugins.options.NAME]", "[]", '"x"'),
+    *_invalid("plugins.on_error", 'expected "open" or "closed"', '"ignore"', "true"),
+    *_invalid("plugins.on_error", 'expected "open" or "closed"; did you mean "closed"?', '"close"'),
+    *_invalid("plugins.options", "expected a table for each plugin, headed [plugins.options.NAME]", "[]", '"x"'),
 )

@@ -1,4 +1,4 @@
-"""Making small configuration files for tests."""
+"""Small configuration files for tests."""
 
 import json
 
@@ -10,20 +10,20 @@ REQUIRED = {
     "listen.address": '"127.0.0.1:19192"',
     "listen.advertised_host": '"kafka.example.com"',
 }
-"""The required keys, with values that clash with no test's."""
+"""The required keys, with values that do not conflict with those of any test."""
 
 MINIMAL = "".join(f"{key} = {value}\n" for key, value in REQUIRED.items())
-"""The shortest file that loads. Dotted keys, so that a test can go on with tables."""
+"""The shortest valid file. It has dotted keys, so that tests can append tables."""
 
 
 def with_key(key: str, toml: str) -> str:
-    """A file that sets ``key`` in its line 2 and is otherwise complete."""
+    """Return a complete file that sets ``key`` in line 2."""
     others = "".join(f"{name} = {value}\n" for name, value in REQUIRED.items() if name != key)
     return f"# line 1\n{key} = {toml}\n{others}"
 
 
 def in_toml(value: object) -> str:
-    """Write a value as TOML, in one line; JSON's texts and numbers are TOML's."""
+    """Return a value as TOML on one line. JSON strings and numbers are valid TOML."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{json.dumps(name)} = {in_toml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, list):
@@ -32,5 +32,5 @@ def in_toml(value: object) -> str:
 
 
 def leaf(key: str) -> Leaf:
-    """The declared key."""
+    """Return the declaration of a key."""
     return next(leaf for leaf in keys(Config) if leaf.key == key)

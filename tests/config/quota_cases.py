@@ -1,4 +1,4 @@
-"""``[[quotas]]`` that are taken, and that are refused with the words that are then said."""
+"""Valid ``[[quotas]]`` tables, and invalid ones with their error messages."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -45,7 +45,7 @@ GOOD_LIMITS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class BadQuota:
-    """The lines of a table, the line to blame (from 1), and what is said after the file and line."""
+    """The lines of an invalid table, the line of the error (from 1), and the message after file and line."""
 
     lines: str
     line: int
@@ -108,12 +108,12 @@ BAD_QUOTAS: Final = (
     ),
     BadQuota("request_percentage = 1", 1, f"quotas[0].entity: required; {ENTITY}"),
     BadQuota(
-        'entity = { user = "alice" }\nobserve = true', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"
+        'entity = { user = "alice" }\nobserve = true', 1, f"quotas[0]: no limit is set; expected at least one of {KEYS}"
     ),
     BadQuota(
         'entity = { user = "alice" }\nproducer_byte_rate = 1\nburst = "1s"',
         4,
-        'quotas[0].burst = "1s": only with enforcement = "paced"; Kafka\'s way has the burst of its window',
+        'quotas[0].burst = "1s": only with enforcement = "paced"; otherwise the window determines the burst',
         schema_sees=False,
     ),
     BadQuota(
@@ -126,7 +126,7 @@ BAD_QUOTAS: Final = (
         4,
         "quotas[0].observe = 1: expected true or false",
     ),
-    BadQuota('entity = { user = "alice" }', 1, f"quotas[0]: limits nothing; expected at least one of {KEYS}"),
+    BadQuota('entity = { user = "alice" }', 1, f"quotas[0]: no limit is set; expected at least one of {KEYS}"),
     BadQuota(
         'entity = { user = "alice" }\nproducer_byterate = 1',
         3,

@@ -1,4 +1,4 @@
-"""Environment variables: every key by one rule, over the file and under the flags, and what is none of ours."""
+"""Environment variables: their names, their precedence over the file and below flags, and unknown variables."""
 
 import tomllib
 

@@ -1,4 +1,4 @@
-"""What used to pass without a word and did nothing, and what must never be printed."""
+"""Settings that had no effect in earlier versions and are errors now, and secrets that must not be printed."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def taken(text: str) -> Config:
     return loads(MINIMAL + text, plugins=PLUGINS)
 
 
-# --- options of no plugin ---
+# --- options without a plugin ---
 
 
 def test_options_of_a_plugin_that_is_not_there_are_refused_with_their_line() -> None:
@@ -38,7 +38,7 @@ def test_options_of_plugins_that_are_loaded_or_disabled_are_taken() -> None:
     }
 
 
-# --- a key that nothing read ---
+# --- a removed key ---
 
 
 def test_the_interval_that_nothing_read_is_refused_with_the_reason() -> None:
@@ -48,7 +48,7 @@ def test_the_interval_that_nothing_read_is_refused_with_the_reason() -> None:
     assert "delete the line" in said
 
 
-# --- what is advertised ---
+# --- the advertised address ---
 
 HEAD = 'upstream.bootstrap_servers = ["a:1"]\nlisten.address = "{}"\n'
 

@@ -1,4 +1,4 @@
-"""The JSON Schema takes what the loader takes, and refuses what it refuses as far as it can see."""
+"""The JSON Schema accepts what the loader accepts, and refuses what it refuses as far as JSON Schema can express it."""
 
 import json
 import tomllib
@@ -22,7 +22,7 @@ def valid(text: str) -> bool:
 
 
 def node(path: tuple[str, ...]) -> Any:
-    """What the schema says of a key or section, with what it refers to."""
+    """Return the schema of a key or section, with references resolved."""
     schema = json_schema()
     found: Any = schema
     for step in path:
@@ -89,7 +89,7 @@ def test_every_key_has_its_words_and_its_default(leaf: Any) -> None:
     if leaf.required or leaf.default is None:
         assert "default" not in schema
     else:
-        assert schema["default"] == leaf.spelled_in(loads(MINIMAL))
+        assert schema["default"] == leaf.file_value_in(loads(MINIMAL))
         assert Draft202012Validator({"$defs": json_schema()["$defs"]} | schema).is_valid(schema["default"])
 
 
@@ -98,7 +98,10 @@ def test_every_section_has_its_words() -> None:
     assert len(sections) > 10
     for path in sections:
         assert node(path)["description"].endswith("."), path
-    assert node(("controller", "quota", "window"))["description"] == "What sets the burst of controller_mutation_rate."
+    assert (
+        node(("controller", "quota", "window"))["description"]
+        == "The window of controller_mutation_rate, which determines its burst."
+    )
 
 
 def test_defaults_are_spelled_as_in_a_file() -> None:

@@ -18,13 +18,13 @@ class Inner(Section):
 
 
 class Far(Section):
-    """A section alone in its section."""
+    """A section whose only key is a section."""
 
     off: Inner
 
 
 class Outer(Section):
-    """The same section twice, at different depths."""
+    """A section that contains another one twice, at different depths."""
 
     one: Inner
     far: Far
@@ -49,7 +49,7 @@ def test_a_table_is_read_and_spelled_again() -> None:
     table = {"one": {"needed": True, "size": 1}, "far": {"off": {"size": 5, "needed": False}}, "wait": 2, "more": [1]}
     outer = Outer.model_validate(table)
     assert [leaf.value_of(outer) for leaf in keys(Outer)] == [1, True, 5, False, 2.0, [1]]
-    assert [leaf.spelled_in(outer) for leaf in keys(Outer)] == [1, True, 5, False, "2s", [1]]
+    assert [leaf.file_value_in(outer) for leaf in keys(Outer)] == [1, True, 5, False, "2s", [1]]
 
 
 def test_all_that_is_wrong_is_found_at_once() -> None:

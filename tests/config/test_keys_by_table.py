@@ -1,4 +1,4 @@
-"""Every key with values that fit and values that do not, and the very words of each refusal."""
+"""Every key with valid and invalid values, and the exact error messages."""
 
 import tomllib
 
@@ -35,7 +35,7 @@ def test_every_key_has_cases_of_both(key: str) -> None:
 @pytest.mark.parametrize("case", GOOD, ids=lambda case: f"{case.key}={case.toml}")
 def test_a_value_is_spelled_as_it_reads(case: Good) -> None:
     config = loads(with_key(case.key, case.toml))
-    spelled = loads(with_key(case.key, in_toml(leaf(case.key).spelled_in(config))))
+    spelled = loads(with_key(case.key, in_toml(leaf(case.key).file_value_in(config))))
     assert spelled == config
 
 

@@ -1,4 +1,4 @@
-"""Files that cannot be read, are no TOML, or have problems in several places."""
+"""Files that cannot be read, are not TOML, or have several problems."""
 
 import copy
 import pickle
@@ -22,7 +22,7 @@ from headrace.config import (
     loads,
 )
 from headrace.config.loading import MAX_FILE_BYTES
-from headrace.quota_callbacks.options import dotted, spelled
+from headrace.quota_callbacks.options import dotted, toml_text
 from tests.config.documents import MINIMAL
 
 
@@ -76,7 +76,9 @@ def test_a_configuration_can_be_sent_to_a_worker_and_copied() -> None:
 def test_what_is_no_toml(text: str, said: str) -> None:
     with pytest.raises(ConfigSyntaxError) as caught:
         loads(text, "headrace.toml")
-    if sys.version_info[:2] == (3, 11) or "declared" in said or "digits" in said:  # the words are tomllib's otherwise
+    if (
+        sys.version_info[:2] == (3, 11) or "declared" in said or "digits" in said
+    ):  # other messages are tomllib's, which vary
         assert str(caught.value) == f"headrace.toml{said}"
     assert "not valid TOML" in str(caught.value)
     assert caught.value.__cause__ is not None
@@ -98,7 +100,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for path, why in (
         (missing, "no such file or directory"),
         (directory, "is a directory"),
-        (large, f"longer than {MAX_FILE_BYTES} bytes; this is no configuration"),
+        (large, f"longer than {MAX_FILE_BYTES} bytes, the maximum for a configuration"),
     ):
         with pytest.raises(ConfigFileError) as caught:
             load(path)
@@ -117,7 +119,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", forbidden)  # a test that runs as root may read everything
+    monkeypatch.setattr("builtins.open", forbidden)  # root may read every file
     with pytest.raises(ConfigFileError) as caught:
         load("headrace.toml")
     assert str(caught.value) == "headrace.toml: cannot be read: permission denied"
@@ -243,10 +245,10 @@ def test_values_are_shown_on_one_line_and_shortened() -> None:
     (said,) = problems(f'{MINIMAL}[log]\nlevel = """\n{"x" * 500}"""\n')
     shown = said.partition(" = ")[2].partition(": expected")[0]
     assert shown == '"' + "x" * 76 + "..."
-    assert spelled({"a b": [1, 1.5, True, {}], "c": "d\ne"}) == '{ "a b" = [1, 1.5, true, {}], c = "d\\ne" }'
-    assert spelled("y" * 78) == '"' + "y" * 78 + '"'
-    assert len(spelled("y" * 79)) == 80
-    assert spelled(16**100).startswith("0x1000")
+    assert toml_text({"a b": [1, 1.5, True, {}], "c": "d\ne"}) == '{ "a b" = [1, 1.5, true, {}], c = "d\\ne" }'
+    assert toml_text("y" * 78) == '"' + "y" * 78 + '"'
+    assert len(toml_text("y" * 79)) == 80
+    assert toml_text(16**100).startswith("0x1000")
     assert dotted(("quotas", 2, "entity", "client-id")) == "quotas[2].entity.client-id"
     assert dotted(("plugins", "options", "a b")) == 'plugins.options."a b"'
 
@@ -261,4 +263,4 @@ def test_where_brokers_are() -> None:
     assert loads(MINIMAL).listen.advertised == HostPort(host="kafka.example.com", port=19192)
     with pytest.raises(UnknownNodeIdError) as caught:
         listen.advertised_broker(3)
-    assert str(caught.value) == "broker 3 has no port here: widen listen.node_ids, now 0-2,1001"
+    assert str(caught.value) == "broker 3 has no port: extend listen.node_ids, which is 0-2,1001"

@@ -1,4 +1,4 @@
-"""The position finder, against documents whose positions are known because the test wrote them."""
+"""`Positions` for generated documents, whose positions the generator records."""
 
 import json
 import tomllib
@@ -35,7 +35,7 @@ TABLE_ARRAYS = st.deferred(lambda: st.tuples(st.just("tables"), st.lists(TABLES,
 
 
 class Writer:
-    """Writes a document in a style that hypothesis draws, and notes where everything goes."""
+    """Writes a document in a style that Hypothesis draws, and records all positions."""
 
     def __init__(self, draw: st.DrawFn) -> None:
         self.draw = draw
@@ -154,7 +154,7 @@ class Writer:
 
     @staticmethod
     def header_path(outer: Path, depth: int) -> Path:
-        """The first ``depth`` names of a path, with the indices between them."""
+        """Return the first ``depth`` names of a path, with the indices between them."""
         path: list[str | int] = []
         for step in outer:
             depth -= isinstance(step, str)
@@ -165,7 +165,7 @@ class Writer:
 
 
 def walk(value: Any, path: Path = ()) -> Iterator[Path]:
-    """Every path of a parsed document."""
+    """Return all paths of a parsed document."""
     members = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for step, member in members:
         yield (*path, step)
@@ -246,7 +246,7 @@ entity = { user = "alice", client-id = "x" }
         (("quotas", 1, "entity"), 14, 9),
         (("quotas", 1, "entity", "user"), 15, 1),
         (("outer", "inner"), 16, 8),
-        (("outer",), 17, 2),  # the header of its own rather than the one that implies it
+        (("outer",), 17, 2),  # its own header, not the one that implies it
     ],
 )
 def test_a_document_by_hand(path: Path, line: int, column: int) -> None:

@@ -33,7 +33,7 @@ def test_limits(key: QuotaKey, written: str, limit: float) -> None:
     (quota,) = config.quotas
     assert quota.limits() == {key: limit}
     assert type(quota.limits()[key]) is type(limit)
-    written = in_toml(leaf("quotas").spelled_in(config))
+    written = in_toml(leaf("quotas").file_value_in(config))
     assert loads(f"{MINIMAL}quotas = {written}\n") == config
 
 

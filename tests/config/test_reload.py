@@ -1,4 +1,4 @@
-"""What changed, what of it waits for a restart, and what to run with meanwhile."""
+"""Changes at a reload, those that need a restart, and the effective configuration until then."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What must hold between keys."""
+"""Constraints between keys."""
 
 import pytest
 

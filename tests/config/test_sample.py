@@ -1,4 +1,4 @@
-"""The sample file loads, has every key, and tells the real defaults."""
+"""The sample file is valid, and has every key with its default."""
 
 import re
 import tomllib
@@ -16,7 +16,7 @@ from headrace.quota_callbacks.options import NOTHING
 
 SAMPLE = sample_text()
 UNCOMMENTED = re.sub(r"(?m)^#(?! |$)", "", SAMPLE)
-"""The sample with every key in force."""
+"""The sample with all keys uncommented."""
 
 EXAMPLES = {
     "listen.advertised_host",
@@ -26,7 +26,7 @@ EXAMPLES = {
     "quotas",
     "plugins.options",
 }
-"""Keys whose default is to be absent: what stands there is an example."""
+"""Keys without a default, for which the sample has an example."""
 
 
 def written(path: tuple[str, ...]) -> Any:
@@ -76,7 +76,7 @@ def test_every_key_stands_there_with_its_default(leaf: Any) -> None:
     assert raw is not NOTHING, f"{leaf.key} is missing"
     if not leaf.required and leaf.key not in EXAMPLES:
         assert leaf.value_of(loads(UNCOMMENTED)) == leaf.default
-        assert raw == leaf.spelled_in(loads(SAMPLE)), "spelled otherwise than in the JSON Schema"
+        assert raw == leaf.file_value_in(loads(SAMPLE)), "spelled otherwise than in the JSON Schema"
 
 
 def test_only_required_keys_are_in_force() -> None:
@@ -93,7 +93,7 @@ def test_every_quota_key_stands_there() -> None:
 
 
 def comments() -> dict[str, str]:
-    """The comment above each key, by dotted key."""
+    """Return the comment above each key, by dotted key."""
     above: dict[str, str] = {}
     header, comment = "", ""
     for line in SAMPLE.splitlines():

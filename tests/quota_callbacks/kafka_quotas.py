@@ -1,4 +1,4 @@
-"""Kafka 4.3.1's own quota managers in this process, under a clock that the test sets.
+"""Kafka 4.3.1's own quota managers, in this process and with a clock that the test sets.
 
 ``ClientQuotaManager`` for bytes, ``ClientRequestQuotaManager``, ``ControllerMutationQuotaManager``, with the same
 methods as `OurQuotas`.
@@ -36,14 +36,14 @@ METRIC_NAMES: Final = {
 
 @functools.cache
 def java(name: str) -> Any:
-    """A class of the platform, or, of Kafka's, one of a broker's."""
+    """Return a Java class, of the JDK or of Kafka's broker."""
     if "kafka." in name:
         return kafka_classes(VERSION, jars="broker").cls(name)
     return start_jvm().JClass(name)
 
 
 class Clock:
-    """``org.apache.kafka.common.utils.Time``, as far as it is called."""
+    """The methods of ``org.apache.kafka.common.utils.Time`` that the quota managers call."""
 
     def __init__(self) -> None:
         self.now_ms = EPOCH_MS
@@ -60,7 +60,7 @@ class Clock:
 
 
 class KafkaQuotas:
-    """To be closed: each manager has a thread. Times are ms since `EPOCH_MS`."""
+    """Kafka's quota managers. Must be closed, since each has a thread. Times are ms since `EPOCH_MS`."""
 
     def __init__(self, window: Window) -> None:
         self._clock = Clock()
@@ -127,12 +127,12 @@ class KafkaQuotas:
         return Outcome(throttle_ms)
 
     def note_throttle(self, op: Op, user: str, client_id: str, throttle_ms: int) -> None:
-        """What ``ClientQuotaManager.throttle`` records, without its channel."""
+        """Record a throttle time as ``ClientQuotaManager.throttle`` does, without muting a channel."""
         sensors = self._managers[KEY_OF[op]].getOrCreateQuotaSensors(self._session(user), client_id)
         sensors.throttleTimeSensor().record(float(throttle_ms), self._clock.now_ms)
 
     def expire(self, now_ms: int) -> None:
-        """The sweep that drops idle sensors (``Metrics.ExpireSensorTask``)."""
+        """Remove idle sensors (``Metrics.ExpireSensorTask``)."""
         self._clock.now_ms = EPOCH_MS + now_ms
         self._expiry.run()
 

@@ -1,4 +1,4 @@
-"""Headrace's quotas as the proxy puts them together: Kafka's default callback, the table of buckets, the buckets."""
+"""Headrace's quotas as the proxy combines them: Kafka's default callback and the table of buckets."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.builtin.request_percentage import PERCENT_PER_NS
 from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, QuotaPolicy
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.verdicts import Throttle
 
 
 class Op(Enum):
-    """What may be charged; amounts are bytes, nanoseconds, mutations, or the producer id."""
+    """The kinds of charges; amounts are bytes, nanoseconds, mutations, or the producer id."""
 
     PRODUCE = "produce"
     FETCH = "fetch"
-    """Un-recorded when it is throttled, as the broker does, which then answers empty."""
+    """Un-recorded if it is throttled, since a broker returns an empty reply then."""
     REQUEST = "request"
     NETWORK = "network"
-    """Thread time that is charged and checked only with the next request."""
+    """Thread time that is charged without a verdict; the next request is checked."""
     STRICT = "strict"
     PERMISSIVE = "permissive"
     PRODUCER_ID = "producer id"
@@ -54,7 +54,7 @@ FREE: Final = Outcome(0)
 
 
 class OurQuotas:
-    def __init__(self, window: Window | None = None, shared: SharedUsage | None = None) -> None:
+    def __init__(self, window: Window | None = None, shared: SharedBuckets | None = None) -> None:
         self.callback = DefaultQuotaCallback()
         self.quotas = ClientQuotas(
             windows=dict.fromkeys(QuotaKey, window or Window()),
@@ -69,7 +69,7 @@ class OurQuotas:
         user: EntityName | None,
         client_id: EntityName | None,
         value: float | None,
-        policy: QuotaPolicy = KAFKAS_WAY,
+        policy: QuotaPolicy = KAFKA_POLICY,
     ) -> None:
         """Set a quota, or remove it with ``None``."""
         entity = QuotaEntity(user=user, client_id=client_id)
@@ -80,7 +80,7 @@ class OurQuotas:
         self.quotas.quotas_changed()
 
     def use(self, op: Op, user: str, client_id: str, amount: float, now_ms: int) -> Outcome:
-        """Charge ``amount`` and return what comes of it."""
+        """Charge ``amount`` and return the outcome."""
         bucket = self.quotas.bucket(KEY_OF[op], user, client_id)
         return FREE if bucket is None else charge(bucket, op, amount, now_ms)
 

@@ -1,4 +1,4 @@
-"""`hookimpl` on what mypyc has compiled, whose methods are method descriptors, as those of built-in classes are."""
+"""`hookimpl` for classes compiled by mypyc, whose methods are method descriptors like those of built-in classes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_compiled_method_gets_a_function_with_its_arguments() -> None:
 
 
 class Plugin(str):
-    """Has a compiled method that is marked."""
+    """A plugin with a compiled method that is marked."""
 
     __slots__ = ()
     removeprefix = hookimpl(str.removeprefix)  # type: ignore[assignment]

@@ -1,8 +1,8 @@
-"""Buckets in memory that several workers share, so that a quota holds for all of them as for one process.
+"""Buckets in memory that several workers share, so that a quota applies to all of them together.
 
-usage         what workers charged: one row per bucket, one cell per worker
-rates         a rate that several workers measure together
-debts         token buckets and timelines that several workers take from
-producer_ids  new producer ids, passed on to the other workers
-layout        where each of these lies in the memory
+buckets       the shared memory and its directory: one row per bucket, one cell per worker
+rates         rates that several workers record in
+debts         token buckets and timelines that several workers charge
+producer_ids  new producer ids, published to the other workers
+layout        the layout of the shared memory
 """

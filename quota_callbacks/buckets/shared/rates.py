@@ -1,10 +1,11 @@
-"""A rate that several workers measure together: `SampledRate`, with what the others have recorded.
+"""A `SampledRate` that several workers record in.
 
-Each worker has the whole rate, its own samples and the others' merged. In its cell stand what it has recorded in all
-and when it did last. Before it records or reads, it compares the others' totals with what it has of them, and books a
-difference at the time that stands beside it. Who opens a new sample writes a checkpoint: all samples as it has them,
-and what these include of each worker. Who has missed that takes the newest checkpoint and adds what is not in it. So
-everything is in the sample that it belongs to, however long a worker has not looked. Pure: the caller brings the time.
+Each worker keeps the complete rate, with its own records and the others' merged. Its cell has the total that it has
+recorded and the time of its last record. Before it records or reads, it compares the others' totals with those that its
+samples include, and records the differences at the times in the cells. The worker that starts a new sample writes a
+checkpoint: all samples, and the total of each worker that they include. A worker that has missed a new sample adopts
+the newest checkpoint and records what that does not include. So every record ends up in its sample, however rarely a
+worker reads. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SharedRate(SampledRate):
-    """One bucket's rate in one worker. Made over memory that others have used, it goes on from there."""
+    """One worker's view of a bucket's rate. A new one starts with what is in the shared memory."""
 
     __slots__ = (
         "_checkpoints_at",
@@ -40,7 +41,7 @@ class SharedRate(SampledRate):
     )
 
     def __init__(self, window: Window, column: Column, row_at: int) -> None:
-        """``row_at``: the row's first word."""
+        """``row_at`` is the offset of the row, in words."""
         super().__init__(window)
         self._column = column
         self._words = column.words
@@ -51,21 +52,21 @@ class SharedRate(SampledRate):
         self._last_at = self._own_at + column.workers
         self._checkpoints_at = row_at + 2 * column.workers
         self._recorded = self._words[self._own_at]
-        """By this worker, and those before it that had its number, in all."""
+        """Total recorded by this worker and its predecessors with the same number."""
         self._included = [0.0] * column.workers
-        """What the samples have of each worker's total."""
+        """The part of each worker's total that the samples include."""
         self._others = tuple((worker, row_at + worker) for worker in column.others)
-        """The other workers, and where their totals stand."""
+        """The other workers, and the offsets of their totals."""
         self._adopt(range(column.workers))
-        self._book_missing()
+        self._record_missing()
 
     def record(self, value: float, now_ms: int) -> None:
-        """As `SampledRate.record`, after what the others recorded before."""
+        """Add ``value``, after merging the others' records."""
         words = self._words
         included = self._included
         for worker, at in self._others:
             if words[at] != included[worker]:
-                self._take_up()
+                self._merge()
                 break
         samples = self._samples
         opens = not samples or now_ms - samples[-3] >= self._sample_ms
@@ -82,39 +83,39 @@ class SharedRate(SampledRate):
             self._write_checkpoint()
 
     def take_back(self, value: float, recorded_ms: int) -> None:
-        """As `SampledRate.take_back`, but from the newest sample: workers share totals, not single samples."""
+        """Un-record ``value`` from the newest sample, since workers share totals and not single samples."""
         if self._samples and self._samples[-2] >= recorded_ms:
             self.record(-value, int(self._samples[-2]))
 
     def rate(self, now_ms: int) -> float:
-        """Units a second at ``now_ms``, of all workers. (`throttle_ms` does not look again: it follows a record.)"""
-        self._look()
+        """Return the rate of all workers. (`throttle_ms` does not merge again, since it is called after `record`.)"""
+        self._merge_if_behind()
         return super().rate(now_ms)
 
     def state(self, now_ms: int) -> list[list[float]] | None:
-        """All workers' samples."""
-        self._look()
+        """Return the state of all workers together."""
+        self._merge_if_behind()
         return super().state(now_ms)
 
     def restore(self, state: list[list[float]] | None, now_ms: int) -> None:
-        """Go on where `state` was taken, unless another worker has done so before: then what is shared is newer."""
+        """Restore a `state`, unless another worker has done so: the shared samples are newer then."""
         if state and not self._samples:
             super().restore(state, now_ms)
             self._write_checkpoint()
 
-    def alone(self) -> SampledRate:
-        """The same, no longer shared."""
+    def private_copy(self) -> SampledRate:
+        """Return the rate as one that is not shared."""
         plain = SampledRate(self._window)
         plain._samples, plain._total = self._samples, self._total  # noqa: SLF001 -- its own class
         return plain
 
-    def _look(self) -> None:
+    def _merge_if_behind(self) -> None:
         for worker, at in self._others:
             if self._words[at] != self._included[worker]:
-                self._take_up()
+                self._merge()
                 return
 
-    def _take_up(self) -> None:
+    def _merge(self) -> None:
         words, included, samples = self._words, self._included, self._samples
         if samples:
             next_ms = samples[-3] + self._sample_ms + self._offset_ms
@@ -133,10 +134,10 @@ class SharedRate(SampledRate):
                 return
         included[self._column.worker] = self._recorded
         self._adopt(self._column.others)
-        self._book_missing()
+        self._record_missing()
 
     def _adopt(self, workers: Iterable[int]) -> None:
-        """Take the newest checkpoint of ``workers``, if one is newer than what is here."""
+        """Replace the samples by the newest checkpoint of ``workers``, if it is newer."""
         newest: tuple[float, ...] | None = None
         newest_ms = self._samples[-3] + self._offset_ms if self._samples else -math.inf
         column = self._column
@@ -158,8 +159,8 @@ class SharedRate(SampledRate):
         self._total = math.fsum(samples[2::3])
         self._included = list(newest[-column.workers :])
 
-    def _book_missing(self) -> None:
-        """Record what the samples do not have of the totals, in the order of time."""
+    def _record_missing(self) -> None:
+        """Record the parts of the totals that the samples do not include, in the order of time."""
         column, words, totals_at = self._column, self._words, self._totals_at
         missing = []
         for worker, included in enumerate(self._included):

@@ -82,7 +82,7 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
         ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is no team'),
         ('currency = "EUR"\nper_producer_id = 1\nteams = 5', "teams = 5: expected tables, each headed [teams.NAME]"),
         ("currency =", "prices.toml:1:11: not valid TOML: invalid value, at the end of the file: currency ="),
-        ("#" * (MAX_FILE_BYTES + 1), "longer than 1048576 bytes; this is no price sheet"),
+        ("#" * (MAX_FILE_BYTES + 1), "longer than 1048576 bytes, the maximum for a price sheet"),
     ],
 )
 def test_what_is_wrong_is_told_with_key_value_and_rule(tmp_path: Path, text: str, told: str) -> None:

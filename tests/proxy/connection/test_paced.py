@@ -218,4 +218,4 @@ async def test_what_was_reserved_is_given_back_when_enforcement_ends_in_between(
         await book.client.hears()
         assert book.shared.hooks.quotas is not None
         (bucket,) = book.shared.hooks.quotas
-        assert bucket.places(1000, int(trio.current_time() * 1000)) == pytest.approx(0, abs=50), "nothing is owed"
+        assert bucket.burst_left(1000, int(trio.current_time() * 1000)) == pytest.approx(0, abs=50), "nothing is owed"

@@ -16,7 +16,7 @@ from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBuc
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import KAFKAS_WAY, EnforcementMode, QuotaPolicy
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, QuotaPolicy
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def quotas(window: Window | None = None) -> ClientQuotas:
     callback = DefaultQuotaCallback()
     paced = QuotaPolicy(mode=EnforcementMode.PACED)
     for key, limit in LIMITS.items():
-        callback.update_quota(key, USER, limit, paced if key is QuotaKey.CONSUMER_BYTE_RATE else KAFKAS_WAY)
+        callback.update_quota(key, USER, limit, paced if key is QuotaKey.CONSUMER_BYTE_RATE else KAFKA_POLICY)
     return ClientQuotas(
         windows=dict.fromkeys(QuotaKey, window or Window(samples=11, seconds=100)),
         metric_tags=callback.quota_metric_tags,

@@ -1,7 +1,7 @@
-"""Seeded random traces of quota changes and usage, for whoever compares two ways to reckon with them.
+"""Seeded random traces of quota changes and charges, for comparing two implementations.
 
-A trace goes after the edges: records at the same millisecond, just before, at and after the end of a sample, of the
-window and of a throttle, bursts of several windows, idle gaps; and it alters quotas of all eight levels as it goes.
+Traces contain edge cases: records in the same millisecond, and just before, at and after the end of a sample, of the
+window and of a throttle; bursts of several windows; idle gaps; and changes of quotas on all eight levels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LIMITS: Final = {
     QuotaKey.REQUEST_PERCENTAGE: (0.1, 200.0),
     QuotaKey.CONTROLLER_MUTATION_RATE: (0.3, 30.0),
 }
-"""Lowest and highest. Amounts are in proportion, so that no throttle comes near an INT32, which 4.3.1 overflows."""
+"""Lowest and highest limit. Amounts are in proportion, so that no throttle overflows an INT32 in 4.3.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """Idle buckets expire."""
+    """Removal of idle buckets."""
 
     t_ms: int
 
@@ -74,7 +74,7 @@ class Quotas(Protocol):
 
 
 def apply(event: Event, quotas: Quotas) -> Outcome | None:
-    """Have ``event`` happen; what comes of it, if it is a use."""
+    """Apply ``event``; return the outcome of a charge."""
     if isinstance(event, Use):
         return quotas.use(event.op, event.user, event.client_id, event.amount, event.t_ms)
     if isinstance(event, Alter):
@@ -85,7 +85,7 @@ def apply(event: Event, quotas: Quotas) -> Outcome | None:
 
 
 class RandomTrace:
-    """Events without end. ``last_throttle_ms`` may be told, so that clients wait for just so long."""
+    """An endless sequence of events. Set ``last_throttle_ms`` so that clients wait for about this time."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)  # noqa: S311 - a test's

@@ -1,4 +1,4 @@
-"""The built-in quotas against Apache Kafka 4.3.1's own quota managers: the same random traces, the same outcomes."""
+"""The built-in quotas and Apache Kafka 4.3.1's quota managers have the same outcomes for random traces."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 TRACES: Final = 48
 USES: Final = 1000
-"""Compared events of each trace; quota changes and sweeps come on top."""
+"""Compared charges of each trace, besides quota changes and sweeps."""
 
 HOUR_MS: Final = 3_600_000
 
 
 @dataclass(slots=True)
 class Compared:
-    """One trace, as far as both agree."""
+    """A trace up to the first mismatch."""
 
     events: list[Event] = field(default_factory=list)
     uses: int = 0
@@ -35,7 +35,7 @@ class Compared:
 
 
 def compare(trace: Iterable[Event], ours: OurQuotas, kafkas: KafkaQuotas, uses: int = USES) -> Compared:
-    """Run ``trace`` through both until they differ."""
+    """Apply ``trace`` to both until they differ."""
     seen = Compared()
     for event in trace:
         seen.events.append(event)
@@ -50,7 +50,7 @@ def compare(trace: Iterable[Event], ours: OurQuotas, kafkas: KafkaQuotas, uses: 
         if isinstance(trace, RandomTrace):
             trace.last_throttle_ms = mine.throttle_ms
         if not agree(mine, theirs):
-            seen.mismatch = f"{tell(seen.events)}\nours {mine}, Kafka's {theirs}"
+            seen.mismatch = f"{describe(seen.events)}\nours {mine}, Kafka's {theirs}"
         if seen.mismatch or seen.uses == uses:
             break
     return seen
@@ -60,20 +60,20 @@ def agree(mine: Outcome, theirs: Outcome) -> bool:
     return mine.accepted is theirs.accepted and abs(mine.throttle_ms - theirs.throttle_ms) <= 1
 
 
-def tell(events: Sequence[Event]) -> str:
-    """The prefix that ends in a mismatch, without what concerns other quota keys, which cannot matter."""
+def describe(events: Sequence[Event]) -> str:
+    """Return the events up to a mismatch, without those of other quota keys."""
     last = events[-1]
     assert isinstance(last, Use)
     return "\n".join(str(event) for event in events if getattr(event, "key", last.key) is last.key)
 
 
 def metrics_that_differ(ours: OurQuotas, kafkas: KafkaQuotas, now_ms: int, names: frozenset[str]) -> list[str]:
-    """Kafka's metrics of each bucket, where they are not the same at the end of a trace."""
+    """Return descriptions of metrics that differ at the end of a trace."""
     different = []
     for bucket in ours.quotas:
         for name, value in bucket.measures(now_ms):
             if name not in names or (bucket.limit is None and name == "tokens"):
-                continue  # of unlimited tokens Kafka shows the largest long, and what was taken from it
+                continue  # without a limit, Kafka's tokens start at Long.MAX_VALUE
             theirs = kafkas.metric(bucket.key, name, dict(bucket.tags), now_ms)
             if value != pytest.approx(theirs, rel=1e-9, abs=1e-6, nan_ok=True):
                 different.append(f"{bucket.key} {dict(bucket.tags)} {name}: {value}, Kafka's {theirs}")
@@ -124,7 +124,7 @@ def test_metrics_at_the_end_of_a_trace(names: tuple[str, ...]) -> None:
 
 
 def test_a_refusal_does_not_keep_a_bucket_that_nothing_was_recorded_in() -> None:
-    """Kafka's sensor expires an hour after its last record, and a refusal is none."""
+    """Kafka's sensor expires an hour after its last record; a refusal is not recorded."""
     events: list[Event] = [
         Alter(0, QuotaKey.CONTROLLER_MUTATION_RATE, "u", None, 1),
         Use(0, Op.STRICT, "u", "c", 10_000),
@@ -140,7 +140,7 @@ def test_a_refusal_does_not_keep_a_bucket_that_nothing_was_recorded_in() -> None
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wrong_window_is_found_and_told(seed: int) -> None:
-    """The comparison can fail: ours measures over one sample more than Kafka."""
+    """The comparison can fail: Headrace's window has one sample more than Kafka's here."""
     trace = RandomTrace(seed)
     wrong = Window(samples=trace.window.samples + 1, seconds=trace.window.seconds)
     with KafkaQuotas(trace.window) as kafkas:

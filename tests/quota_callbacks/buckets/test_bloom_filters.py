@@ -1,4 +1,4 @@
-"""Bloom filters: nothing that was added is forgotten, what was not is rarely taken for seen, and time does the rest."""
+"""Bloom filters: no false negatives, the rate of false positives, and expiry."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ rates = st.sampled_from([0.3, 0.01, 0.001, 1e-6])
 
 
 def ids_of(seed: int, count: int, below: int = 2**62) -> list[int]:
-    """Distinct producer ids."""
+    """Return distinct producer ids."""
     return random.Random(seed).sample(range(below), count)  # noqa: S311 -- for tests
 
 
 def bound(rate: float, tried: int) -> float:
-    """What a share of ``tried`` at this rate exceeds by chance once in three million times: five sigma."""
+    """Return the share that ``tried`` samples at this rate exceed once in three million times: five sigma."""
     return rate + 5 * math.sqrt(rate * (1 - rate) / tried)
 
 
@@ -51,7 +51,7 @@ def test_what_was_added_is_in_it(ids: set[int], rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.1, 0.01, 0.001])
 @pytest.mark.parametrize("capacity", [64, 1000, 20_000])
 def test_a_full_filter_errs_no_more_often_than_asked(capacity: int, rate: float) -> None:
-    """Small filters are many, so that what is measured is the rate and not the luck of one."""
+    """Many small filters are measured, so that the result does not depend on a single one."""
     filters = max(1, 10_000 // capacity)
     wrong = tried = 0
     for number in range(filters):
@@ -222,7 +222,7 @@ def test_a_jump_over_windows_forgets_all(jump_ms: int) -> None:
     saved_at=st.integers(0, 80),
 )
 def test_every_step_is_as_with_exact_sets(window_ms: int, steps: list[tuple[int, int]], saved_at: int) -> None:
-    """The same timeline over sets, which cannot err; with a restart in the middle."""
+    """The same timeline with exact sets, and with a restart."""
     user = TimedBloomFilters(window_ms, 1e-9)
     exact: list[tuple[int, set[int]]] = []
     now_ms = 0

@@ -1,4 +1,4 @@
-"""What holds for every bucket, whatever is charged, when, and under which quotas."""
+"""Properties of all buckets, for arbitrary charges, times and quotas."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Step:
     gap_ms: int
     amount: float
     limit: float | None
-    """A quota that is set before; 0 keeps the one before; ``None`` removes it."""
+    """The quota to set first; 0 keeps the previous one, ``None`` removes it."""
 
 
 def step_lists(amounts: st.SearchStrategy[float], limits: st.SearchStrategy[float]) -> st.SearchStrategy[list[Step]]:
@@ -124,7 +124,7 @@ def test_nothing_is_negative_overfull_or_absurd(op: Op, steps: list[Step], windo
 def test_a_restored_bucket_goes_on_as_if_nothing_had_been(
     op: Op, steps: list[Step], window: Window, policy: QuotaPolicy, at: int, clock_ms: int
 ) -> None:
-    """``clock_ms``: the clock after the restart is another one."""
+    """``clock_ms`` is the time after the restart, by another clock."""
     first, now_ms = bucket(op, window, policy), 0
     for step in steps[:at]:
         now_ms += step.gap_ms
@@ -144,7 +144,7 @@ def test_a_restored_bucket_goes_on_as_if_nothing_had_been(
 def test_shadow_mode_and_the_longest_throttle_change_no_arithmetic(
     op: Op, steps: list[Step], policy: QuotaPolicy
 ) -> None:
-    """In Kafka's way, a verdict that is only observed is the verdict that would have been."""
+    """With Kafka's arithmetic, the verdicts of shadow mode equal those of enforcement."""
     kafkas_way = replace(policy, mode=KAFKA)
     plain, other, now_ms = bucket(op, Window(), QuotaPolicy()), bucket(op, Window(), kafkas_way), 0
     for step in steps:
@@ -161,7 +161,7 @@ def test_1e18_at_a_limit_of_1_clamps(op: Op) -> None:
 
 
 def test_where_kafka_4_3_1_overflows() -> None:
-    """1e12 bytes at 1 a second: the cast to an int makes it negative, which is no throttle. 4.4.0 clamps."""
+    """1e12 bytes at 1 a second overflow an int in 4.3.1, which then does not throttle. 4.4.0 clamps."""
     produced = QuotaKey.PRODUCER_BYTE_RATE
     with KafkaQuotas(Window()) as kafkas:
         kafkas.set(produced, "u", None, 1)

@@ -1,6 +1,6 @@
-"""Kafka's rate and throttle times: the vectors of Kafka's own tests and of runs of its classes under a fake clock.
+"""Kafka's rate and throttle times: values of Kafka's own tests, and of its classes with a fake clock.
 
-Of Kafka's tests of quotas, those of other subjects stand in the files of this folder that are named for them, but for:
+Kafka's tests of other parts of quotas are in the modules of this folder with the corresponding names, except:
 ``ThrottledChannelExpirationTest``, ``NetworkClientTest`` (F: channels and clients, not arithmetic; tests/proxy),
 ``ConnectionQuotasTest`` (G: connection rates, which a listener of the broker counts), ``ClientQuotasRequestTest`` and
 ``ClientQuotaControlManagerTest`` (H: the quota APIs).
@@ -129,7 +129,7 @@ def test_rate_windowing() -> None:
         (55, 2, 500, 100),
         (100, 10, 500, 500),
         (50, 3, MAX_THROTTLE_MS, 0),
-        (40, 3, MAX_THROTTLE_MS, 0),  # Kafka's function says -400 here; its callers never ask below the bound
+        (40, 3, MAX_THROTTLE_MS, 0),  # Kafka's function returns -400; it is never called below the bound
     ],
 )
 def test_quota_utils(observed: int, samples: int, longest_ms: int, throttle_ms: int) -> None:

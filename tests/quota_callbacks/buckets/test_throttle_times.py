@@ -27,7 +27,7 @@ def test_the_average_of_what_was_not_0() -> None:
 
 
 def test_kafkas_default_window() -> None:
-    """What a sensor that is given no configuration measures over (``Metrics.config``)."""
+    """The window of a sensor without a configuration (``Metrics.config``)."""
     config = java(f"{METRICS}.MetricConfig")()
     assert (config.samples(), config.timeWindowMs()) == (METRICS_WINDOW.samples, METRICS_WINDOW.seconds * 1000)
 
@@ -35,7 +35,7 @@ def test_kafkas_default_window() -> None:
 @pytest.mark.parametrize("window", WINDOWS, ids=str)
 @pytest.mark.parametrize("seed", range(4))
 def test_random_throttles(window: Window, seed: int) -> None:
-    """Kafka's is measured when something was recorded, since a look at it resets its samples."""
+    """Kafka's average is read only after a record, since reading it resets expired samples."""
     choose = random.Random(seed)  # noqa: S311 - a test's
     seconds = java("java.util.concurrent.TimeUnit").SECONDS
     config = java(f"{METRICS}.MetricConfig")().samples(window.samples).timeWindow(window.seconds, seconds)

@@ -1,4 +1,4 @@
-"""Paced enforcement: connections of one entity take turns, and the limit holds however many they are."""
+"""Paced enforcement: the limit of an entity holds for any number of connections."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Paced:
         return Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1), user="u")
 
     def arrive(self, connection: Connection, api_key: int, size: int, now_ms: int) -> tuple[Request, int]:
-        """A request is read: it, and how long it is held."""
+        """Receive a request; return it and its hold time."""
         request = Request(connection, api_key, 12, 1, "c", size, 0.0)
         verdict = self.callback.request_received(request, now_ms)
         if verdict is None:
@@ -66,13 +66,13 @@ class Paced:
 
 
 def produce(rig: Paced, connections: int, size: int, changes: dict[int, float] | None = None) -> list[int]:
-    """Bytes forwarded of each connection within `TIME_MS`; each sends its next request when the one before is away.
+    """Return the bytes that each connection forwarded within `TIME_MS`, sending one request after the other.
 
-    ``changes``: limits, by the time they are set.
+    ``changes`` are limits, by the time at which they are set.
     """
     done = [0] * connections
     peers = [rig.connection(number) for number in range(connections)]
-    agenda = [(0, number, number) for number in range(connections)]  # time, order, whose request goes out
+    agenda = [(0, number, number) for number in range(connections)]  # time, order, connection
     pending = dict(changes or {})
     order = connections
     arrived = [False] * connections
@@ -90,7 +90,7 @@ def produce(rig: Paced, connections: int, size: int, changes: dict[int, float] |
 
 
 def jain(shares: list[int]) -> float:
-    """R. Jain's index of fairness: 1 is even, 1/n is one who has it all."""
+    """Return R. Jain's index of fairness: 1 for equal shares, 1/n if one has everything."""
     return sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares))
 
 
@@ -105,7 +105,7 @@ def test_the_limit_holds_and_shares_are_even(connections: int, size: int, limit:
 
 @pytest.mark.parametrize("connections", [1, 20, 200])
 def test_the_limit_holds_where_a_turn_takes_longer_than_the_test(connections: int) -> None:
-    """1 MiB requests at 2 MiB/s: the turn of 200 connections takes 100 s, and 3.3 times the limit in Kafka's way."""
+    """1 MiB requests at 2 MiB/s: 200 connections need 100 s; with Kafka's arithmetic they reach 3.3 times the limit."""
     limit = 2 * MIB
     done = produce(Paced(limit), connections, MIB)
     assert sum(done) == pytest.approx(limit * TIME_MS / 1000 + limit, rel=0.01)

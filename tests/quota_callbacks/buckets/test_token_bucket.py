@@ -1,4 +1,4 @@
-"""Kafka's token bucket: ``TokenBucketTest`` and ``SensorTest`` number by number, and what surprises in it."""
+"""Kafka's token bucket: the values of ``TokenBucketTest`` and ``SensorTest``, and unexpected behaviour."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_record() -> None:
 
 
 def test_unrecord() -> None:
-    """``TokenBucketTest.testUnrecord``: what is given back does not go over the burst."""
+    """``TokenBucketTest.testUnrecord``: giving back does not exceed the burst."""
     tokens = bucket(10, 2)
     assert tokens.tokens(5, 0) == 100
     assert tokens.take(-60, 5, 0) == 100
@@ -66,7 +66,7 @@ def test_throttle_time(owed: int, throttle_ms: int) -> None:
 
 
 def test_a_token_short_by_less_than_half_a_millisecond_is_a_throttle_of_0_ms() -> None:
-    """Surprise 6, in the bucket: overdrawn, and nothing to wait for."""
+    """The throttle time can be 0 although the bucket is overdrawn, since it is rounded."""
     tokens = bucket(10, 1)
     tokens.take(31, 3, 0)
     assert tokens.throttle_ms(3, 0) == 333
@@ -76,7 +76,7 @@ def test_a_token_short_by_less_than_half_a_millisecond_is_a_throttle_of_0_ms() -
 
 
 def test_a_changed_rate_applies_to_all_time_since_the_last_touch() -> None:
-    """Surprise 5: refill is lazy."""
+    """Refill is lazy: a new rate applies to all time since the last use."""
     tokens = bucket(10, 1)
     assert tokens.take(110, 10, 0) == -10
     assert tokens.tokens(1000, 1000) == 990
@@ -84,7 +84,7 @@ def test_a_changed_rate_applies_to_all_time_since_the_last_touch() -> None:
 
 
 def test_a_raised_rate_does_not_fill_a_full_bucket_to_its_new_burst() -> None:
-    """Surprise 5."""
+    """A new burst is filled at the new rate."""
     tokens = bucket(10, 1)
     assert tokens.tokens(10, 0) == 100
     assert tokens.tokens(20, 0) == 100

@@ -1,4 +1,4 @@
-"""What the byte-rate callback charges, to whom and when."""
+"""The charges of the byte-rate callback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Controller mutations: Kafka's tests of its strict and permissive quotas, and the callback's split by versions."""
+"""Controller mutations: Kafka's tests of strict and permissive quotas, and the callback's choice by version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CREATE_TOPICS, DELETE_TOPICS, CREATE_PARTITIONS = 19, 20, 37
 
 
 def quotas(limit: float | None, samples: int = 10) -> OurQuotas:
-    """``limit`` for user u; ``None``: only for somebody else."""
+    """Return quotas with ``limit`` for user u; ``None`` only for another user."""
     ours = OurQuotas(Window(samples=samples, seconds=1))
     ours.set(KEY, "u" if limit is not None else "other", None, limit or 1)
     return ours
@@ -91,7 +91,7 @@ def test_who_has_no_limit_is_measured_only(op: Op) -> None:
 
 
 def test_strict_can_refuse_for_0_ms() -> None:
-    """Surprise 6."""
+    """The throttle time can be 0 although the bucket is overdrawn, since it is rounded."""
     ours = quotas(3)
     assert strict(ours, 31, 0) == FREE
     assert strict(ours, 1, 0) == Outcome(333, accepted=False)
@@ -100,7 +100,7 @@ def test_strict_can_refuse_for_0_ms() -> None:
 
 
 def test_a_quota_that_is_set_again_finds_the_old_debt() -> None:
-    """Surprise 5."""
+    """Refill is lazy: a new quota applies to all time since the last use."""
     ours = quotas(10)
     assert permissive(ours, 150, 0) == 5000
     ours.set(KEY, "other", None, 1)
@@ -110,7 +110,7 @@ def test_a_quota_that_is_set_again_finds_the_old_debt() -> None:
 
 
 def test_unless_the_bucket_was_touched_while_it_had_no_limit() -> None:
-    """Surprise 5."""
+    """Refill is lazy: a new quota applies to all time since the last use."""
     ours = quotas(10)
     ours.set(KEY, "other", None, 1)
     assert permissive(ours, 150, 0) == 5000
@@ -121,7 +121,7 @@ def test_unless_the_bucket_was_touched_while_it_had_no_limit() -> None:
 
 
 def test_a_changed_rate_applies_to_all_time_since_the_last_touch() -> None:
-    """Surprise 5."""
+    """Refill is lazy: a new quota applies to all time since the last use."""
     ours = quotas(10)
     assert permissive(ours, 150, 0) == 5000
     ours.set(KEY, "u", None, 100)
@@ -129,7 +129,7 @@ def test_a_changed_rate_applies_to_all_time_since_the_last_touch() -> None:
 
 
 class Callback:
-    """The callback over quotas of its own, as the proxy calls it."""
+    """The callback with its own quotas, called as the proxy does."""
 
     def __init__(self, limit: float | None) -> None:
         self.quotas = quotas(limit)
@@ -164,7 +164,7 @@ def test_new_versions_are_refused_topic_by_topic(api_key: int, version: int) -> 
 
 @pytest.mark.parametrize(("api_key", "version"), [(CREATE_TOPICS, 5), (DELETE_TOPICS, 4), (CREATE_PARTITIONS, 2)])
 def test_old_versions_are_muted(api_key: int, version: int) -> None:
-    """``ControllerMutationQuotaTest``: both topics are done, and the channel pays."""
+    """``ControllerMutationQuotaTest``: both topics are created, and the channel is muted."""
     rig = Callback(2)
     assert rig.permissive_ms(rig.request(api_key, version, {"a": 30, "b": 30})) == 20_000
 

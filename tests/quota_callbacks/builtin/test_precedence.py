@@ -1,4 +1,4 @@
-"""Which quota applies and which bucket is charged: ``ClientQuotaManagerTest``'s precedence, number by number."""
+"""Which quota applies and which bucket is charged: the values of ``ClientQuotaManagerTest``."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_history_of_an_unmatched_user_counts_once_it_has_a_quota(cluster: Cluste
 
 
 def test_history_of_an_unmatched_user_does_not_count_if_only_a_client_level_existed(cluster: Cluster) -> None:
-    """Surprise 4: it went to the client's bucket; with no quota at all it went nowhere."""
+    """It is charged to the client's bucket; without any quota it is not charged."""
     assert cluster.charge("u", "c", 20_000) == 0
     cluster.of(None, "c", 10**6)
     assert cluster.charge("u", "c", 20_000) == 0

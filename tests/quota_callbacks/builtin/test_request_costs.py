@@ -1,4 +1,4 @@
-"""The estimate of a broker's handler time and its table, and how the benchmark reads a broker's log and fits lines."""
+"""The estimate of a broker's handler time, its table, and the benchmark that parses a broker's log and fits costs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_clients_send_most_is_measured(api_key: int) -> None:
 
 
 def test_a_large_produce_costs_more_than_a_small_one_but_bytes_are_fetched_for_nothing() -> None:
-    """Produced records are checked one by one; fetched ones go from file to socket in the network thread."""
+    """Produced records are validated; fetched ones are copied from file to socket in the network thread."""
     assert estimate_ms(0, 1 << 20, 60, None) > 5 * estimate_ms(0, 1 << 10, 60, None)
     assert estimate_ms(1, 100, 1 << 20, None) < 2 * estimate_ms(1, 100, 1 << 10, None)
 
@@ -91,7 +91,7 @@ def test_the_page_has_the_table() -> None:
     assert told == {key: (API_NAMES[key], cost.base_ms, cost.per_kib_ms) for key, cost in DEFAULT_COSTS.items()}
 
 
-# What a broker of 4.3.1 and its controller wrote of one request, without the request and the reply themselves.
+# Log lines of a 4.3.1 broker and its controller for one request, without the request and the reply.
 REST = (
     '"requestHeader":{"requestApiKey":20,"requestApiVersion":6,"correlationId":79828,'
     '"clientId":"headrace-request-costs","requestApiKeyName":"DELETE_TOPICS"},'
@@ -182,7 +182,7 @@ def test_no_line_is_worse_than_a_flat_one_and_none_begins_below_the_logs_step(ro
     cost = fit(measured)
     middle = RequestCost(base_ms=2 ** statistics.median(math.log2(each.ms) for each in measured))
     worst = sum(abs(off_by(middle, each)) for each in measured)
-    # What hardly rises is laid flat, at the same base as this.
+    # A slope close to 0 is set to 0, with the same base.
     assert sum(abs(off_by(cost, each)) for each in measured) <= worst + 1e-6
     assert cost.base_ms >= LEAST_MS * (1 - 1e-9)
     assert cost.per_kib_ms >= 0

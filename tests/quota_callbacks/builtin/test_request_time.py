@@ -1,4 +1,4 @@
-"""Request time in percent of a thread: ``ClientRequestQuotaManagerTest`` and what the callback charges when."""
+"""Request time in percent of a thread: ``ClientRequestQuotaManagerTest``, and the charges of the callback."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_network_time_is_checked_with_the_next_request() -> None:
 
 
 class Callback:
-    """The callback with a handler that takes ``handler_ms``."""
+    """The callback with a cost model that returns ``handler_ms``."""
 
     def __init__(self, limit: float, handler_ms: float) -> None:
         self.quotas = quotas(limit)
@@ -89,7 +89,7 @@ class Callback:
     def charged(self) -> float:
         bucket = self.quotas.quotas.bucket(KEY, "u", "c")
         assert bucket is not None
-        return bucket.observed(0) * 10  # of the window less one sample
+        return bucket.observed(0) * 10  # the rate is over the window less one sample
 
 
 def test_the_handlers_time_and_the_proxys_own_are_charged_with_the_reply() -> None:

@@ -1,4 +1,4 @@
-"""``headrace replay``: lines that make no sense are named, and nothing is written."""
+"""The error messages for invalid lines of a trace."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from tests.proxy.replay.replay_traces import (
         ("", "empty; expected one JSON object"),
         ("{", "not JSON (Expecting property name enclosed in double quotes at column 2); expected one JSON object"),
         (json.dumps(GOOD) + json.dumps(GOOD), "not JSON (Extra data at column"),
-        ("[1, 2]", "[1, 2] is no object; expected one JSON object"),
+        ("[1, 2]", "[1, 2] is not an object; expected one JSON object"),
         ("[" * 100_000, "not JSON that can be read"),
         ('{"t": ' + "1" * 5000 + "}", "not JSON that can be read"),
         ('{"t": NaN}', "NaN, which is not JSON; expected finite numbers"),
         ('{"x": [-Infinity]}', "-Infinity, which is not JSON; expected finite numbers"),
-        ('{"t": 1, "u": 1, "t": 1}', '"t" stands twice; expected each name once'),
-        ('{"t": 1, "x": {"a": 1, "a": 1}}', '"a" stands twice; expected each name once'),
+        ('{"t": 1, "u": 1, "t": 1}', 'duplicate name "t"; expected each name once'),
+        ('{"t": 1, "x": {"a": 1, "a": 1}}', 'duplicate name "a"; expected each name once'),
         (window(), "a second window line; expected one only, as the first line"),
         ({"t": 5}, "no op; expected one of produce, fetch, request, controller_mutation, producer_id"),
         ({**GOOD, "op": "Produce"}, 'op is "Produce"; expected one of produce, '),
         ({**GOOD, "op": ["produce"]}, 'op is ["produce"]; expected one of produce, '),
-        ({**GOOD, "alter": {}}, 'both "alter" and "op"; expected a quota change or a usage, one a line'),
+        ({**GOOD, "alter": {}}, 'both "alter" and "op"; expected either a quota change or an event per line'),
         ({**GOOD, "t": 4}, "t is 4, after a line with 5; expected times that do not go back"),
         (alter(4, {"user": "u"}), "t is 4, after a line with 5; expected times that do not go back"),
         ({**GOOD, "t": 5.5}, "t is 5.5; expected a time in whole milliseconds, 0 or more"),
@@ -63,7 +63,10 @@ from tests.proxy.replay.replay_traces import (
         ({**GOOD, "op": "producer_id", "amount": 2**63}, "amount is 9223372036854775808; expected a producer id"),
         ({**GOOD, "op": "controller_mutation"}, "no strict; expected true or false"),
         ({**GOOD, "op": "controller_mutation", "strict": 1}, "strict is 1; expected true or false"),
-        (json.dumps({**GOOD, "accepted": 1, "x": 0}).replace("0}", "1e999}"), "contains a number that is too large; exp"),
+        (
+            json.dumps({**GOOD, "accepted": 1, "x": 0}).replace("0}", "1e999}"),
+            "contains a number that is too large; exp",
+        ),
         ({"t": 5, "alter": [1]}, "alter is [1]; expected an object"),
         ({"alter": alter(5, {"user": "u"})["alter"]}, "no t; expected a time in whole milliseconds, 0 or more"),
         ({"t": 5, "alter": {"set": {}}}, "no alter.entity; expected an object"),
@@ -118,7 +121,7 @@ def test_a_bad_line_is_named_and_nothing_is_written(bad: Entry | str, message: s
 @pytest.mark.parametrize(
     ("first", "message"),
     [
-        (GOOD, 'no "window", which the first line must have; expected one such as {"window": '),
+        (GOOD, 'the first line has no "window"; expected a line such as {"window": '),
         ({"window": {"samples": 1, "seconds": 1}}, "no controller_window; expected an object"),
         ({**window(), "window": 11}, "window is 11; expected an object"),
         (window(0), "window.samples is 0; expected a whole number from 1 to 2147483647"),

@@ -1,7 +1,7 @@
-"""One of several processes that charge one bucket as fast as they may: ``FILE WORKER paced|kafka|strict TIMES``.
+"""One of several processes that charge one bucket as fast as they can: ``FILE WORKER paced|kafka|strict TIMES``.
 
-Speaks JSON lines: what it did before the others began, what it did with them (both after a line on its input), and what
-it sees in the end, at the time that the last line of its input says.
+Writes three lines of JSON: its start time; after a line of input, the results of its charges; after a second line,
+which contains a time, what is left of the quota at that time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from tests.quota_callbacks.our_quotas import OurQuotas
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 LIMIT: Final = 1000
-"""A second: one a millisecond."""
+"""The limit a second: one a millisecond."""
 ALREADY: Final = 5000
-"""Taken by worker 0 before, so that nothing runs empty or full while processes wait for a core."""
+"""Charged by worker 0 first, so that the bucket does not become full while the processes wait for a core."""
 
 LONG: Final = Window(samples=600, seconds=1)
-"""Of the rate. Its time goes by `FASTER`, so that many samples begin."""
+"""The window of the rate. Its time runs `FASTER`, so that there are many samples."""
 FASTER: Final = 20
 
 
@@ -52,7 +52,7 @@ def now_ms() -> int:
 
 
 def paced(bucket: RateBucket, times: int) -> dict[str, Any]:
-    """When the places come."""
+    """Reserve slots; return the times at which they begin."""
     places = []
     for _ in range(times):
         at_ms = now_ms()
@@ -68,7 +68,7 @@ def kafka(bucket: RateBucket, times: int) -> dict[str, Any]:
 
 
 def strict(bucket: MutationBucket, times: int) -> dict[str, Any]:
-    """When they were admitted."""
+    """Charge mutations; return the times of those that were admitted."""
     admitted = []
     for _ in range(times):
         at_ms = now_ms()
@@ -77,15 +77,15 @@ def strict(bucket: MutationBucket, times: int) -> dict[str, Any]:
     return {"admitted": admitted}
 
 
-def say(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)  # noqa: T201 -- what it is for
+def report(result: dict[str, Any]) -> None:
+    print(json.dumps(result), flush=True)  # noqa: T201 -- the output of the process
 
 
 def main() -> None:
     path, worker, kind, times = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
     with path.open("r+b") as file:
         memory = memoryview(mmap.mmap(file.fileno(), 0))
-    quotas = OurQuotas(LONG if kind == "kafka" else None, SharedUsage(memory, worker=worker, lock=FileLock(path)))
+    quotas = OurQuotas(LONG if kind == "kafka" else None, SharedBuckets(memory, worker=worker, lock=FileLock(path)))
     key = QuotaKey.CONTROLLER_MUTATION_RATE if kind == "strict" else QuotaKey.PRODUCER_BYTE_RATE
     mode = EnforcementMode.PACED if kind == "paced" else EnforcementMode.KAFKA
     quotas.set(key, "u", None, LIMIT, QuotaPolicy(mode=mode))
@@ -96,20 +96,20 @@ def main() -> None:
             bucket.charge(ALREADY, begin_ms)
         elif isinstance(bucket, RateBucket) and bucket.paced:
             bucket.reserve(ALREADY, begin_ms)
-    say({"begin_ms": begin_ms})
+    report({"begin_ms": begin_ms})
     sys.stdin.readline()
     match bucket:
         case RateBucket() if bucket.paced:
-            say(paced(bucket, times))
+            report(paced(bucket, times))
         case RateBucket():
-            say(kafka(bucket, times))
+            report(kafka(bucket, times))
         case MutationBucket():
-            say(strict(bucket, times))
+            report(strict(bucket, times))
     end_ms = int(sys.stdin.readline())
     if isinstance(bucket, MutationBucket) or (bucket is not None and bucket.paced):
-        say({"left": bucket.places(LIMIT, end_ms) if bucket.paced else bucket.observed(end_ms)})
+        report({"left": bucket.burst_left(LIMIT, end_ms) if bucket.paced else bucket.observed(end_ms)})
     elif bucket is not None:
-        say({"left": sum(sample[2] for sample in bucket.state(end_ms * FASTER)["rate"])})
+        report({"left": sum(sample[2] for sample in bucket.state(end_ms * FASTER)["rate"])})
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Real processes on one bucket, with nothing between them but memory: nothing is lost or counted twice, and the limit
-is missed by one request of each other process at most."""
+"""Processes that share a bucket: no charge is lost or counted twice, and each process exceeds the limit by at most one
+request of each other process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.buckets.shared.usage import SharedUsage
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from tests.quota_callbacks.buckets.shared.hammering import ALREADY, FASTER, LIMIT, LONG
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ TIMES = 20_000
 
 
 class Hammering:
-    """What ``workers`` processes say, all in step."""
+    """The results of ``workers`` processes that run `hammering` at the same time."""
 
     def __init__(self, folder: Path, workers: int, kind: str) -> None:
         path = folder / "shared"
-        path.write_bytes(bytes(SharedUsage.size_of(workers, 4, LONG.samples)))
+        path.write_bytes(bytes(SharedBuckets.size_of(workers, 4, LONG.samples)))
         with path.open("r+b") as file:
             memory = bytearray(file.read())
-            SharedUsage.create(memoryview(memory), workers=workers, rows=4, samples=LONG.samples)
+            SharedBuckets.create(memoryview(memory), workers=workers, rows=4, samples=LONG.samples)
             file.seek(0)
             file.write(memory)
         with ExitStack() as stack:
@@ -81,8 +81,10 @@ def test_places_are_taken_once(tmp_path: Path, workers: int) -> None:
 
 
 def over(times_ms: Sequence[int], begin_ms: int, at_first: float) -> float:
-    """How many came by some time, less what the limit allowed by then, at the worst. Of one process it is 1 at most,
-    since who comes when nothing is owed may overdraw."""
+    """Return the maximum, over all times, of the number of admitted requests minus that allowed by the limit.
+
+    With one process this is at most 1, since a request is admitted whenever the quota is not yet exceeded.
+    """
     return max(
         number - at_first - LIMIT * (at_ms - begin_ms) / 1000 for number, at_ms in enumerate(sorted(times_ms), 1)
     )

@@ -1,4 +1,5 @@
-"""Quotas across workers: what several decide in turn is what one process decides, and at once one request more each."""
+"""Quotas with several workers: charges one after the other have the outcomes of a single process; simultaneous ones can
+each exceed the limit by one request."""
 
 from __future__ import annotations
 
@@ -24,11 +25,11 @@ KAFKA: Final = QuotaPolicy()
 PACED: Final = QuotaPolicy(mode=EnforcementMode.PACED)
 WORKERS: Final = 3
 OPS: Final = [Op.PRODUCE, Op.REQUEST, Op.STRICT, Op.PERMISSIVE, Op.PRODUCER_ID]
-"""Fetches are charged as Produce is; where they are un-recorded, in a replay, there are no workers."""
+"""Without Fetch, which is charged like Produce; a replay, which un-records fetches, has no workers."""
 Outcome = tuple[int, bool]
-"""Throttle time, and whether it was admitted."""
+"""Throttle time in milliseconds, and whether the request was admitted."""
 EIGHTH_MS: Final = 125
-"""Of which any number is a float without rounding, so that who refills a bucket how often makes no difference."""
+"""An eighth of a second. Its multiples are exact as floats, so that the number of refills makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +38,18 @@ class Step:
     worker: int
     amount: int
     limit: int | None
-    """Set before; 0 keeps the one before; ``None`` removes it."""
+    """The limit to set first; 0 keeps the previous one, ``None`` removes it."""
     back: int
-    """Of the amount, given back by the same worker."""
+    """The part of the amount that the worker gives back."""
     dies: bool = False
-    """The worker, before; another one has its number then."""
+    """Whether the worker dies first and is replaced."""
 
 
 def steps(gaps: SearchStrategy[int]) -> SearchStrategy[list[Step]]:
-    """Limits change, or workers die. Not both: the dead have told what they took, and not when they last touched a
-    bucket under the limit before, which is since when a new limit counts."""
+    """Return steps in which either limits change or workers die.
+
+    Not both: a new limit applies from the last use of a bucket, and the time of a dead worker's last use is unknown.
+    """
     amounts = st.one_of(st.integers(1, 20), st.integers(1, 5000))
     limits = st.one_of(st.just(0), st.just(0), st.just(0), st.sampled_from([1, 8, 100, 1000]), st.none())
     back, worker = st.sampled_from([0, 0, 0, 1, 5]), st.integers(0, WORKERS - 1)
@@ -63,7 +66,7 @@ windows = st.builds(
 
 
 NEW_LIMIT_GIVEN_BACK: Final = [Step(0, 0, 1, 0, 0)] * 9 + [Step(0, 1, 1, 1, 1), Step(1, 0, 1, 0, 0)]
-"""The first to be held to a new limit gives back all that it has taken: the others have nothing new to look at."""
+"""The first charge under a new limit is given back completely, so that the totals of the others do not change."""
 
 
 def bucket_of(quotas: OurQuotas, op: Op) -> QuotaBucket:
@@ -92,11 +95,11 @@ def touch(op: Op, alone: OurQuotas, workers: Workers, now_ms: int) -> None:
         if bucket is not None:
             bucket.observed(now_ms - offset_ms)
             if bucket.paced and bucket.limit is not None:
-                bucket.places(bucket.limit, now_ms - offset_ms)
+                bucket.burst_left(bucket.limit, now_ms - offset_ms)
 
 
 def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> Iterator[tuple[Outcome, Outcome, float]]:
-    """Each step by one process, and by one of several workers: what either decides, and what is left with the one."""
+    """Yield the outcomes of each step for a single process and for one of several workers, and the former's state."""
     alone, workers = OurQuotas(window), Workers(WORKERS, window, offsets_ms=(0, 5_000_000, -400))
     for quotas in (alone, workers):
         quotas.set(KEY_OF[op], "u", None, 1000, policy)
@@ -104,7 +107,7 @@ def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> I
     for step in steps:
         now_ms += step.gap_ms
         if step.limit != 0:
-            # A new limit is for the time since the last touch, of which workers do not tell each other: all touch.
+            # A new limit applies from the last use, whose time workers do not share: so all use the bucket now.
             touch(op, alone, workers, now_ms)
             for every in (alone, workers):
                 every.set(KEY_OF[op], "u", None, step.limit, policy)
@@ -120,7 +123,7 @@ def in_turn(op: Op, steps: list[Step], window: Window, policy: QuotaPolicy) -> I
         left = one.observed(now_ms)
         yield take(one, op, step, now_ms), take(each, op, step, its_ms), left
         for (name, value), (_, its) in zip(one.measures(now_ms), each.measures(its_ms), strict=True):
-            if name != "throttle-time":  # each worker's own
+            if name != "throttle-time":  # not shared
                 assert its == pytest.approx(value, rel=1e-9, abs=1e-6, nan_ok=True), name
 
 
@@ -139,7 +142,7 @@ def test_in_turn_workers_decide_as_one_process(op: Op, policy: QuotaPolicy, step
 @given(steps=steps(any_gaps), window=windows)
 @example(steps=NEW_LIMIT_GIVEN_BACK, window=Window(samples=1, seconds=1))
 def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:
-    """One that refills at each look rounds otherwise than one that looks less often."""
+    """The number of refills affects the rounding."""
     for (wait_ms, admitted), (its_wait_ms, its_admitted), left in in_turn(op, steps, window, policy):
         if admitted is not its_admitted:
             assert abs(left) < 1e-6
@@ -148,7 +151,7 @@ def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: 
 
 
 def one_round(workers: Workers, decide: Callable[[OurQuotas], Outcome]) -> list[Outcome]:
-    """Each worker decides before it can see what another one has done: their cells are shown to others afterwards."""
+    """Let each worker decide without seeing the charges of the others, and merge their cells afterwards."""
     before = bytes(workers.memory)
     outcomes, after = [], []
     for quotas in workers.quotas:
@@ -156,7 +159,7 @@ def one_round(workers: Workers, decide: Callable[[OurQuotas], Outcome]) -> list[
         after.append(bytes(workers.memory))
         workers.memory[:] = before
     merged = int.from_bytes(before, "little")
-    for each in after:  # no two write the same byte, or the last would win
+    for each in after:  # no two workers write the same byte
         merged ^= int.from_bytes(each, "little") ^ int.from_bytes(before, "little")
     workers.memory[:] = merged.to_bytes(len(before), "little")
     return outcomes
@@ -172,8 +175,8 @@ rounds = st.lists(st.tuples(st.integers(0, 40).map(lambda count: count * EIGHTH_
 def test_at_once_each_misses_one_request_of_each_other(
     op: Op, policy: QuotaPolicy, rounds: list[tuple[int, int]], limit: int
 ) -> None:
-    """What a worker decides is what one process would that has seen all rounds before: so it misses what the others do
-    in the same instant, which is one request each, and nothing of what was before."""
+    """Each worker decides as a single process that has seen all previous rounds, so it misses only the requests of the
+    others in the same round, one each."""
     alone, workers = OurQuotas(), Workers(WORKERS)
     for quotas in (alone, workers):
         quotas.set(KEY_OF[op], "u", None, limit, policy)

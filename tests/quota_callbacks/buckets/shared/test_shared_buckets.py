@@ -1,4 +1,4 @@
-"""What workers share: the directory of rows, what the dead leave behind, new producer ids, and what is no memory."""
+"""Shared buckets: the directory of rows, dead workers, producer ids, restored states, and invalid memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets, SharedRow
 from headrace.quota_callbacks.buckets.shared.layout import NEW_IDS, seal, sealed
-from headrace.quota_callbacks.buckets.shared.usage import SharedRow, SharedUsage
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from tests.quota_callbacks.buckets.shared.shared_workers import Workers, shared_memory
@@ -51,15 +51,15 @@ def producer_ids(quotas: OurQuotas, user: str = "u") -> ProducerIdBucket:
 
 
 def by_client(count: int, rows: int) -> Workers:
-    """Workers with a limit of 100 bytes a second for every client id."""
+    """Return workers with a limit of 100 bytes a second for every client id."""
     workers = Workers(count, rows=rows)
     for client_id in "abcdef":
         workers.set(PRODUCED, None, client_id, 100)
     return workers
 
 
-def usage_of(memory: memoryview, worker: int) -> SharedUsage:
-    return SharedUsage(memory, worker=worker, lock=nullcontext())
+def usage_of(memory: memoryview, worker: int) -> SharedBuckets:
+    return SharedBuckets(memory, worker=worker, lock=nullcontext())
 
 
 # --- rows ---
@@ -110,7 +110,7 @@ def test_a_row_that_was_given_back_is_found_again_with_what_was_charged() -> Non
 
 
 def test_a_dropped_bucket_charges_nobody() -> None:
-    """Its row may be another bucket's by the time a request is settled."""
+    """When a request is settled, the row may belong to another bucket."""
     workers = Workers(2, rows=1)
     for client_id in "ab":
         workers.set(PRODUCED, None, client_id, 100, PACED)
@@ -129,7 +129,7 @@ def test_a_dropped_bucket_charges_nobody() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from("abcdefgh"), st.booleans()), max_size=60))
 def test_the_directory_never_gives_a_row_twice(uses: list[tuple[int, str, bool]]) -> None:
-    """Rows for 4 buckets, 8 buckets, 3 workers that take and give back, and die now and then."""
+    """4 rows for 8 buckets, and 3 workers that allocate and release rows and sometimes die."""
     memory = shared_memory(3, rows=4)
     usages = [usage_of(memory, worker) for worker in range(3)]
     held: list[dict[str, SharedRow]] = [{}, {}, {}]
@@ -137,7 +137,7 @@ def test_the_directory_never_gives_a_row_twice(uses: list[tuple[int, str, bool]]
         if name in held[worker]:
             held[worker].pop(name).give_back()
         elif dies and name == "h":
-            SharedUsage.worker_lost(memory, worker)
+            SharedBuckets.worker_lost(memory, worker)
             held[worker] = {}
             usages[worker] = usage_of(memory, worker)
         else:
@@ -173,7 +173,7 @@ def test_only_a_new_bucket_takes_the_lock() -> None:
     assert lock.taken == 1
 
 
-# --- the dead ---
+# --- dead workers ---
 
 
 @pytest.mark.parametrize("policy", [QuotaPolicy(), PACED], ids=["kafka", "paced"])
@@ -202,15 +202,15 @@ def test_others_count_on_over_a_death() -> None:
 
 
 def test_a_state_that_its_writer_could_not_finish_is_passed_over() -> None:
-    """The total stands before the state, so what was charged counts all the same."""
+    """The total is written before the state, so the charge counts."""
     workers = Workers(2)
     workers.set(MUTATIONS, "u", None, 1)
     first, second = map(mutations, workers.quotas)
     first.admit(5, 0)
     assert second.tokens(0) == 6
     first.admit(5, 0)
-    taken = first._bucket._taken  # type: ignore[attr-defined]
-    workers.memory[taken._states_at[0] * 8] ^= 0xFF
+    cells = first._bucket._shared  # type: ignore[attr-defined]
+    workers.memory[cells._states_at[0] * 8] ^= 0xFF
     assert second.tokens(0) == 1
     assert mutations(workers.quotas[1]).admit(2, 0) is None
     workers.replace(0)
@@ -292,7 +292,7 @@ def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
     for producer_id in range(2 * NEW_IDS):
         first.charge(producer_id, 0)
         if producer_id % 4000 == 0:
-            workers.usages[1].take_up_ids()
+            workers.usages[1].receive_ids()
     before = second.tokens(0)
     for producer_id in range(2 * NEW_IDS):
         assert second.charge(producer_id, 0) is None
@@ -300,7 +300,7 @@ def test_ids_that_are_taken_up_in_time_are_not_lost() -> None:
     assert second.tokens(0) == pytest.approx(before, abs=40)
 
 
-# --- restored ---
+# --- restored states ---
 
 
 @pytest.mark.parametrize("policy", [QuotaPolicy(), PACED], ids=["kafka", "paced"])
@@ -336,19 +336,19 @@ def test_what_several_restore_is_restored_once(key: QuotaKey, policy: QuotaPolic
     assert state_of(after, 1, 10_500) == state_of(after, 0, 10_500) != saved, "what is shared is newer"
 
 
-# --- no memory ---
+# --- invalid memory ---
 
 
 def test_memory_that_does_not_fit_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 workers: must be 1 to 256"):
-        SharedUsage.size_of(0, 10)
+    with pytest.raises(ValueError, match="0 workers; expected 1 to 256"):
+        SharedBuckets.size_of(0, 10)
     with pytest.raises(ValueError, match="0 rows and 11 samples"):
-        SharedUsage.size_of(2, 0)
-    size = SharedUsage.size_of(2, 10)
-    with pytest.raises(ValueError, match=f"{size - 8} bytes of shared memory where {size} are needed"):
-        SharedUsage.create(memoryview(bytearray(size - 8)), workers=2, rows=10)
-    with pytest.raises(ValueError, match="has not been made by"):
+        SharedBuckets.size_of(2, 0)
+    size = SharedBuckets.size_of(2, 10)
+    with pytest.raises(ValueError, match=f"has {size - 8} bytes; expected at least {size}"):
+        SharedBuckets.create(memoryview(bytearray(size - 8)), workers=2, rows=10)
+    with pytest.raises(ValueError, match="was not initialized by"):
         usage_of(memoryview(mmap.mmap(-1, size)), 0)
     memory = shared_memory(2, rows=10)
-    with pytest.raises(ValueError, match="worker 2 of shared memory that was made for 2"):
+    with pytest.raises(ValueError, match="worker 2: the shared memory was created for 2 workers"):
         usage_of(memory, 2)

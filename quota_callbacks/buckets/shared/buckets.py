@@ -1,13 +1,13 @@
-"""What the workers of one proxy tell each other about usage, so that a quota holds for all of them as for one process.
+"""The shared memory of the buckets of all workers, so that a quota applies to the workers together.
 
-A `SharedUsage` is one worker's view of memory that all map. A bucket has a row in it, the same in all workers, and in
-the row each worker has a cell that it alone writes: what it has charged in all, and the state that left
-(`headrace.quota_callbacks.buckets.shared.rates`, `debts`; new producer ids: `producer_ids`). Nobody waits for
-anybody to read or write a cell. Two workers that decide in the same instant do not see each other's request, so
-together they may let through one request each where one process would have let through one.
+A `SharedBuckets` is one worker's view of memory that all workers map. A bucket has the same row in all workers, and in
+the row each worker has a cell that only it writes: the total that it has charged, and its state after that
+(`headrace.quota_callbacks.buckets.shared.rates`, `debts`; new producer ids: `producer_ids`). Cells are read and written
+without locks. Two workers that decide at the same moment do not see each other's request, so that each may admit one
+request where a single process would have admitted one in total.
 
-Rows are given out under a lock, once per bucket, and that is all that is locked. Pure: memory, lock and time are the
-caller's.
+A lock is taken only to allocate a row, once per bucket. Created by the proxy's workers and used by `ClientQuotas`.
+Pure: memory, lock and time are arguments.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.shared.producer_ids import Learn
 
 ROWS: Final = 65_536
-"""Rows to make room for unless there is a reason: memory is taken only for those that are used, with the default
-window 0.9 KiB each with two workers, 2 KiB with four."""
+"""Default number of rows. Only used rows take physical memory: with the default window 0.9 KiB each for two workers,
+2 KiB for four."""
 
 
 class SharedRow:
-    """A bucket's row, as long as it is used by this worker."""
+    """A bucket's row, while this worker uses it."""
 
     __slots__ = ("_at", "_bucket_id", "_column", "_ids", "_row")
 
@@ -56,112 +56,116 @@ class SharedRow:
         self._bucket_id = int.from_bytes(key[:WORD], "little", signed=True)
 
     def rate(self, window: Window) -> SharedRate:
-        """What all workers measure."""
+        """Return the row's rate."""
         return SharedRate(window, self._column, self._at)
 
     def tokens(self, burst_s: float) -> SharedTokens:
-        """What all workers take of."""
+        """Return the row's token bucket."""
         return SharedTokens(burst_s, self._column, self._at + self._column.layout.tokens_at)
 
     def timeline(self) -> SharedTimeline:
-        """In which all workers reserve places."""
-        return SharedTimeline(self._column, self._at + self._column.layout.places_at)
+        """Return the row's timeline."""
+        return SharedTimeline(self._column, self._at + self._column.layout.timeline_at)
 
     def learn_ids(self, learn: Learn) -> None:
-        """Have ``learn`` called with the producer ids that other workers charged to this bucket."""
-        self._ids.serve(self._bucket_id, learn)
+        """Call ``learn`` with the producer ids that other workers charge to this bucket."""
+        self._ids.subscribe(self._bucket_id, learn)
 
-    def take_up_ids(self) -> None:
-        """Learn what is new now."""
-        self._ids.take_up()
+    def receive_ids(self) -> None:
+        """Receive the producer ids that other workers have published."""
+        self._ids.receive()
 
-    def tell_id(self, producer_id: int, now_ms: int) -> None:
-        """This worker has charged a new id to this bucket."""
-        self._ids.tell(self._bucket_id, producer_id, now_ms)
+    def publish_id(self, producer_id: int, now_ms: int) -> None:
+        """Publish a producer id that this worker has charged to this bucket."""
+        self._ids.publish(self._bucket_id, producer_id, now_ms)
 
     def give_back(self) -> None:
-        """This worker no longer uses it. What was charged stays, until the row is needed for another bucket."""
-        self._ids.leave(self._bucket_id)
+        """Release the row. Its content is kept until the row is needed for another bucket."""
+        self._ids.unsubscribe(self._bucket_id)
         layout, worker = self._column.layout, self._column.worker
         self._column.memory[(layout.in_use_at + worker * layout.in_use_words) * WORD + self._row] = 0
 
 
-class SharedUsage:
-    """The shared memory, seen by one worker.
+class SharedBuckets:
+    """One worker's view of the shared memory.
 
-    *Memory:* writable, the same in all workers, zero-filled before `create`: an anonymous shared ``mmap`` that the
-    supervisor makes before it forks. All workers run the same Python.
+    *Memory:* writable, mapped by all workers, and zero-filled before `create`: an anonymous shared ``mmap`` that the
+    supervisor creates before it forks. All workers must run the same Python.
 
-    *Lock:* a context manager that excludes all other workers, and is released when its holder dies, such as ``flock``
-    on a file that each worker opens for itself. It is held for some ten microseconds, when a bucket is made.
+    *Lock:* a context manager that excludes all other workers and is released when its holder dies, such as ``flock`` on
+    a file that each worker opens itself. It is held for about ten microseconds when a bucket is created.
 
-    *Time:* ``offset_ms`` is added to this worker's ``now_ms`` to have the time that all workers share. It is 0 where
-    all get their milliseconds from ``CLOCK_MONOTONIC`` itself. ``trio.current_time()`` starts at a random number in
-    each run; with it, pass ``round(1000 * (time.perf_counter() - trio.current_time()))``. Clocks that differ by a
-    millisecond do no harm.
+    *Time:* ``offset_ms`` is added to this worker's ``now_ms`` to convert it to the time that all workers share. It is 0
+    if all workers take their milliseconds from ``CLOCK_MONOTONIC``. ``trio.current_time()`` starts at a random number
+    in each run; with it, pass ``round(1000 * (time.perf_counter() - trio.current_time()))``. Differences of a
+    millisecond between the clocks do no harm.
 
-    *A worker that dies* leaves its cells: what it has charged stays in force. Call `worker_lost` then, in the
-    supervisor; who replaces it takes the same number and goes on with the same cells.
+    *Death of a worker:* its cells are kept, and its charges stay in force. Call `worker_lost` in the supervisor. The
+    replacement takes the same number and continues with the same cells.
     """
 
     def __init__(
         self, memory: memoryview, *, worker: int, lock: AbstractContextManager[object], offset_ms: int = 0
     ) -> None:
-        """Raises `ValueError` for memory that `create` has not made, and for a worker that it has no cells for."""
+        """Raises `ValueError` for memory that `create` has not initialized, and for a worker without cells in it."""
         layout = _layout_of(memory)
         if not 0 <= worker < layout.workers:
-            raise ValueError(f"worker {worker} of shared memory that was made for {layout.workers}")
+            raise ValueError(f"worker {worker}: the shared memory was created for {layout.workers} workers, from 0")
         self._column = Column(memory, layout, worker, offset_ms)
         self._lock = lock
         self._ids = SharedIds(self._column)
         self.left_out: int = 0
-        """Buckets that found no row, and count for this worker alone. When it is above 0, make more rows."""
+        """Number of buckets without a row, which this worker does not share; above 0, more rows are needed."""
 
     @staticmethod
     def size_of(workers: int, rows: int = ROWS, samples: int = Window().samples) -> int:
-        """Bytes that are needed. Raises `ValueError` as `create`."""
+        """Return the size of the memory in bytes. Raises `ValueError` as `create`."""
         return _checked(workers, rows, samples).words * WORD
 
     @classmethod
     def create(cls, memory: memoryview, *, workers: int, rows: int = ROWS, samples: int = Window().samples) -> None:
-        """Make zero-filled memory ready for ``workers`` workers and ``rows`` buckets.
+        """Initialize zero-filled memory for ``workers`` workers and ``rows`` buckets.
 
-        ``samples`` are those of the longest window (``quota.window.num``); of a longer one, a worker that has not
-        looked for long would miss the oldest. Raises `ValueError` for numbers below 1, for more than `MOST_WORKERS`
-        workers, and for memory that is too small.
+        ``samples`` is the number of samples of the longest window (``quota.window.num``); with a longer window, a
+        worker that reads rarely would miss the oldest samples. Raises `ValueError` for numbers below 1, for more than
+        `MOST_WORKERS` workers, and for memory that is too small.
         """
         layout = _checked(workers, rows, samples)
         if memory.nbytes < layout.words * WORD:
-            raise ValueError(f"{memory.nbytes} bytes of shared memory where {layout.words * WORD} are needed")
+            raise ValueError(f"the shared memory has {memory.nbytes} bytes; expected at least {layout.words * WORD}")
         numbers: memoryview[int] = memory[: layout.rows_at * WORD].cast("q")
         numbers[WORKERS_AT], numbers[ROWS_AT], numbers[SAMPLES_AT] = workers, rows, samples
         numbers[0] = MAGIC
 
     @staticmethod
     def worker_lost(memory: memoryview, worker: int) -> None:
-        """The worker has died: it uses no row any longer. To be called before another one takes its number."""
+        """Release all rows of a worker that has died. Call it before its replacement starts."""
         layout = _layout_of(memory)
         begin = (layout.in_use_at + worker * layout.in_use_words) * WORD
         memory[begin : begin + layout.rows] = bytes(layout.rows)
 
     @property
     def lost_ids(self) -> int:
-        """Producer ids that others charged and this worker did not learn in time; they may cost a second time."""
+        """Number of producer ids that were overwritten before this worker read them; they may be charged again."""
         return self._ids.lost
 
     @property
     def rows_given(self) -> int:
-        """Rows that were ever given out."""
+        """Number of rows that have ever been allocated."""
         return self._column.numbers[GIVEN_AT]
 
-    def take_up_ids(self) -> None:
-        """Learn the producer ids that others have charged. To be called about once a second, for workers whose own
-        clients bring none (`SharedIds.take_up`)."""
-        self._ids.take_up()
+    def receive_ids(self) -> None:
+        """Receive the producer ids that other workers have published.
+
+        Call it about once a second, for workers whose own clients use no producer ids (`SharedIds.receive`).
+        """
+        self._ids.receive()
 
     def row(self, name: object) -> SharedRow | None:
-        """The row of the bucket with this name, whose ``repr`` is the same in all workers; ``None`` when all rows are
-        used by other buckets."""
+        """Return the row of a bucket, allocating it if necessary; ``None`` if other buckets use all rows.
+
+        The ``repr`` of ``name`` must be the same in all workers.
+        """
         key = blake2b(repr(name).encode("utf-8", "surrogatepass"), digest_size=KEY_BYTES).digest()
         with self._lock:
             row = self._find(key)
@@ -174,7 +178,7 @@ class SharedUsage:
             return None
         return SharedRow(self._column, self._ids, row, key)
 
-    # --- under the lock; each step leaves the directory sound, should its worker die behind it ---
+    # --- called with the lock held; the directory is consistent after each step, in case the worker dies ---
 
     def _find(self, key: bytes) -> int | None:
         layout, numbers = self._column.layout, self._column.numbers
@@ -186,7 +190,7 @@ class SharedUsage:
         return None
 
     def _claim(self, key: bytes) -> int | None:
-        """A row that nobody uses: one that was never used, or the next that was given back."""
+        """Allocate a row that was never used, or else the next unused one."""
         layout, numbers, memory = self._column.layout, self._column.numbers, self._column.memory
         row = numbers[GIVEN_AT]
         if row < layout.rows:
@@ -246,14 +250,14 @@ class SharedUsage:
 
 def _checked(workers: int, rows: int, samples: int) -> Layout:
     if not 1 <= workers <= MOST_WORKERS:
-        raise ValueError(f"shared memory for {workers} workers: must be 1 to {MOST_WORKERS}")
+        raise ValueError(f"shared memory for {workers} workers; expected 1 to {MOST_WORKERS}")
     if rows < 1 or samples < 1:
-        raise ValueError(f"shared memory with {rows} rows and {samples} samples: must be 1 or more")
+        raise ValueError(f"shared memory with {rows} rows and {samples} samples; expected at least 1 of each")
     return Layout(workers, rows, samples)
 
 
 def _layout_of(memory: memoryview) -> Layout:
     header: memoryview[int] = memory[: 8 * WORD].cast("q")
     if header[0] != MAGIC:
-        raise ValueError("this memory has not been made by SharedUsage.create")
+        raise ValueError("the memory was not initialized by SharedBuckets.create")
     return Layout(header[WORKERS_AT], header[ROWS_AT], header[SAMPLES_AT])

@@ -1,0 +1,38 @@
+"""The base class of the built-in quota callbacks, which charge requests to the buckets of `ClientQuotas`.
+
+Knows nothing of APIs and amounts; the subclasses implement the request hooks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.entities import QuotaKey
+
+
+class BucketCallback:
+    """A callback that enforces the quota keys ``keys``."""
+
+    headrace_hooks: ClassVar[int] = HOOK_VERSION
+    keys: ClassVar[frozenset[QuotaKey]]
+
+    def __init__(self) -> None:
+        self._quotas: ClientQuotas
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Keep the buckets, and read the options."""
+        self._quotas = context.quotas
+        self._read_options(context)
+
+    @hookimpl
+    def enforced_quotas(self) -> frozenset[QuotaKey]:
+        """Return ``keys``."""
+        return self.keys
+
+    def _read_options(self, context: PluginContext) -> None:
+        """Read the options of the subclass, if it has any. Raises `ValueError` for invalid ones."""
