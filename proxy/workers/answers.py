@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headrace.proxy.workers.pipe import Message, WorkerPipe
-    from headrace.proxy.workers.supervisor import Supervisor, WorkerSlot
+    from headrace.proxy.workers.slots import Workers, WorkerSlot
 
 LIVE_TIMEOUT_S: Final = 2.0
 """Shorter than the time-outs of orchestrators' probes, and much longer than any pause of a working event loop."""
@@ -58,7 +58,7 @@ _BY_WORKER: Final = (
 class WorkersOperations:
     """The operations of all workers (implements `headrace.proxy.admin.operations.Operations`)."""
 
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Workers) -> None:
         self._supervisor = supervisor
         self._metrics = WorkerMetrics()
         self._one_at_a_time = trio.Lock()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.server.bucket_state_file import Row, State, StateText
     from headrace.proxy.server.server import Server
-    from headrace.proxy.workers.supervisor import WorkerSlot
+    from headrace.proxy.workers.slots import WorkerSlot
 
 log = structlog.get_logger("headrace.bucket_state")
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -34,6 +33,7 @@ from headrace.proxy.workers.answers import WorkersOperations
 from headrace.proxy.workers.bucket_state import SupervisorBucketState
 from headrace.proxy.workers.fork_server import Forked
 from headrace.proxy.workers.pipe import WorkerPipe, WorkerSilentError
+from headrace.proxy.workers.slots import WorkerSlot
 from headrace.proxy.workers.worker import LAST_MESSAGES_S, packed
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.requests import Address
@@ -57,22 +57,6 @@ COMMAND_TIMEOUT_S: Final = 5.0
 """Seconds until it is logged that a worker has not confirmed a command. The worker still executes it when it can."""
 END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + 5.0
 """Seconds that a worker may take after the drain to close its plugins, before it is killed."""
-
-
-@dataclass(slots=True, kw_only=True)
-class WorkerSlot:
-    """A worker's number, and the process that currently has it."""
-
-    number: int
-    pid: int | None = None
-    pipe: WorkerPipe | None = None
-    ready: bool = False
-    ready_s: float = 0.0
-    restarts: int = 0
-    problem: str | None = None
-    """The error that prevented the worker's start, as it reported it."""
-    ended: Ended | None = None
-    reaped: trio.Event = field(default_factory=trio.Event)
 
 
 class Supervisor:
