@@ -39,6 +39,9 @@ class Dialler(Protocol):
     async def refresh(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.refresh`."""
 
+    async def wait_for_refresh(self) -> None:
+        """See `headrace.proxy.network.upstream.Upstream.wait_for_refresh`."""
+
     async def answers(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.answers`."""
 

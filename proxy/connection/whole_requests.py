@@ -288,11 +288,16 @@ def _observe(exchange: Exchange, watch: Watcher | None) -> None:
 
 
 async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
-    """Send a Metadata request without topics, before the first request that would be charged.
+    """Find out whether the broker serves this client, before the first request that would be charged.
 
-    A broker answers it only to a client that it serves, and closes the connection otherwise. Raises `UpstreamFault` if
-    the broker cannot be reached.
+    The proxy's own refresh, if it is under way, may show that the brokers serve clients that do not authenticate.
+    Otherwise a Metadata request without topics is sent on the client's connection: a broker answers it only to a client
+    that it serves, and closes the connection otherwise. Raises `UpstreamFault` if the broker cannot be reached.
     """
+    if not state.authenticates:
+        await state.shared.upstream.wait_for_refresh()
+        if state.is_accepted():
+            return
     version, body = ask_for_topics(())
     await ask_broker(state, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
     state.note_accepted()

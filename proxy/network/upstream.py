@@ -95,6 +95,11 @@ class Upstream:
             self._refreshing.set()
             self._refreshing = None
 
+    async def wait_for_refresh(self) -> None:
+        """Wait until a refresh that is under way has ended; return at once if there is none."""
+        if self._refreshing is not None:
+            await self._refreshing.wait()
+
     async def answers(self) -> bool:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
         for _ in self.bootstrap_servers:  # the next server is tried even if one does not answer

@@ -173,6 +173,9 @@ class StubUpstream:
             while len(self.brokers) < number:
                 await self._news.wait()
 
+    async def wait_for_refresh(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def dial(self, node_id: int | None) -> tuple[MemorySocket, Address]:
         self.dialled.append(node_id)
         await trio.lowlevel.checkpoint()
