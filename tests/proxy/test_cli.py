@@ -141,7 +141,7 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
                 "[[quotas]]\nentity = { client-id = 'a' }\nrequest_percentage = 5\n"
                 "[plugins]\ndisabled = ['request_percentage']"
             ),
-            "request_percentage of client-id=a would be enf",
+            "request_percentage of client-id=a would not be enf",
         ),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
         ("[plugins.options.tracing]\nsample_ratio = 7", "plugin 'tracing': "),
