@@ -119,13 +119,13 @@ def _invalid(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
     return tuple(Bad(key, toml, rule) for toml in tomls)
 
 
-def _invalid_for_loader(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
+def _loader_only(key: str, rule: str, *tomls: str) -> tuple[Bad, ...]:
     return tuple(Bad(key, toml, rule, schema_sees=False) for toml in tomls)
 
 
 def _whole(key: str, lowest: int, highest: int) -> tuple[Bad, ...]:
     values = (str(lowest - 1), str(highest + 1), f'"{lowest}"', f"{lowest}.5", "true", "nan", "[1]", "{}")
-    return _invalid(key, WHOLE.format(lowest, highest), *values) + _invalid_for_loader(
+    return _invalid(key, WHOLE.format(lowest, highest), *values) + _loader_only(
         key, WHOLE.format(lowest, highest), "5.0"
     )
 
@@ -133,13 +133,13 @@ def _whole(key: str, lowest: int, highest: int) -> tuple[Bad, ...]:
 def _duration(key: str, lowest: str, highest: str, below: str, above: str) -> tuple[Bad, ...]:
     rule = DURATION.format(lowest, highest)
     values = ('"10"', '"10 years"', '"10S"', '"-1s"', '""', "-1", "inf", "true", "[]", "1979-05-27", '"1e3s"')
-    return _invalid(key, rule, *values) + _invalid_for_loader(key, rule, f'"{below}"' if below else "nan", f'"{above}"')
+    return _invalid(key, rule, *values) + _loader_only(key, rule, f'"{below}"' if below else "nan", f'"{above}"')
 
 
 def _size(key: str) -> tuple[Bad, ...]:
     values = ('"1024"', '"64M"', '"64mib"', '"-1kB"', "1023", "2147483648", "2048.0", "true", "[]", '"1,5MB"')
     seen, unseen = [toml for toml in values if toml != "2048.0"], ("2048.0", '"1023B"', '"1.5B"', '"2GiB"')
-    return _invalid(key, SIZE, *seen) + _invalid_for_loader(key, SIZE, *unseen)
+    return _invalid(key, SIZE, *seen) + _loader_only(key, SIZE, *unseen)
 
 
 BAD: Final = (
@@ -178,10 +178,10 @@ BAD: Final = (
     *_invalid("listen.address", LISTEN, "9192", "[]", "true"),
     *_invalid("listen.address", f"{LISTEN}; the host is missing", '":9192"'),
     *_invalid("listen.address", f"{LISTEN}; not a host name", '"*:9192"'),
-    *_invalid_for_loader("listen.address", LISTEN, '"127.0.0.1:0"'),
+    *_loader_only("listen.address", LISTEN, '"127.0.0.1:0"'),
     *_invalid("listen.advertised_host", HOST, "1", "[]", "false"),
     *_invalid("listen.advertised_host", WILDCARD, '""', '"*"', '"0.0.0.0"', '"::"', '"[::]"'),
-    *_invalid_for_loader("listen.advertised_host", WILDCARD, '"0:0:0:0:0:0:0:0"'),
+    *_loader_only("listen.advertised_host", WILDCARD, '"0:0:0:0:0:0:0:0"'),
     *_invalid(
         "listen.advertised_host",
         f"{HOST}; omit the port, which is that of listen.advertised_port or listen.address",
@@ -189,16 +189,16 @@ BAD: Final = (
         '"[::1]:9092"',
     ),
     *_invalid("listen.advertised_host", f"{HOST}; not a host name", '"a b"', '"é"', '"a..b"', '"a/b"'),
-    *_invalid_for_loader("listen.advertised_host", f"{HOST}; not an IPv4 address", '"1.2.3"', '"10.0.0.256"'),
-    *_invalid_for_loader("listen.advertised_host", f"{HOST}; not an IPv6 address", '"1:2:3"'),
+    *_loader_only("listen.advertised_host", f"{HOST}; not an IPv4 address", '"1.2.3"', '"10.0.0.256"'),
+    *_loader_only("listen.advertised_host", f"{HOST}; not an IPv6 address", '"1:2:3"'),
     *_invalid("listen.advertised_host", f"{HOST}; omit https://", '"https://kafka.example.com"'),
     *_whole("listen.advertised_port", 1, 65535),
     *_invalid("listen.node_ids", NODE_IDS, "5", "[0, 1]", "true"),
     *_invalid("listen.node_ids", f'{NODE_IDS}; "" is neither an id nor a range', '""', '"1,"'),
     *_invalid("listen.node_ids", f'{NODE_IDS}; "a-b" is neither an id nor a range', '"0,a-b"'),
     *_invalid("listen.node_ids", f'{NODE_IDS}; "-1" is neither an id nor a range', '"-1"'),
-    *_invalid_for_loader("listen.node_ids", f"{NODE_IDS}; the range 5-2 is descending", '"5-2"'),
-    *_invalid_for_loader(
+    *_loader_only("listen.node_ids", f"{NODE_IDS}; the range 5-2 is descending", '"5-2"'),
+    *_loader_only(
         "listen.node_ids", f"{NODE_IDS}; id 2 is listed twice; ranges must not overlap", '"0-2,2-4"', '"2,2"'
     ),
     *_whole("listen.backlog", 1, 65535),

@@ -338,7 +338,7 @@ def test_a_state_that_cannot_be_changes_nothing() -> None:
     (part,) = one["slices"]
     broken: list[tuple[TimedState, str]] = [
         ({"seed": 0, "filters": [one] * 3}, "3 filters"),
-        ({"seed": 0, "filters": [{**one, "slices": []}]}, "without slices"),
+        ({"seed": 0, "filters": [{**one, "slices": []}]}, "has no slices"),
         ({"seed": 0, "filters": [one, {**one, "slices": [{**part, "bits": b"abc"}]}]}, "3 bytes of bits"),
         ({"seed": 0, "filters": [{**one, "slices": [{**part, "rate": 2.0}]}]}, "false positive rate"),
     ]
