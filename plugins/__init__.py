@@ -6,4 +6,5 @@ usage_records     who used what, second by second, for the pipeline
 sasl_identity     users by SASL
 otel_sdk          what the two plugins that use the OpenTelemetry SDK have in common
 otel_environment  the environment variables of the OpenTelemetry specification
+extras            the packages that optional features need, and the error when one is missing
 """
