@@ -20,7 +20,7 @@ help:
 	@echo "make test    lint, types, import contracts and the quick form of all tests, in ten minutes"
 	@echo "make test-all    make test, the exhaustive and the long forms, and the compiled modules: hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
-	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md says what each is for)"
+	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
 	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
 	@echo "make dist    the sdist and a wheel in dist/"
