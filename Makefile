@@ -2,25 +2,29 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-# The tests of the compiled modules: of all packages that use them, and of two kinds of clients.
+# The tests that run with compiled modules: all layers above them, and two of the clients.
 COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/libraries/test_librdkafka.py \
 	tests/clients/quotas/test_request_quota.py tests/clients/quotas/test_producer_id_quota.py tests/faults/limits/test_limits.py
 
-# Two processes. tests/conftest.py decides which tests run in the same process, and starts the longest ones first.
+# Two processes. tests/conftest.py decides which tests stay in one process, and runs the longest first.
 PARALLEL := -n 2 --no-loadscope-reorder
 QUICK := -m "not soak and not exhaustive" --durations=25
-# The output of each target is printed in one piece, since several targets run at the same time.
+# Two targets at the same time, without mixing their output.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 
-.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench clean
+.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench \
+	docs dist changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
 	@echo "make test    lint, types, import contracts and the quick form of all tests, in ten minutes"
 	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
-	@echo "make exhaustive | soak | compiled    a part of make test-all (described in docs/contributing.md)"
-	@echo "make bench   the same workloads on each target, 50 minutes (BENCH=--quick for a short run; docs/benchmarks.md)"
+	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
+	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
+	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
+	@echo "make dist    the sdist and a wheel in dist/"
+	@echo "make changelog VERSION=0.1.0    move the news fragments into CHANGELOG.md, for a release"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
@@ -60,15 +64,15 @@ endif
 unit-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) $(PARALLEL) --ignore tests/pipeline
 
-# In a process of their own: py4j leaves its sockets to the garbage collector, whose warnings would fail other tests.
+# In a process of its own: py4j leaves sockets open until garbage collection, and the warnings would fail other tests.
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
 test-all: test exhaustive soak
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
-	else echo "compiled modules: not built and not tested, since there is no C compiler (cc); wheels are pure Python without one"; fi
+	else echo "compiled modules: not tested, since there is no C compiler (cc); wheels built here are pure Python"; fi
 
-# All cases of each matrix, and many examples for each property.
+# All API versions, Kafka 3.9, and many examples for each property test.
 exhaustive: $(STAMP)
 	$(BIN)/pytest -m "(exhaustive or hypothesis) and not soak" --hypothesis-profile=long --timeout 1200 --durations=25 \
 		$(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
@@ -76,11 +80,11 @@ ifndef TESTS
 	$(BIN)/pytest -m "exhaustive and not soak" --timeout 1200 --durations=25 tests/pipeline
 endif
 
-# Not in parallel, since these tests measure memory and rates.
+# One test at a time: they measure memory and rates.
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
-# Not in parallel, since one of these tests counts the instructions of a request.
+# One test at a time, since some count the instructions of a request.
 compiled: $(STAMP)
 	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
 		&& $(BIN)/pytest -m "not soak and not exhaustive" --durations=25 $(or $(TESTS),$(COMPILED_TESTS))
@@ -88,5 +92,17 @@ compiled: $(STAMP)
 bench: $(STAMP)
 	@$(BIN)/python -m benchmarks.bench $(BENCH)
 
+# External links are not checked.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+dist: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build
+
+changelog: $(STAMP)
+	$(BIN)/towncrier build --yes --version $(or $(VERSION),$(error set VERSION, such as VERSION=0.1.0))
+
 clean:
-	rm -rf .venv .cache .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info src/*.egg-info
+	rm -rf .venv .cache build dist .hypothesis .pytest_cache .mypy_cache .ruff_cache *.egg-info src/*.egg-info

@@ -1,18 +1,26 @@
-"""Builds the wheel. If a C compiler is available, the modules on the request path are compiled with mypyc.
+"""Build the wheel. Where there is a C compiler, the modules on the path of every request are compiled by mypyc.
 
-The modules are the same either way. Without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure Python; an
-editable install is always pure Python, so that edits take effect.
+Compiled and interpreted modules behave the same. Without a compiler, or with ``HEADRACE_PURE=1``, the wheel is pure
+Python. An editable install is always pure Python, so that changes to the sources take effect.
 """
+
+import sys
+
+# First: pip runs this file, and would install and run mypy, before it reads which versions of Python are supported.
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(f"headrace needs Python 3.11 or newer; this is Python {sys.version.split()[0]}")
 
 import logging
 import os
-import sys
 from contextlib import suppress
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.errors import BaseError, CompileError, LinkError
+
+COMPILER = "mypy==2.4.1"
+"""The distribution that contains mypyc."""
 
 COMPILED = [
     "src/headrace/proxy/connection/client_connection.py",
@@ -65,9 +73,23 @@ COMPILED = [
 ]
 
 
+def is_pure() -> bool:
+    """Return whether nothing is to be compiled."""
+    return "editable_wheel" in sys.argv or bool(os.environ.get("HEADRACE_PURE"))
+
+
+def build_requirements() -> list[str]:
+    """Return what building requires beyond setuptools.
+
+    The command ``egg_info`` is how setuptools' build backend asks for it. Other commands get an empty list, so that
+    setuptools does not try to install anything itself.
+    """
+    return [COMPILER] if "egg_info" in sys.argv and not is_pure() else []
+
+
 def extensions() -> list[Extension]:
-    """Return the extensions that mypyc makes of `COMPILED`: one shared library, and a small module for each entry."""
-    if "editable_wheel" in sys.argv or os.environ.get("HEADRACE_PURE"):
+    """Return the extension modules: one library with all compiled code, and a small module for each Python module."""
+    if is_pure() or not {"bdist_wheel", "build", "build_ext"} & set(sys.argv):
         return []
     try:
         from mypyc.build import mypycify
@@ -79,10 +101,10 @@ def extensions() -> list[Extension]:
 
 
 class AllOrNone(build_ext):
-    """Builds all extensions or none: they depend on each other, so if one cannot be built, the wheel is pure Python."""
+    """Build all extension modules or none: they import each other. With none, the wheel is pure Python."""
 
     def run(self) -> None:
-        """Build the extensions; if one fails, remove those that were built."""
+        """Build the extension modules, and remove them all when one fails."""
         try:
             super().run()
         except (BaseError, CompileError, LinkError, OSError) as error:
@@ -94,4 +116,8 @@ class AllOrNone(build_ext):
 
 
 if __name__ == "__main__":
-    setup(ext_modules=extensions(), cmdclass={"build_ext": AllOrNone})
+    setup(
+        ext_modules=extensions(),
+        setup_requires=build_requirements(),
+        cmdclass={"build_ext": AllOrNone},
+    )

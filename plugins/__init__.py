@@ -6,4 +6,5 @@ usage_records     usage per user, client id and API for each second, read by the
 sasl_identity     user names from SASL exchanges
 otel_sdk          resource and exporter errors, shared by the two plugins that use the OpenTelemetry SDK
 otel_environment  the environment variables of the OpenTelemetry specification
+extras            the packages that optional features need, and the error when one is missing
 """

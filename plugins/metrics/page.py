@@ -1,39 +1,38 @@
-"""Converts the SDK's data to the series of the Prometheus page.
+"""From a snapshot to the series of the Prometheus page.
 
-``opentelemetry-exporter-prometheus`` is not used: it is a beta (0.66b2), collects without a pause on the thread that
-writes the page, adds three labels of the instrumentation scope to every series by default, and appends units to names
-(``headrace_quota_throttle_time_milliseconds``), which would then differ from Kafka's.
+The page needs no OpenTelemetry. ``opentelemetry-exporter-prometheus`` is not used, since it is a beta (0.66b2),
+collects without a pause on the thread that writes the page, and appends units to names
+(``headrace_quota_throttle_time_milliseconds``), so that they would no longer be Kafka's.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from opentelemetry.sdk.metrics.export import NumberDataPoint
+from typing import TYPE_CHECKING
 
 from headrace.plugins.metrics.names import MEASURES
+from headrace.proxy.long_work import PacedList
 from headrace.quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
-    from opentelemetry.sdk.metrics.export import MetricsData
+    from headrace.plugins.metrics.snapshot import Snapshot
 
 
-_ACROSS_WORKERS: Final = {measure.instrument: measure.across_workers for measure in MEASURES}
+def series_of(snapshot: Snapshot) -> list[Metric]:
+    """Return one series for each point of ``snapshot``, named as in `headrace.plugins.metrics.names` with ``_`` for
+    ``.``.
 
-
-def series_of(data: MetricsData | None) -> list[Metric]:
-    """Return one series for each point, named as in `headrace.plugins.metrics.names` with ``_`` in place of ``.``."""
-    return [
-        Metric(
-            name=metric.name.removeprefix("headrace.").replace(".", "_"),
-            help=metric.description or "",
-            value=point.value,
-            labels={name: str(value) for name, value in (point.attributes or {}).items()},
-            across_workers=_ACROSS_WORKERS[metric.name],
-        )
-        for resource in (data.resource_metrics if data is not None else ())
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for point in metric.data.data_points
-        if isinstance(point, NumberDataPoint)
-    ]
+    If two points of a measure have the same labels, the last one counts, as in the OpenTelemetry SDK. Called in a
+    thread: pauses to leave the interpreter to the event loop.
+    """
+    series: list[Metric] = []
+    for measure in MEASURES:
+        points = PacedList(snapshot.points[measure.kafka])
+        values = {tuple(labels.items()): value for labels, value in points}
+        name = measure.instrument.removeprefix("headrace.").replace(".", "_")
+        series += [
+            Metric(
+                name=name, help=measure.text, value=value, labels=dict(labels), across_workers=measure.across_workers
+            )
+            for labels, value in PacedList(values.items())
+        ]
+    return series

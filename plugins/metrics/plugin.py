@@ -1,8 +1,8 @@
 """The hook implementations: they collect the page's series when it is requested, and start and stop the push thread.
 
-Nothing runs on the request path, and nothing between two collections. The buckets are read on the event loop, in slices
-of a millisecond; the SDK runs in a thread (measured in docs/metrics.md). The SDK is imported for the first page or
-push, to save its memory in a proxy whose metrics are not collected.
+Nothing runs on the path of a request, and nothing between two collections. The buckets are read on the loop, in slices
+of a millisecond; the rest is done in a thread (measured in docs/metrics.md). The OpenTelemetry SDK is imported only
+where metrics are pushed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
+from headrace.plugins.extras import OPENTELEMETRY, require
 from headrace.plugins.metrics.options import MetricsOptions, options_of
+from headrace.plugins.metrics.page import series_of
 from headrace.plugins.metrics.snapshot import BucketReader
 from headrace.proxy.long_work import in_slices
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginContext, hookimpl
@@ -21,7 +23,6 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, PluginConte
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.plugins.metrics.instruments import Instruments
     from headrace.plugins.metrics.push_thread import PushThread
     from headrace.plugins.metrics.snapshot import Snapshot
 
@@ -35,8 +36,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self._source: SnapshotSource | None = None
-        self._max_series = 0
-        self._instruments: Instruments | None = None
         self._push: PushThread | None = None
         self._series: list[Metric] = []
 
@@ -48,12 +47,13 @@ class Metrics:
             log.warning(warning)
         if options.off_because is not None:
             log.info("metrics of entities stay off", reason=options.off_because)
+        if options.push:
+            require("pushing metrics by OTLP", "metrics-otlp", OPENTELEMETRY)
         if options.enabled and not context.dry:
             self._start(context, options)
 
     def _start(self, context: PluginContext, options: MetricsOptions) -> None:
         self._source = SnapshotSource(context, options)
-        self._max_series = options.max_series
         if options.push:
             from headrace.plugins.metrics.push_thread import PushThread
 
@@ -66,15 +66,7 @@ class Metrics:
         """Read the buckets, and convert them to series in a thread."""
         if self._source is not None:
             snapshot = await self._source.take()
-            self._series = await trio.to_thread.run_sync(self._collect, snapshot)
-
-    def _collect(self, snapshot: Snapshot) -> list[Metric]:
-        from headrace.plugins.metrics.instruments import Instruments
-        from headrace.plugins.metrics.page import series_of
-
-        if self._instruments is None:
-            self._instruments = Instruments(self._max_series)
-        return series_of(self._instruments.collect(snapshot))
+            self._series = await trio.to_thread.run_sync(series_of, snapshot)
 
     @hookimpl
     def collect_metrics(self) -> Iterable[Metric]:

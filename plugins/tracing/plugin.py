@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.plugins.extras import OPENTELEMETRY, require
 from headrace.plugins.tracing.options import TracingOptions, options_of
 from headrace.plugins.tracing.record_queue import RecordQueue
 from headrace.plugins.tracing.records import record_of
@@ -54,6 +55,8 @@ class Tracing:
             log.warning(warning)
         if options.off_because is not None:
             log.info("tracing stays off", reason=options.off_because)
+        if options.enabled:
+            require("tracing", "tracing", OPENTELEMETRY)
         if options.enabled and not context.dry:
             self._start(options, context.worker)
 

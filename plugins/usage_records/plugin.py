@@ -6,12 +6,12 @@ disabled, this plugin receives no requests and no thread runs.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from time import time_ns
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from headrace.plugins.extras import CONFLUENT_KAFKA, require
 from headrace.plugins.usage_records.encoding import Encoder
 from headrace.plugins.usage_records.options import UsageOptions
 from headrace.plugins.usage_records.rows import Seconds
@@ -52,7 +52,7 @@ class UsageRecords:
         """Read the options; if they set a destination, start the writer thread, except in a dry run."""
         options = read_options(UsageOptions, context.options, "usage_records")
         if options.topic is not None:
-            check_client()
+            require("plugins.options.usage_records.topic", "usage", CONFLUENT_KAFKA)
         if context.dry or not options.enabled:
             return
         instance = instance_name(options.name, context.worker, time_ns())
@@ -144,14 +144,6 @@ class UsageRecords:
 def instance_name(name: str, worker: int | None, started_ns: int) -> str:
     """Return the unique name of one run of one process."""
     return f"{name}-{'' if worker is None else f'{worker}-'}{started_ns // 1_000_000}"
-
-
-def check_client() -> None:
-    """Raise `ValueError` if the package that writes to Kafka is not installed."""
-    if find_spec("confluent_kafka") is None:
-        raise ValueError(
-            "plugins.options.usage_records.topic requires the package confluent-kafka: install headrace[usage]"
-        )
 
 
 def open_sink(options: UsageOptions, instance: str) -> Sink:

@@ -22,7 +22,8 @@ def brokers_by_test(files: set[str]) -> dict[tuple[str, str], str]:
     return {
         (file, function.name): _brokers({argument.arg for argument in function.args.args})
         for file in files
-        for function in ast.parse(next(HERE.rglob(file)).read_text(encoding="utf-8")).body
+        for path in HERE.rglob(file)
+        for function in ast.parse(path.read_text(encoding="utf-8")).body
         if isinstance(function, ast.FunctionDef) and function.name.startswith("test_")
     }
 

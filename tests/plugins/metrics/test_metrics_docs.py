@@ -48,7 +48,7 @@ def test_every_series_is_documented_by_kafkas_name() -> None:
 @pytest.mark.parametrize("key", QuotaKey)
 def test_every_quota_of_every_series_is_documented_with_kafkas_type(key: QuotaKey) -> None:
     for name in set(SERIES_OF[key]) - {LIMIT}:
-        rows = [row for row in ROWS if row[3] == f"`{name}`" and (key.value in row[1] or row[1] == "every one")]
+        rows = [row for row in ROWS if row[3] == f"`{name}`" and (key.value in row[1] or row[1] == "every key")]
         assert rows, name
         assert any(f"type={KAFKA_TYPES[key]}" in row[2] or row[2] == "of each `type`" for row in rows), name
 

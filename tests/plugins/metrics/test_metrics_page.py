@@ -1,4 +1,4 @@
-"""From buckets to the Prometheus page: through the SDK's instruments, the proxy's own hook calls and its page."""
+"""From buckets to the Prometheus page, through the proxy's own hook calls and its page; the SDK's instruments."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from opentelemetry.sdk.metrics.export import NumberDataPoint
 from prometheus_client.parser import text_string_to_metric_families
 from structlog.testing import capture_logs
 
 from headrace.plugins.metrics import Metrics
 from headrace.plugins.metrics.instruments import Instruments
+from headrace.plugins.metrics.names import BYTE_RATE, MEASURES
 from headrace.plugins.metrics.page import series_of
+from headrace.plugins.metrics.snapshot import Snapshot
 from headrace.proxy.admin.metrics_page import MetricsPage
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
@@ -174,8 +177,33 @@ def test_the_sdk_is_made_to_forget() -> None:
 
 
 def test_without_series_there_is_no_error() -> None:
-    data = Instruments(max_series=1).collect(drain(Metered().reader().steps()))
-    assert {series.name for series in series_of(data)} == {"quota_exempt_request_time", "quota_queue_size"}
+    snapshot = drain(Metered().reader().steps())
+    assert {series.name for series in series_of(snapshot)} == {"quota_exempt_request_time", "quota_queue_size"}
+
+
+def test_the_page_and_the_sdk_have_the_same_points() -> None:
+    metered = Metered(limit=500)
+    for user in ("alice", "bob", "carol"):
+        metered.use(user, 20_000)
+        metered.use(user, 6000, MUTATIONS)
+    snapshot = drain(metered.reader(max_series=14).steps())
+    data = Instruments(max_series=14).collect(snapshot)
+    assert data is not None
+    exported = [
+        (metric.name, dict(point.attributes or {}), point.value)
+        for metric in data.resource_metrics[0].scope_metrics[0].metrics
+        for point in metric.data.data_points
+        if isinstance(point, NumberDataPoint)
+    ]
+    page = [(f"headrace.{s.name.replace('quota_', 'quota.', 1)}", s.labels, s.value) for s in series_of(snapshot)]
+    assert len(page) > 20
+    assert page == exported
+
+
+def test_points_with_the_same_labels_are_one_series() -> None:
+    points = {measure.kafka: [] for measure in MEASURES} | {BYTE_RATE: [({"user": "a"}, 1.0), ({"user": "a"}, 2.0)]}
+    (series,) = series_of(Snapshot(points=points, admitted=2))
+    assert (series.name, series.value) == ("quota_byte_rate", 2.0)
 
 
 # --- the plugin ---

@@ -1,0 +1,46 @@
+"""The page about architecture names modules that exist, and every action for a reply."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from headrace.proxy.connection.reply_actions import ReplyAction
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+BASES = (ROOT, ROOT / "proxy", ROOT / "quota_callbacks")
+
+
+def exists(name: str) -> bool:
+    """Whether ``name`` is a module, a package, or a name defined in a module."""
+    path = name.removeprefix("headrace.").replace(".", "/")
+    module, _, attribute = path.rpartition("/")
+    return any(
+        (base / path).is_dir()
+        or (base / f"{path}.py").is_file()
+        or (
+            (base / f"{module}.py").is_file()
+            and re.search(
+                rf"^(?:async )?(?:def|class) {attribute}\b", (base / f"{module}.py").read_text(), re.MULTILINE
+            )
+        )
+        for base in BASES
+    )
+
+
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"`([a-z_]+(?:\.\w+)+)`", PAGE))))
+def test_a_module_that_is_named_exists(name: str) -> None:
+    if name.endswith((".py", ".md")):
+        path = name if "/" in name else f"proxy/connection/{name}"
+        assert (ROOT / path).is_file()
+    elif name not in ("listen.node_ids", "upstream.reply_timeout", "headrace.commands"):
+        assert exists(name), name
+
+
+def test_every_action_for_a_reply_is_listed() -> None:
+    listed = re.findall(r"^\| `([A-Z]\w+)` \|", PAGE, re.MULTILINE)
+    assert listed == [action.__name__ for action in get_args(ReplyAction)]

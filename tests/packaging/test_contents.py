@@ -1,0 +1,132 @@
+"""What the sdist and the wheel contain: the product alone."""
+
+from __future__ import annotations
+
+import email
+import re
+import subprocess
+import sys
+import tarfile
+import tomllib
+import zipfile
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.packaging.building import ROOT, build, call_backend, committed_files, copy_tree
+
+if TYPE_CHECKING:
+    from email.message import Message
+    from pathlib import Path
+
+PRODUCT = ("config", "pipeline", "plugins", "proxy", "quota_callbacks")
+SHIPPED = (".py", "py.typed", ".toml", ".json", ".properties")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FOR_USERS = {"tracing", "metrics-otlp", "usage", "pipeline"}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("tree")
+    copy_tree(target)
+    return target
+
+
+@pytest.fixture(scope="module")
+def wheel(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tree, "build_wheel", tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tree, "build_sdist", tmp_path_factory.mktemp("sdist"))
+
+
+def product_files() -> set[str]:
+    """Files of the product by their names in a wheel."""
+    found = {f"headrace/{name}" for name in committed_files() if name.split("/")[0] in PRODUCT}
+    found |= {"headrace/__init__.py", "headrace/py.typed"}
+    return {name for name in found if name.endswith(SHIPPED)}
+
+
+def files_of(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(archive.read(name))
+
+
+def test_the_wheel_holds_the_product_alone(wheel: Path) -> None:
+    info = f"headrace-{PROJECT['version']}.dist-info/"
+    names = files_of(wheel)
+    assert {name for name in names if not name.startswith(info)} == product_files()
+    expected = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+    assert {name for name in names if name.startswith(info)} == {info + name for name in expected}
+
+
+def test_the_sdist_holds_the_product_and_what_builds_it(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        names = {member.name.split("/", 1)[1] for member in archive.getmembers() if member.isfile()}
+        assert not [member.name for member in archive.getmembers() if member.issym()]
+    sources = {name for name in names if name.startswith("src/headrace/")}
+    assert sources == {f"src/{name}" for name in product_files()}
+    others = {name for name in names - sources if not name.startswith("src/headrace.egg-info/")}
+    built_by = {"MANIFEST.in", "PKG-INFO", "pyproject.toml", "setup.cfg", "setup.py"}
+    assert others == built_by | {"CHANGELOG.md", "LICENSE", "README.md"}
+
+
+def test_a_wheel_can_be_built_from_the_sdist(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    again = build(unpacked, "build_wheel", tmp_path)
+    assert files_of(again) == files_of(wheel)
+
+
+def test_its_metadata(wheel: Path) -> None:
+    metadata = metadata_of(wheel)
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert metadata["Author"]
+    assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
+    assert set(metadata.get_all("Provides-Extra", [])) >= FOR_USERS
+
+
+def test_what_is_off_by_default_is_no_dependency(wheel: Path) -> None:
+    required = metadata_of(wheel).get_all("Requires-Dist", [])
+    core = {re.split(r"[^\w-]", each)[0] for each in required if "extra ==" not in each}
+    assert core == {"click", "h11", "mmh3", "pluggy", "prometheus-client", "pydantic", "structlog", "trio"}
+
+
+def test_the_dev_extra_includes_all_others() -> None:
+    extras = PROJECT["optional-dependencies"]
+    included = next(each for each in extras["dev"] if each.startswith("headrace["))
+    assert set(included.removeprefix("headrace[").removesuffix("]").split(",")) == extras.keys() - {"dev"}
+
+
+def test_every_dependency_has_a_pinned_version() -> None:
+    extras = PROJECT["optional-dependencies"]
+    lines = [*PROJECT["dependencies"], *(line for extra in extras.values() for line in extra)]
+    named = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in lines} - {"headrace"}
+    pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    assert named <= {pin.split("==")[0].lower().replace("_", "-") for pin in pins}
+
+
+def test_an_old_python_is_refused_in_one_line(tree: Path) -> None:
+    """``setup.py`` checks the version before it imports or builds anything."""
+    older = 'sys.version_info, sys.version = (3, 10, 13), "3.10.13 (main)"'
+    code = f"import runpy, sys; {older}; runpy.run_path('setup.py', run_name='__main__')"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=tree, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (result.returncode, result.stderr) == (1, "headrace needs Python 3.11 or newer; this is Python 3.10.13\n")
+
+
+def test_only_a_build_that_compiles_asks_for_mypy(tree: Path) -> None:
+    result = call_backend(tree, "get_requires_for_build_wheel")
+    assert result.stdout.splitlines()[-1] == "[]", "HEADRACE_PURE is set"
