@@ -1,4 +1,5 @@
-"""For spark-submit: ``spark-submit --py-files headrace-pipeline.zip headrace/pipeline/__main__.py JOB …``."""
+"""Entry point for spark-submit: ``spark-submit --py-files headrace-pipeline.zip headrace/pipeline/__main__.py JOB …``.
+"""
 
 from headrace.pipeline.cli import pipeline
 

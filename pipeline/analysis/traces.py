@@ -1,4 +1,4 @@
-"""The traces of ``headrace replay``, as the events and quotas that `headrace.pipeline.analysis.what_if` takes."""
+"""The traces of ``headrace replay``, as events and quotas for `headrace.pipeline.analysis.what_if`."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.records.replay import Change
 
 MAX_CHANGES: Final = 100_000
-"""Quota changes of a trace: all of them go to every executor."""
+"""Maximum number of quota changes in a trace: each executor receives all of them."""
 
 
 def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
-    """A trace of ``headrace replay``: lines (``value``) with their numbers (``order``, from 1), as events and quotas.
+    """Return the events and quotas of a trace of ``headrace replay``, given as lines (``value``) numbered from 1
+    (``order``).
 
-    Raises `InputError` for the first line that replay would not take.
+    Raises `InputError` for the first line that replay would reject.
     """
     first = lines.where("order = 1").first()
     if first is None:
@@ -53,7 +54,7 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
 
 
 def _times_that_go_back(parsed: DataFrame) -> list[tuple[int, str]]:
-    """From one partition to the next; within one, `_parse_all` looks."""
+    """Return faults for times that decrease from one partition to the next; `_parse_all` checks within partitions."""
     by_partition = parsed.where("fault is null").groupBy(sf.spark_partition_id().alias("number"))
     ends = by_partition.agg(
         sf.min("order").alias("order"),
@@ -74,7 +75,7 @@ _PARSED: Final = StructType(
 
 
 def _parse_all(batches: Iterable[Any]) -> Iterator[Any]:
-    """The lines of a partition, which stand behind each other in the trace."""
+    """Parse the lines of a partition, which are consecutive lines of the trace."""
     last_ms = 0
     for batch in batches:
         rows = []

@@ -1,7 +1,7 @@
-"""One ingest at a time: a small file beside the tables, which says whose turn it is.
+"""A lock file beside the tables that allows one ingest at a time. It names the host and process that hold it.
 
-It is created where none is. On a disk and in HDFS that is one step, so of two that begin at once one is told off; an
-object store looks first and writes then, so two that begin within the same moment may both go on.
+Creating the file is atomic on a disk and in HDFS. An object store checks and then writes, so two processes that start
+at the same moment may both proceed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FILE: Final = "_ingest/lock.json"
 
 
 @contextlib.contextmanager
-def one_at_a_time(lake: Lake) -> Iterator[None]:
-    """Hold the lake for writing; one of a process of this machine that is no more is taken over.
+def ingest_lock(lake: Lake) -> Iterator[None]:
+    """Hold the lake's lock for writing; take over the lock of a process of this machine that has died.
 
-    Raises `OutputError` with who holds it.
+    Raises `OutputError`, which names the holder.
     """
     path = lake.path(FILE)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": now})
     if not create_text(lake.spark, path, mine):
-        _take_away(lake, path)
+        _take_over(lake, path)
         if not create_text(lake.spark, path, mine):
             raise _held(lake, path, _read(lake, path))
     try:
@@ -43,10 +43,10 @@ def one_at_a_time(lake: Lake) -> Iterator[None]:
         remove(lake.spark, path)
 
 
-def _take_away(lake: Lake, path: str) -> None:
-    """The lock of a dead process; it is moved, since of two who find it only one can do that."""
+def _take_over(lake: Lake, path: str) -> None:
+    """Remove the lock of a process that has died. It is renamed first, which only one of several processes can do."""
     found = _read(lake, path)
-    if not _is_of_the_dead(found):
+    if not _owner_has_died(found):
         raise _held(lake, path, found)
     moved = f"{path}.{os.getpid()}"
     move(lake.spark, path, moved)
@@ -57,7 +57,7 @@ def _take_away(lake: Lake, path: str) -> None:
 
 
 def _read(lake: Lake, path: str) -> str:
-    """Empty when it is not there, or not written yet."""
+    """Return the contents of the lock; empty if it does not exist or is not written yet."""
     try:
         return read_text(lake.spark, path)
     except InputError:
@@ -72,7 +72,7 @@ def _owner(text: str) -> dict[str, object]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _is_of_the_dead(text: str) -> bool:
+def _owner_has_died(text: str) -> bool:
     owner = _owner(text)
     pid = owner.get("pid")
     if owner.get("host") != socket.gethostname() or not isinstance(pid, int):

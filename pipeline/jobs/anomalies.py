@@ -1,4 +1,4 @@
-"""``headrace pipeline anomalies``."""
+"""The command ``headrace pipeline anomalies``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies import anomalies
 from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
-from headrace.pipeline.cli import LAKE, day_options, number_option, spark_options, told
+from headrace.pipeline.cli import LAKE, day_options, number_option, spark_options, report_progress
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,7 +34,7 @@ MINUTES_OF_A_DAY = 1440
 @day_options
 @number_option(
     "--window", click.IntRange(1, MINUTES_OF_A_DAY), RULES.window_s // 60,
-    "What is judged as one; days have to be multiples of it.", metavar="MINUTES",
+    "What is anomalies_of_day as one; days have to be multiples of it.", metavar="MINUTES",
 )  # fmt: skip
 @number_option(
     "--past", click.IntRange(1), RULES.past_days,
@@ -68,12 +68,11 @@ MINUTES_OF_A_DAY = 1440
 def command(
     *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
 ) -> None:
-    """Find what is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
+    """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is made anew for the days that are judged: without --from and --to, the last two there are.
-    Without a past (of --least-past windows) only what is
-    wrong in itself is told: half of all requests fail, open a connection, or ask for a producer id, and five times as
-    many as is worth telling.
+    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. An entity
+    whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open a
+    connection or request a producer id, and the number is at least five times the --least value.
     """
     if MINUTES_OF_A_DAY % window:
         raise click.BadParameter(f"--window {window}: expected minutes that divide a day of {MINUTES_OF_A_DAY}")
@@ -82,7 +81,7 @@ def command(
     usage = tables.read("usage", schemas.USAGE)
     newest, until_s = _end(usage)
     if newest is None:
-        told("there is no usage, so there is nothing to judge")
+        report_progress("there is no usage, so there is nothing to judge")
         return
     end = newest if last is None else last
     days = list(_days(end - timedelta(days=1) if first is None else first, end))
@@ -90,21 +89,21 @@ def command(
     windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
     try:
         for day in days:
-            tables.replace_partition("anomalies", judged(windows, day, until_s, rules).coalesce(1), "date", day)
+            tables.replace_partition("anomalies", anomalies_of_day(windows, day, until_s, rules).coalesce(1), "date", day)
     finally:
         windows.unpersist()
-    _say(tables, days)
+    _report_result(tables, days)
 
 
-def judged(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """The anomalies of ``day``, whatever other days there are."""
+def anomalies_of_day(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
+    """Return the anomalies of ``day``; other days in ``windows`` serve only as its past."""
     date = sf.to_date(sf.timestamp_seconds("start"))
     begin = day - timedelta(days=rules.past_days)
     return anomalies(windows.where(date.between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
-    """The newest day, and the second by which it is complete."""
+    """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested."""
     newest = usage.agg(sf.max("date")).collect()[0][0]
     second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
     return newest, (second or 0) + 1
@@ -117,12 +116,12 @@ def _days(first: date, last: date) -> Iterator[date]:
         yield first + timedelta(days=number)
 
 
-def _say(tables: Lake, days: list[date]) -> None:
+def _report_result(tables: Lake, days: list[date]) -> None:
     whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(sf.lit(days[0]), sf.lit(days[-1])))
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
     kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
-    told(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")
+    report_progress(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")
     for row in whole.orderBy("start", "user", "client_id", "kind").limit(SHOWN).collect():
-        click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.told}")
+        click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
     if sum(row["count"] for row in counts) > SHOWN:
-        told(f"the first {SHOWN}; the table anomalies has all")
+        report_progress(f"the first {SHOWN}; the table anomalies has all")

@@ -1,4 +1,4 @@
-"""``headrace pipeline recommend``."""
+"""The command ``headrace pipeline recommend``."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from headrace.pipeline.cli import (
     number_option,
     settings_of,
     spark_options,
-    tell_usage,
-    told,
+    report_usage,
+    report_progress,
     write_file,
 )
 from headrace.pipeline.lake import schemas
@@ -117,10 +117,10 @@ def command(
     most: int,
     **factors: float,
 ) -> None:
-    """Propose a quota for each entity and key, with its reason, from what was used.
+    """Recommend a quota for each entity and quota key, with the reason, from recorded usage.
 
-    The table recommendations has them all; --toml and --commands have them as files. What the quotas would do to the
-    same usage is what-if's to say.
+    The table recommendations has all of them; --toml and --commands write them to files. Use what-if to see what these
+    quotas would have done to the same usage.
     """
     rules = Rules(
         by=By(by),
@@ -134,9 +134,9 @@ def command(
     check_output("--commands", commands)
     tables = Lake(start_session("recommend", spark), lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
-    tell_usage(what)
+    report_usage(what)
     if not what.records:
-        told("nothing is recommended, and nothing was written")
+        report_progress("nothing is recommended, and nothing was written")
         return
     needs = needs_of(usage, rules).persist()
     try:
@@ -146,9 +146,9 @@ def command(
     finally:
         needs.unpersist()
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
-    _say(found)
+    _report_result(found)
     if brief:
-        told(f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own")
+        report_progress(f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own")
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
 
@@ -166,14 +166,14 @@ def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:
     return least
 
 
-def _say(found: DataFrame) -> None:
+def _report_result(found: DataFrame) -> None:
     entities = found.select("user", "client_id").distinct().count()
-    told(f"{found.count():,} quotas for {entities:,} entities")
+    report_progress(f"{found.count():,} quotas for {entities:,} entities")
     for row in found.orderBy("key", sf.desc("quota"), "user", "client_id").limit(SHOWN).collect():
         click.echo(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
     more = found.count() - SHOWN
     if more > 0:
-        told(f"and {more:,} more in the table recommendations")
+        report_progress(f"and {more:,} more in the table recommendations")
 
 
 def _name(row: Any) -> str:
@@ -181,7 +181,8 @@ def _name(row: Any) -> str:
 
 
 def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, server: str) -> None:
-    """The default entity first, then by bytes a second."""
+    """Write the files, with the default entity first and the other entities by the sum of their byte rates, descending.
+    """
     rates = sf.when(sf.col("key").isin([key.value for key in QuotaKey if key.integral]), sf.col("quota"))
     by_entity = found.groupBy("user", "client_id").agg(
         sf.coalesce(sf.sum(rates), sf.lit(0.0)).alias("size"),
@@ -199,10 +200,10 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
         head.append(
             f"# {left_out:,} smaller entities are left out (--most {most}); the table recommendations has them.\n"
         )
-        told(f"{left_out:,} smaller entities are left out of the files (--most {most})")
+        report_progress(f"{left_out:,} smaller entities are left out of the files (--most {most})")
     if toml is not None:
         write_file(found.sparkSession, toml, [*head, "\n", as_toml(quotas)])
-        told(f"the quotas are in {toml}")
+        report_progress(f"the quotas are in {toml}")
     if commands is not None:
         write_file(found.sparkSession, commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
-        told(f"the commands are in {commands}")
+        report_progress(f"the commands are in {commands}")

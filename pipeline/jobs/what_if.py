@@ -1,4 +1,4 @@
-"""``headrace pipeline what-if``."""
+"""The command ``headrace pipeline what-if``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.pipeline.analysis.quota_files import read_quotas
 from headrace.pipeline.analysis.traces import read_trace
 from headrace.pipeline.analysis.usage import of_one_cluster
 from headrace.pipeline.analysis.what_if import decide, fixed_quotas, what_if
-from headrace.pipeline.cli import CLUSTER, day_options, spark_options, tell_usage, told
+from headrace.pipeline.cli import CLUSTER, day_options, spark_options, report_usage, report_progress
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -53,10 +53,11 @@ def command(
     trace: str | None,
     output: str | None,
 ) -> None:
-    """Say who would have been throttled by these quotas, for how long, and what would have come later.
+    """Compute who would have been throttled by these quotas, for how long, and how much usage would have been delayed.
 
-    The table what_if has it by hour and bucket: once as recorded, nobody waiting, and once with senders that wait when
-    they are told to. With --trace the answer is event for event that of headrace replay.
+    The table what_if has the answer by hour and bucket: once for the usage as recorded, with no sender waiting, and once
+    with senders that wait for each throttle time. With --trace, the throttle times are those of headrace replay, event
+    for event.
     """
     if trace is not None:
         if lake or quotas or not output:
@@ -70,15 +71,15 @@ def command(
     changes, windows = read_quotas(quotas)
     tables = Lake(start_session("what-if", spark), lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
-    tell_usage(what)
+    report_usage(what)
     if not what.records:
-        told("nothing is asked of it, and nothing was written")
+        report_progress("nothing is asked of it, and nothing was written")
         return
     tables.replace("what_if", what_if(events_of(usage), fixed_quotas(changes, windows)))
-    _say(tables.read("what_if", schemas.WHAT_IF))
+    _report_result(tables.read("what_if", schemas.WHAT_IF))
 
 
-def _say(answer: DataFrame) -> None:
+def _report_result(answer: DataFrame) -> None:
     totals = answer.groupBy("key", "user", "client_id", "entity").agg(
         sf.sum("events").alias("events"),
         sf.sum("throttled").alias("throttled"),
@@ -89,7 +90,7 @@ def _say(answer: DataFrame) -> None:
         sf.max("longest_shift_ms").alias("longest_shift_ms"),
     )
     held = totals.where("throttled > 0 or refused > 0")
-    told(f"{totals.count():,} buckets, {held.count():,} of them throttled")
+    report_progress(f"{totals.count():,} buckets, {held.count():,} of them throttled")
     for row in held.orderBy(sf.desc("waited_ms")).limit(SHOWN).collect():
         who = ", ".join(f"{kind}={name}" for kind, name in (("user", row.user), ("client-id", row.client_id)) if name)
         click.echo(
@@ -109,4 +110,4 @@ def _trace(session: SparkSession, path: str, output: str) -> None:
     events, quotas = read_trace(lines)
     decided = decide(events, quotas).join(lines, "order").orderBy("order")
     decided.select("order", "value", "throttle_time_ms", "accepted", "entity").write.parquet(output)
-    told(f"{session.read.parquet(output).count():,} events decided, in {output}")
+    report_progress(f"{session.read.parquet(output).count():,} events decided, in {output}")

@@ -1,4 +1,6 @@
-"""Bills, as the table ``chargeback`` has them. Money is decimal, and each sum is of one currency and kind of period."""
+"""The section about bills, from the table ``chargeback``. Money is decimal; each sum is of one currency and kind of
+period.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TOTAL: Final = "total"
-"""The line of a bill that is the sum of those before it."""
+"""The line of a bill that is the sum of the lines before it."""
 MOST_KINDS: Final = 6
-"""Currencies by day or month."""
+"""Maximum number of combinations of currency and kind of period."""
 MOST_ITEMS: Final = 100
-"""A price sheet has eight."""
+"""Maximum number of items shown; a price sheet has six, and a bill two more lines."""
 
 
 def bills(table: DataFrame) -> Content:
-    """The table ``chargeback``."""
+    """Return the section, from the table ``chargeback``."""
     kinds = table.select("period", "currency").distinct().orderBy("period", "currency").limit(MOST_KINDS).collect()
     if not kinds:
         return Content(sentences=("The table chargeback has no bills of periods that begin in this time.",))

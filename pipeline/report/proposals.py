@@ -1,4 +1,4 @@
-"""What other jobs propose and have found: quotas, the cost model, anomalies; and bills."""
+"""The sections about results of other jobs: recommended quotas, the cost model and anomalies."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from headrace.pipeline.report.sums import Numbers
 
 DRAWN: Final = 12
-"""Quotas in a picture, of each key."""
+"""Maximum number of quotas in a plot, for each key."""
 MOST_APIS: Final = 200
-"""Kafka has about 90."""
+"""Maximum number of APIs shown; Kafka has about 90."""
 
 
 def recommendations(table: DataFrame) -> Content:
-    """The table ``recommendations``: each quota beside what is used of it."""
+    """Return the section from the table ``recommendations``: each quota with the usage that it applies to."""
     counts = {
         row["key"]: row["count"] for row in table.groupBy("key").count().orderBy("key").limit(sums.SHOWN).collect()
     }
@@ -72,14 +72,14 @@ def _drawn(key: str, rows: Sequence[Numbers]) -> Figure:
             "usual": (row["p99"] or 0) / divisor,
             "peak": (row["peak"] or 0) / divisor,
             "quota": (row["quota"] or 0) / divisor,
-            "told": f"{_entity(row)}: quota {words.of_key(key, row['quota'])}, p99 {words.of_key(key, row['p99'])},"
+            "description": f"{_entity(row)}: quota {words.of_key(key, row['quota'])}, p99 {words.of_key(key, row['p99'])},"
             f" peak {words.of_key(key, row['peak'])}",
         }
         for place, row in enumerate(rows)
     ]
     return against_quota(
         caption=f"{words.name(key)}: p99 (thick bar), peak (thin bar) and the recommended quota (mark)",
-        told=f"{words.name(key)}: p99, peak and recommended quota by entity. The numbers are in the table below.",
+        description=f"{words.name(key)}: p99, peak and recommended quota by entity. The numbers are in the table below.",
         unit=f"{unit}/s" if in_bytes else words.unit_of(key).strip(),
         rows=bars,
     )
@@ -91,14 +91,14 @@ def _entity(row: Numbers) -> str:
 
 
 def costs(table: DataFrame) -> Content:
-    """The table ``costs``."""
+    """Return the section from the table ``costs``."""
     columns = (
         Column(title="API"),
         *(
             Column(title=title, number=True)
             for title in ("per request", "per KiB", "requests", "samples", "error", "error of the model before")
         ),
-        Column(title="taken"),
+        Column(title="accepted"),
         Column(title="reason", roomy=True),
     )
     rows = table.orderBy("api_key").limit(MOST_APIS).collect()
@@ -113,7 +113,7 @@ def costs(table: DataFrame) -> Content:
         (
             words.api(row["api_key"]), words.duration(row["base_ms"]), words.duration(row["per_kib_ms"]),
             words.count(row["requests"]), words.count(row["samples"]), words.duration(row["error_ms"]),
-            words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["taken"]],
+            words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["accepted"]],
             words.text(row["reason"]),
         )
         for row in rows
@@ -122,7 +122,7 @@ def costs(table: DataFrame) -> Content:
 
 
 def anomalies(table: DataFrame) -> Content:
-    """The table ``anomalies``."""
+    """Return the section from the table ``anomalies``."""
     span = sums.span(table, "start")
     if span is None:
         return Content(sentences=("Nothing was unlike each entity's own past.",))
@@ -132,7 +132,7 @@ def anomalies(table: DataFrame) -> Content:
     total = sum(row["count"] for row in counts)
     figure = over_time(
         caption=f"Anomalies, by {step} and kind",
-        told=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
+        description=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
         unit=f"anomalies per {step}",
         series=sorted({words.name(row["series"]) for row in counts}),
         rows=[
@@ -141,7 +141,7 @@ def anomalies(table: DataFrame) -> Content:
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["count"],
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['count'])} x {words.name(row['series'])}",
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['count'])} x {words.name(row['series'])}",
             }
             for row in counts
         ],
@@ -150,7 +150,7 @@ def anomalies(table: DataFrame) -> Content:
         (
             words.minute(row["start"]), words.name(row["kind"]), words.name(row["user"]), words.name(row["client_id"]),
             words.number(row["observed"]), words.number(row["usual"]), words.number(row["score"]),
-            words.count(row["windows"]), words.text(row["told"]),
+            words.count(row["windows"]), words.text(row["description"]),
         )
         for row in sums.top_anomalies(table)
     )  # fmt: skip

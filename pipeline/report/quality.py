@@ -1,4 +1,4 @@
-"""How far the other sections can be trusted: lines that were put aside, records that are missing or lost."""
+"""The section about data quality: rejected lines, and records that are missing or lost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Found = tuple[str, Table | None]
-"""What there is to say of one question, and its table."""
+"""A sentence, and its table."""
 
 
 def quality(usage: DataFrame | None, marks: DataFrame | None, quarantine: DataFrame | None) -> Content:
-    """Of the whole lake, whatever days the other sections are of: a number is missing between two others, and not in a
-    day. ``None``: there is no such table, and so nothing of the kind was found."""
-    told: list[str] = ["This section is of the whole lake."]
+    """Return the section. It covers the whole lake, not a range of days, since a gap lies between two sequence numbers.
+
+    ``None`` stands for a table that does not exist.
+    """
+    sentences: list[str] = ["This section is of the whole lake."]
     tables: list[Table] = []
     for sentence, table in (_missing(usage, marks), _lost(marks), _aside(quarantine)):
         told.append(sentence)

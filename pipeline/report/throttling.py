@@ -1,4 +1,4 @@
-"""Who was throttled by which quota, how often and how long; and who would be, by the quotas of what-if."""
+"""The sections about throttling: by recorded usage, and by the quotas of what-if."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 OTHER_KEYS: Final = "other keys"
 MOST_KEYS: Final = 7
-"""In a picture, which has eight colours; quotas of plugins have keys of their own."""
+"""Maximum number of keys in a plot, which has eight colours; plugins' quotas have keys of their own."""
 
 _THROTTLED: Final = (
     Column(title="requests throttled", number=True),
@@ -30,7 +30,7 @@ _SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title=
 
 
 def throttling(throttled: DataFrame, total: Numbers) -> Content:
-    """Of `sums.throttles`, and of `sums.overall` usage that is not empty."""
+    """Return the section from `sums.throttles` and `sums.overall` usage that is not empty."""
     by_key = sums.by_key(throttled)
     if not by_key.rows:
         told = f"None of {words.count(total['requests'])} requests was throttled or refused."
@@ -88,7 +88,7 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
     series = [words.name(key) for key in shown] + ([OTHER_KEYS] if len(keys) > len(shown) else [])
     return over_time(
         caption=f"Requests throttled, by {step} and quota key",
-        told=f"Requests throttled by {step} and quota key. The sums are in the table below.",
+        description=f"Requests throttled by {step} and quota key. The sums are in the table below.",
         unit=f"requests per {step}",
         series=series,
         rows=[
@@ -97,7 +97,7 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["throttled"],
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['throttled'])} requests by"
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['throttled'])} requests by"
                 f" {words.name(row['series'])}, {words.duration(row['throttle_ms'])} in all",
             }
             for row in rows
@@ -109,7 +109,7 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
 
 
 def what_if(answer: DataFrame) -> Content:
-    """The table ``what_if``."""
+    """Return the section from the table ``what_if``."""
     by_key = sums.buckets_by_key(answer)
     if not by_key:
         told = "The table what_if has no rows of this time: no usage would be charged to the quotas asked about."
@@ -182,7 +182,7 @@ def _waits(answer: DataFrame, keys: Sequence[str]) -> tuple[Figure, ...]:
     rows = [row.asDict() for row in sums.waits_over_time(answer, step_s).collect()]
     figure = over_time(
         caption=f"Waiting of all senders, by {step} and quota key",
-        told=f"Minutes that all senders together would wait, by {step} and quota key. The sums are in the table below.",
+        description=f"Minutes that all senders together would wait, by {step} and quota key. The sums are in the table below.",
         unit=f"minutes per {step}",
         series=[words.name(key) for key in keys if any(row["series"] == key for row in rows)],
         rows=[
@@ -191,7 +191,7 @@ def _waits(answer: DataFrame, keys: Sequence[str]) -> tuple[Figure, ...]:
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["waited_ms"] / 60_000,
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['waits'])} waits for"
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['waits'])} waits for"
                 f" {words.name(row['series'])}, {words.duration(row['waited_ms'])} in all",
             }
             for row in rows

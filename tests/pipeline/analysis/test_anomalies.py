@@ -75,7 +75,7 @@ def hour_of(row: Row) -> float:
 
 
 def one(rows: list[Row]) -> Row:
-    assert len(rows) == 1, [row.told for row in rows]
+    assert len(rows) == 1, [row.description for row in rows]
     return rows[0]
 
 
@@ -197,14 +197,14 @@ def test_producer_ids_beyond_the_usual_are_churn(told: Told) -> None:
     assert (hour_of(row), row.kind, row.client_id) == (7, "producer-id-churn", "app-1")
     assert (row.observed, row.usual, row.windows) == (600, 2, 1)
     assert row.score == pytest.approx(math.log(601 / 3) / 0.1)
-    assert row.told == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
+    assert row.description == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
     assert told["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
 
 
 def test_a_producer_for_each_record_is_churn_without_a_past(told: Told) -> None:
     row = one(told["id-each"])
     assert (row.kind, row.observed, row.usual, row.score) == ("producer-id-churn", 100, None, None)
-    assert row.told == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
+    assert row.description == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
     assert told["id-each-but-few"] == []
     assert told["id-for-two"] == []
 
@@ -219,13 +219,13 @@ def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
     row = one(told[user])
     assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
     assert row.observed == pytest.approx(2000 / 10_012)
-    assert row.told == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
+    assert row.description == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
     assert told["some-errors"] == [], "9 %"
 
 
 def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> None:
     assert (
-        one(told["half-fails"]).told == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
+        one(told["half-fails"]).description == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
     )
     assert told["less-fails"] == []
 
@@ -233,19 +233,19 @@ def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> No
 def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
     row = one(told["emptier"])
     assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
-    assert row.told == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
+    assert row.description == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
     assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
 
 
 def test_connections_beyond_the_usual_are_a_storm(told: Told) -> None:
     row = one(told["reconnects"])
     assert (hour_of(row), row.kind, row.observed, row.usual) == (9, "connection-storm", 990, 10)
-    assert row.told == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
+    assert row.description == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
 
 
 def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Told) -> None:
     row = one(told["connection-each"])
-    assert row.told == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
+    assert row.description == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
     assert told["connection-for-two"] == []
 
 
@@ -253,28 +253,28 @@ def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
     row = one(told["more-bytes"])
     assert (row.kind, row.observed, row.usual) == ("sudden-change", 80 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(4) / 0.1, abs=0.01)
-    assert row.told == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
+    assert row.description == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
     assert told["some-more-bytes"] == [], "2.9 times"
 
 
 def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
     row = one(told["more-time"])
     assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
-    assert row.told == ("app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much")
-    assert "thread time" in one(told["more-of-both"]).told, "ten times is more than five times the bytes"
+    assert row.description == ("app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much")
+    assert "thread time" in one(told["more-of-both"]).description, "ten times is more than five times the bytes"
 
 
 def test_bytes_that_fall_are_a_sudden_change(told: Told) -> None:
     row = one(told["less-bytes"])
     assert (row.observed, row.usual) == (4 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(1 / 5) / 0.1, abs=0.01)
-    assert row.told == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of it"
+    assert row.description == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of it"
 
 
 def test_who_stops_while_others_go_on_is_a_sudden_change(told: Told) -> None:
     row = one(told["stops"])
     assert (hour_of(row), row.observed, row.windows) == (9, 0, 1)
-    assert row.told == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: nothing at all"
+    assert row.description == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: nothing at all"
     assert told["comes-and-goes"] == []
 
 
@@ -291,7 +291,7 @@ def test_what_came_in_several_hours_before_is_known(told: Told) -> None:
 def test_a_new_level_is_told_once_and_known_by_then(told: Told) -> None:
     row = one(told["new-level"])
     assert (hour_of(row), row.windows) == (9, RULES.known_hours)
-    assert row.told.endswith(": 11.0 times as much; for 300 minutes")
+    assert row.description.endswith(": 11.0 times as much; for 300 minutes")
 
 
 @pytest.mark.parametrize("user", ["quiet", "days-and-nights", "newcomer"])
@@ -303,7 +303,7 @@ def test_clients_with_a_name_each_are_judged_as_their_user(told: Told) -> None:
     """600 processes that come and go, one connection each: none has a past, and their user has."""
     row = one(told["jobs"])
     assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
-    assert row.told.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
+    assert row.description.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
 
 
 def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSession) -> None:
@@ -313,7 +313,7 @@ def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSes
     row = one(found(spark, calm + storm, Rules()))
     assert (row.kind, row.observed, row.usual) == ("connection-storm", 105, 5)
     assert hour_of(row) == pytest.approx(5 + 5 / 60)
-    assert row.told == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
+    assert row.description == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
 
 
 @pytest.mark.parametrize(("until_hour", "count"), [(9.9, 0), (10, 1)])

@@ -203,8 +203,8 @@ def test_a_line_without_noise_is_met(spark: SparkSession) -> None:
     row = line(made(spark, [(n, kib, 0.25 * n + 0.125 * kib) for n, kib in SIZES]))
     assert (row.base_ms, row.per_kib_ms) == (pytest.approx(0.25), pytest.approx(0.125))
     assert row.error_ms == pytest.approx(0, abs=1e-9)
-    assert (row.samples, row.requests, row.taken) == (6, 10 + 20 + 40 + 5 + 8 + 30, True)
-    assert row.reason.startswith("taken: off by ")
+    assert (row.samples, row.requests, row.accepted) == (6, 10 + 20 + 40 + 5 + 8 + 30, True)
+    assert row.reason.startswith("accepted: off by ")
 
 
 def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession) -> None:
@@ -218,7 +218,7 @@ def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession
     assert row.base_ms == pytest.approx(1)
     assert row.error_ms == pytest.approx(((10 * 1 + 10 * 4) / 120) ** 0.5)
     assert row.default_error_ms == pytest.approx(((10 * 1 + 10 * 0 + 100 * 4) / 120) ** 0.5)
-    assert row.taken
+    assert row.accepted
 
 
 @pytest.mark.exhaustive
@@ -267,8 +267,8 @@ def test_what_is_worse_is_not_taken(spark: SparkSession) -> None:
     """The line is drawn through intervals of 2 ms a request, and the held-out ones have 1 ms, as in force."""
     row = line(made(spark, [(10, 0, 10 if n % 2 else 20) for n in range(12)]), {PRODUCE: RequestCost(base_ms=1)})
     assert (row.base_ms, row.error_ms, row.default_error_ms) == (pytest.approx(2), pytest.approx(1), pytest.approx(0))
-    assert not row.taken
-    assert row.reason.startswith("not taken: off by 1 ms")
+    assert not row.accepted
+    assert row.reason.startswith("not accepted: off by 1 ms")
 
 
 def test_nothing_is_charged_beyond_what_was_observed(spark: SparkSession) -> None:
@@ -281,7 +281,7 @@ def test_too_few_samples_are_told(spark: SparkSession) -> None:
     few = made(spark, [(10, kib, 10) for kib in range(20)])
     row = line(few, method=Method(least_samples=11, step_ms=0))
     assert row.reason == "not fitted: 10 intervals to fit and 10 to test with; expected 11 and 5"
-    assert (row.base_ms, row.per_kib_ms, row.error_ms, row.taken) == (None, None, None, False)
+    assert (row.base_ms, row.per_kib_ms, row.error_ms, row.accepted) == (None, None, None, False)
 
 
 def test_counts_that_differ_are_told(spark: SparkSession) -> None:
@@ -312,7 +312,7 @@ def test_requests_below_the_steps_are_told(spark: SparkSession) -> None:
         "not fitted: brokers count 0.063 ms a request, in steps of 1 ms, and 0.5 ms or more in 1 of 20 intervals; what"
         " takes less they cannot tell"
     )
-    assert not row.taken
+    assert not row.accepted
     assert line(made(spark, [*rows[:-4], *[(100, 38, 50)] * 4]), method=Method(least_samples=4)).base_ms is not None
 
 

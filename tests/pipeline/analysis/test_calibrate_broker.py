@@ -139,7 +139,7 @@ def fitted(spark: SparkSession, recorded: tuple[KafkaCluster, Path]) -> dict[int
 @pytest.mark.timeout(600)
 def test_held_out_intervals_are_met_better_than_by_the_shipped_costs(fitted: dict[int, Row]) -> None:
     produce = fitted[PRODUCE]
-    assert produce.taken, produce.reason
+    assert produce.accepted, produce.reason
     assert produce.error_ms < produce.default_error_ms
     assert produce.samples >= 12
     assert produce.per_kib_ms > 0
@@ -149,7 +149,7 @@ def test_what_milliseconds_do_not_tell_is_not_fitted(fitted: dict[int, Row]) -> 
     """A small Metadata takes a twentieth of the step that brokers count in."""
     assert fitted[ApiKey.METADATA].base_ms is None
     assert fitted[ApiKey.METADATA].reason.startswith("not fitted: brokers count 0")
-    assert not fitted[ApiKey.METADATA].taken
+    assert not fitted[ApiKey.METADATA].accepted
 
 
 def test_the_proxy_takes_the_file(fitted: dict[int, Row], recorded: tuple[KafkaCluster, Path]) -> None:

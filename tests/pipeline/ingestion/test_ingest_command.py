@@ -83,7 +83,7 @@ def test_it_follows_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path)
 
 
 def has_taken(lake: Lake, number: int) -> bool:
-    return lake.read_if_there("usage", schemas.USAGE).count() == number
+    return lake.read_or_empty("usage", schemas.USAGE).count() == number
 
 
 # --- what is wrong, in a line ---

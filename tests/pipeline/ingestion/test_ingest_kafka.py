@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException
 
 from headrace.pipeline.errors import InputError
-from headrace.pipeline.ingestion.sources import KafkaSource, as_ours
+from headrace.pipeline.ingestion.sources import KafkaSource, as_pipeline_error
 from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.waiting import wait_until
-from tests.pipeline.ingestion.ingesting import ingest, put_aside, sequences
+from tests.pipeline.ingestion.ingesting import ingest, quarantined, sequences
 from tests.pipeline.records import record
 from tests.shared_cluster import new_topic
 
@@ -44,7 +44,7 @@ def test_what_retention_has_removed_is_told_and_passed_over_on_demand(kafka: Fir
     write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3)), None)
     first = ingest(lake).run(source())
     assert (first.lines, first.records) == (4, 3)
-    assert put_aside(lake) == ["no value (a tombstone)"]
+    assert quarantined(lake) == ["no value (a tombstone)"]
     write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3, 7)))
     admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result(TIMEOUT_S)
     with pytest.raises(
@@ -52,7 +52,7 @@ def test_what_retention_has_removed_is_told_and_passed_over_on_demand(kafka: Fir
     ):
         ingest(lake).run(source())
     told: list[str] = []
-    second = ingest(lake, told=told.append).run(source(accept_data_loss=True))
+    second = ingest(lake, on_progress=told.append).run(source(accept_data_loss=True))
     assert (second.lines, second.records, second.duplicates) == (2, 2, 0), "it goes on, and does not begin anew"
     assert not any("no checkpoint" in line for line in told)
     assert sequences(lake) == [0, 1, 2, 5, 6]
@@ -79,5 +79,5 @@ def test_a_cluster_that_is_not_there_is_named(lake: Lake) -> None:
 def test_a_missing_connector_is_told_with_what_to_do(found: str) -> None:
     """In Spark's words, of `DataSource` and of its newer lookup; the session of the tests has the connector."""
     source = KafkaSource(topic="t", bootstrap_servers="127.0.0.1:9", client={})
-    ours = as_ours(AnalysisException(f"Failed to find {found}"), source)
+    ours = as_pipeline_error(AnalysisException(f"Failed to find {found}"), source)
     assert "Spark has no Kafka connector; give spark-submit --packages org.apache.spark:spark-sql-kafka" in str(ours)

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import OutputError, PipelineError
-from headrace.pipeline.ingestion.lock import FILE, one_at_a_time
+from headrace.pipeline.ingestion.lock import FILE, ingest_lock
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
-from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, put_aside, sequences, take_in
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
 
 if TYPE_CHECKING:
@@ -93,13 +93,13 @@ def test_killed_between_two_tables_it_loses_and_doubles_nothing(
 
     monkeypatch.setattr(Lake, "append", append_then_die)
     with pytest.raises(KeyboardInterrupt):
-        ingest(lake).take("here", batch, 0)
+        ingest(lake).ingest_batch("here", batch, 0)
     assert [lake.has(table) for table in ("usage", "marks", "quarantine")] == [True, writes > 1, writes > 2]
     monkeypatch.setattr(Lake, "append", append)
-    ingest(lake).take("here", batch, 0)
+    ingest(lake).ingest_batch("here", batch, 0)
     assert sequences(lake) == list(range(10))
     assert [row.kind for row in lake.read("marks", schemas.MARKS).collect()] == ["end"]
-    assert len(put_aside(lake)) == 2
+    assert len(quarantined(lake)) == 2
 
 
 # --- one at a time ---
@@ -120,14 +120,14 @@ def dead_pid() -> int:
 def test_one_ingest_at_a_time(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken")
     path = lake.path(FILE)
-    with one_at_a_time(lake):
+    with ingest_lock(lake):
         said = rf"another ingest writes to {lake.root}: process {os.getpid()} on .* since .*\. If it is no more, remove"
         with pytest.raises(OutputError, match=rf"{said} {path}$"):
             take_in(lake, tmp_path / "in")
         assert Path(path).exists()
     assert take_in(lake, tmp_path / "in").records == 1
-    with one_at_a_time(lake), pytest.raises(OutputError, match="another ingest writes to"):
-        ingest(lake).again()
+    with ingest_lock(lake), pytest.raises(OutputError, match="another ingest writes to"):
+        ingest(lake).retry_quarantined()
     assert not Path(path).exists()
     assert len(kept(lake)) == 1
 
@@ -137,7 +137,7 @@ def test_one_ingest_at_a_time(lake: Lake, tmp_path: Path) -> None:
 )
 def test_a_lock_that_may_be_of_the_living_stays(lake: Lake, owner: dict[str, Any]) -> None:
     held_by(lake, **owner)
-    with pytest.raises(OutputError, match="another ingest writes to"), one_at_a_time(lake):
+    with pytest.raises(OutputError, match="another ingest writes to"), ingest_lock(lake):
         raise AssertionError("it was taken over")
     assert Path(lake.path(FILE)).exists()
 
@@ -146,13 +146,13 @@ def test_a_lock_without_an_owner_stays(lake: Lake) -> None:
     held_by(lake)
     for text in ("", "{", "[1]"):
         Path(lake.path(FILE)).write_text(text)
-        with pytest.raises(OutputError, match=r"writes to .*: an unknown one; one at a time may"), one_at_a_time(lake):
+        with pytest.raises(OutputError, match=r"writes to .*: an unknown one; one at a time may"), ingest_lock(lake):
             raise AssertionError("it was taken over")
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(lake: Lake) -> None:
     held_by(lake, pid=dead_pid())
-    with one_at_a_time(lake):
+    with ingest_lock(lake):
         assert json.loads(Path(lake.path(FILE)).read_text())["pid"] == os.getpid()
     assert list(Path(lake.path("_ingest")).iterdir()) == []
 
@@ -170,7 +170,7 @@ def test_of_two_that_find_a_dead_ones_lock_one_has_it(lake: Lake, monkeypatch: p
         move(spark, path, target)
 
     monkeypatch.setattr(lock, "move", move_late)
-    with pytest.raises(OutputError, match=rf"process {os.getppid()} on .* since just now"), one_at_a_time(lake):
+    with pytest.raises(OutputError, match=rf"process {os.getppid()} on .* since just now"), ingest_lock(lake):
         raise AssertionError("it was taken twice")
     assert json.loads(Path(lake.path(FILE)).read_text())["since"] == "just now"
 

@@ -114,10 +114,10 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
         "costs": table(
             spark,
             schemas.COSTS,
-            {"api_key": 0, **fitted, "default_error_ms": 0.05, "taken": True, "reason": "better"},
-            {"api_key": 99, "taken": False, "reason": "too few requests"},
+            {"api_key": 0, **fitted, "default_error_ms": 0.05, "accepted": True, "reason": "better"},
+            {"api_key": 99, "accepted": False, "reason": "too few requests"},
         ),
-        "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "told": f"{SCRIPT}: 120"}),
+        "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "description": f"{SCRIPT}: 120"}),
     }  # fmt: skip
 
 
