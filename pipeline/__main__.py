@@ -1,5 +1,4 @@
-"""Entry point for spark-submit: ``spark-submit --py-files headrace-pipeline.zip headrace/pipeline/__main__.py JOB …``.
-"""
+"""For spark-submit: ``spark-submit --py-files headrace-pipeline.zip headrace/pipeline/__main__.py JOB …``."""
 
 from headrace.pipeline.cli import pipeline
 

@@ -24,15 +24,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 JOBS: Final = {
-    "ingest": "Usage records from Kafka or files into the lake, each once.",
-    "instances": "What each instance of the proxy has recorded, and what is missing.",
-    "rollup": "Hours and days by user, client id and team; bills by a price sheet.",
-    "recommend": "Quotas for each entity from what it has used.",
-    "what-if": "Who would be throttled by these quotas, for how long, and what would come later.",
+    "ingest": "Read usage records from Kafka or files into the lake, each once.",
+    "instances": "List the records of each instance of the proxy, and those that are missing.",
+    "rollup": "Sum usage by hour and day, user, client id and team; write bills.",
+    "recommend": "Recommend quotas for each entity from its usage.",
+    "what-if": "Compute who would be throttled by given quotas, and how long.",
     "calibrate": "Fit the cost model of request_percentage to a broker.",
-    "anomalies": "What is unlike each entity's own past.",
-    "report": "One HTML file with plots.",
-    "zip": "The pipeline as a zip for spark-submit --py-files.",
+    "anomalies": "Find usage that is unlike each entity's own past.",
+    "report": "Write one HTML file with plots.",
+    "zip": "Write the pipeline as a zip for spark-submit --py-files.",
 }
 
 
@@ -64,16 +64,18 @@ class Jobs(click.Group):
 
 @click.command(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def pipeline() -> None:
-    """From usage records to bills, quotas, what-if answers and a report, on Spark.
+    """Turn usage records into bills, recommended quotas, what-if answers and a report, on Spark.
 
-    The lake (--lake) is a folder, or a place in any store that Hadoop knows, such as s3a://bucket/headrace; every job
-    reads its tables there and writes its own. docs/pipeline.md goes through all jobs.
+    The lake (--lake) is a folder on a disk or in any store that Hadoop supports, such as s3a://bucket/headrace. Every
+    job reads its tables from there and writes its results there. docs/pipeline.md describes all jobs.
     """
 
 
-LAKE = click.option("--lake", required=True, metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
+LAKE = click.option("--lake", required=True, metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
 
-CLUSTER = click.option("--cluster", metavar="ID", help="Only usage of this cluster; needed where the lake has several.")
+CLUSTER = click.option(
+    "--cluster", metavar="ID", help="Use only usage of this cluster; required if the lake has several."
+)
 
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
 
@@ -81,8 +83,8 @@ _DAY: Final = click.DateTime(["%Y-%m-%d"])
 def day_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``--from`` and ``--to``, which are passed on as the dates ``first`` and ``last``, or ``None``."""
 
-    @click.option("--from", "first", type=_DAY, metavar="DATE", help="The first day (UTC), such as 2026-11-01.")
-    @click.option("--to", "last", type=_DAY, metavar="DATE", help="The last day.")
+    @click.option("--from", "first", type=_DAY, metavar="DATE", help="First day (UTC), such as 2026-11-01.")
+    @click.option("--to", "last", type=_DAY, metavar="DATE", help="Last day (UTC).")
     @functools.wraps(command)
     def run(*, first: datetime | None, last: datetime | None, **options: Any) -> None:
         begin, end = (None if day is None else day.date() for day in (first, last))
@@ -108,8 +110,7 @@ def number_option(
 
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--master``, ``--packages`` and ``--conf``, passed on as one argument ``spark``; report errors in one line.
-    """
+    """Add ``--master``, ``--packages`` and ``--conf``, passed on as one argument ``spark``; report errors in a line."""
 
     @functools.wraps(command)
     def run(*, master: str | None, packages: str | None, conf: tuple[str, ...], **options: Any) -> None:
@@ -123,9 +124,13 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
             _fail(str(error))
 
     for option in (
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed."),
-        click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, in place of its jars."),
-        click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or spark-submit's]"),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+        click.option(
+            "--packages",
+            metavar="COORDINATES",
+            help="Maven packages for Spark, in place of the jars of its Kafka connector.",
+        ),
+        click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or that of spark-submit]"),
     ):
         run = option(run)
     return run
@@ -150,11 +155,11 @@ def report_progress(line: str) -> None:
 def report_usage(found: Row) -> None:
     """Report the usage that a job reads, as returned by `headrace.pipeline.analysis.usage.of_one_cluster`."""
     if not found.records:
-        report_progress("there is no such usage in the lake")
+        report_progress("the lake has no usage of these days and this cluster")
         return
     report_progress(f"{found.records:,} records from {found.since} to {found.until} UTC")
     if found.unattributed:
-        report_progress(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
+        report_progress(f"{found.unattributed:,} bytes have no recorded sender, and are left out")
 
 
 def check_output(option: str, path: str | None) -> None:
@@ -166,7 +171,7 @@ def check_output(option: str, path: str | None) -> None:
         return
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise OutputError(f"{option} {path}: there is no folder {folder}; make it, or give another file")
+        raise OutputError(f"{option} {path}: the folder {folder} does not exist; create it, or give another file")
     if Path(path).is_dir():
         raise OutputError(f"{option} {path} is a folder; give a file")
 
@@ -195,6 +200,15 @@ def _fail(message: str) -> Any:
 
 
 __all__ = [
-    "CLUSTER", "LAKE", "check_output", "day_options", "number_option", "pipeline", "settings_of", "spark_options",
-    "report_usage", "report_progress", "write_file",
+    "CLUSTER",
+    "LAKE",
+    "check_output",
+    "day_options",
+    "number_option",
+    "pipeline",
+    "report_progress",
+    "report_usage",
+    "settings_of",
+    "spark_options",
+    "write_file",
 ]  # fmt: skip

@@ -89,7 +89,7 @@ def _found(compared: DataFrame, rules: Rules) -> DataFrame:
     known = far.withColumns({"kind": _kind(), "usual_each": usual_each}).where(
         sf.col("kind").isNotNull() & ((quantity != "requests") | sf.col("usual_each").isNotNull())
     )
-    # Requests that fail say more than that there are many; of bytes and time, the one that is further off.
+    # The share of failures has precedence over the number of requests; of bytes and time, the larger deviation.
     first = (sf.desc(quantity == "failed_share"), sf.desc(sf.abs("score")), "quantity")
     number = sf.row_number().over(Window.partitionBy("start", *ENTITY, "kind").orderBy(*first))
     return known.withColumn("number", number).where("number = 1")
@@ -160,7 +160,7 @@ def _by_quantity(values: Mapping[str, Column], otherwise: Column) -> Column:
     return sf.coalesce(*(sf.when(quantity == name, value) for name, value in values.items()), otherwise)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- descriptions -----------------------------------------------------------------------------------------------------
 
 
 def _with_description(found: DataFrame, rules: Rules) -> DataFrame:
@@ -199,7 +199,7 @@ def _times() -> Column:
     """Return text such as `: 4.0 times as much`; empty if the usual value is 0 or unknown."""
     ratio = sf.try_divide("value", "usual")
     more = sf.when(ratio >= 1, sf.concat(sf.format_number(ratio, 1), sf.lit(" times as much")))
-    less = sf.when(ratio > 0, sf.concat(_percent(ratio), sf.lit(" of it"))).when(ratio == 0, "nothing at all")
+    less = sf.when(ratio > 0, sf.concat(_percent(ratio), sf.lit(" of the usual"))).when(ratio == 0, "none")
     return sf.coalesce(sf.concat(sf.lit(": "), sf.coalesce(more, less)), sf.lit(""))
 
 

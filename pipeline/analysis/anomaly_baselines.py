@@ -84,8 +84,7 @@ class Rules:
 
 
 def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
-    """Return the usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user.
-    """
+    """Return usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user."""
     api_key, requests = sf.col("api_key"), sf.col("requests")
 
     def of_api(key: int) -> Column:
@@ -101,10 +100,10 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
             sf.greatest(sf.sum("errors"), sf.sum(sf.coalesce(refused, sf.lit(0)))).alias("failed"),
             sf.sum(sf.col("request_bytes") + sf.col("response_bytes")).alias("bytes"),
             sf.sum("thread_ms").alias("thread_ms"),
-            # The proxy counts new ids where a quota holds the sender; without one, requests for ids are all there is.
+            # The proxy counts new ids of senders with a quota; for others, only InitProducerId requests are known.
             sf.greatest(sf.sum("producer_ids"), of_api(INIT_PRODUCER_ID)).alias("new_ids"),
             of_api(PRODUCE).alias("produced"),
-            # A client asks for versions once on each connection, and names its mechanism once.
+            # A client sends ApiVersions once per connection, and SaslHandshake once.
             sf.greatest(of_api(API_VERSIONS), of_api(SASL_HANDSHAKE)).alias("connections"),
         )
     )
@@ -141,10 +140,10 @@ def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
     of_day = sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day)
     known = _known_levels(rows, by, rules.known_hours).where(of_day).withColumnRenamed("start", "known_hour")
     same = [sf.col(name).eqNullSafe(sf.col(f"known_{name}")) for name in by]
-    judged = counted.where(of_day).join(known, [*same, _hour() == sf.col("known_hour")], "left")
+    compared_rows = counted.where(of_day).join(known, [*same, _hour() == sf.col("known_hour")], "left")
     compared = sf.col("past") >= rules.least_past
     share = sf.try_divide(sf.col("past") * rules.window_s, sf.col("start") - sf.col("since"))
-    return judged.select(
+    return compared_rows.select(
         *("start", *by, "value", "most", "least", *CONTEXT),
         sf.when(compared, sf.get("quartiles", 1)).alias("usual"),
         sf.when(compared, _score()).alias("score"),

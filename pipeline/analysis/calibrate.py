@@ -1,12 +1,12 @@
 """Calibrate: fits the cost model of requests (`headrace.quota_callbacks.builtin.request_costs`) to handler times.
 
-The usage that proxies recorded and the numbers that brokers counted (`schemas.TRUTH`) are summed over the same intervals.
-For each API, a line is fitted by weighted least squares::
+The usage that proxies recorded and the numbers that brokers counted (`schemas.TRUTH`) are summed over the same
+intervals. For each API, a line is fitted by weighted least squares::
 
     handler ms = base_ms * requests + per_kib_ms * KiB of requests and replies
 
-An interval of n requests is a sum of n times, so its variance is proportional to n and its weight is 1/n. Some intervals
-are held out: on them the line is compared with the one in force.
+An interval of n requests is a sum of n times, so its variance is proportional to n and its weight is 1/n. Some
+intervals are held out: on them the line is compared with the one in force.
 
 Brokers round each time to whole milliseconds, so most requests of most APIs count as 0 ms. An API is not fitted if
 hardly any interval has a mean time of half a step or more. If the fitted base is below the one in force, and that is
@@ -82,7 +82,7 @@ def samples(usage: DataFrame, truth: DataFrame, method: Method) -> DataFrame:
     alike_of_api = Window.partitionBy("api_key", "agrees")
     number = sf.row_number().over(alike_of_api.orderBy("start"))
     held_out = sf.floor(number * method.held_out) > sf.floor((number - 1) * method.held_out)
-    # What others send to the brokers, as far as counts may differ, is not to be paid for by those who are recorded.
+    # Remove the time of requests that other clients sent to the brokers directly, up to the permitted difference.
     recorded_share = sf.try_divide(sf.sum("requests").over(alike_of_api), sf.sum("truth_requests").over(alike_of_api))
     return (
         both.withColumn("agrees", alike)
@@ -195,14 +195,14 @@ class _Fit:
         counts, method = self._counts, self._method
         if counts.covered == 0:
             return (
-                f"not fitted: in none of {counts.intervals:,} intervals with requests were all brokers sampled; sample"
-                f" this request, too, at least every {method.interval_s} s"
+                f"not fitted: all brokers were sampled in none of the {counts.intervals:,} intervals with requests;"
+                f" sample this request at least every {method.interval_s} s"
             )
         if counts.fitted < method.least_samples or counts.held_out < LEAST_HELD_OUT:
             reason = f"not fitted: {counts.fitted:,} intervals to fit and {counts.held_out:,} to test with"
             if counts.agreeing < counts.covered:
                 reason += (
-                    f"; in {counts.covered - counts.agreeing:,} others brokers and proxies count differently"
+                    f"; in {counts.covered - counts.agreeing:,} others the counts of brokers and proxies differ"
                     f" ({counts.covered_truth:,.0f} and {counts.covered_requests:,.0f} requests in all)"
                 )
             return f"{reason}; expected {method.least_samples:,} and {LEAST_HELD_OUT}"
@@ -210,7 +210,7 @@ class _Fit:
             return (
                 f"not fitted: brokers count {counts.truth_ms / counts.requests:.2g} ms a request, in steps of"
                 f" {method.step_ms:g} ms, and {method.resolution_ms:g} ms or more in {counts.resolved:,} of"
-                f" {counts.fitted:,} intervals; what takes less they cannot tell"
+                f" {counts.fitted:,} intervals; shorter times cannot be measured"
             )
         return None
 
@@ -225,7 +225,7 @@ class _Fit:
             rest = sf.col("truth_ms") - sf.col("requests") * least_base_ms
             self.cost = RequestCost(base_ms=least_base_ms, per_kib_ms=max(0.0, _factor(fitted, sf.col("kib"), rest)))
             if least_base_ms:
-                self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be told"
+                self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be measured"
         elif per_kib_ms < 0:
             self.cost = RequestCost(base_ms=_factor(fitted, sf.col("requests"), sf.col("truth_ms")))
         else:
@@ -254,8 +254,8 @@ class _Fit:
         error_ms, default_error_ms = errors
         accepted = error_ms < default_error_ms
         reason = (
-            f"{'accepted' if accepted else 'not accepted'}: off by {error_ms:.3g} ms a request in {counts.held_out:,} held-out"
-            f" intervals, {default_error_ms:.3g} ms in force" + (f"; {self.how}" if self.how else "")
+            f"{'accepted' if accepted else 'not accepted'}: error of {error_ms:.3g} ms a request in"
+            f" {counts.held_out:,} held-out intervals, {default_error_ms:.3g} ms for the costs in force" + (f"; {self.how}" if self.how else "")
         )
         line = (float(self.cost.base_ms), float(self.cost.per_kib_ms), counts.fitted, round(counts.requests))
         return self.api_key, *line, error_ms, default_error_ms, accepted, reason
@@ -299,9 +299,8 @@ def _errors(samples: DataFrame, fits: Iterable[_Fit]) -> list[Row]:
 
     def error(prefix: str) -> Column:
         line = sf.col("requests") * sf.col(f"{prefix}base_ms") + sf.col("kib") * sf.col(f"{prefix}per_kib_ms")
-        off = sf.least(line, sf.col("broker_ms")) - sf.col(
-            "truth_ms"
-        )  # the proxy, too, charges no more than it observed
+        # The proxy charges no more than the time that it observed.
+        off = sf.least(line, sf.col("broker_ms")) - sf.col("truth_ms")
         return sf.sqrt(sf.sum(off * off / sf.col("requests")) / sf.sum("requests"))
 
     return (

@@ -130,7 +130,7 @@ def _of_tables(lines: DataFrame) -> DataFrame:
     rows = lines.where(
         sf.col("head").isNotNull() & ~sf.col("line").startswith(_HEAD) & (sf.size(names) == sf.size(values))
     )
-    # Names and values have commas alike only where they are not what they seem to be; the sizes tell.
+    # A line whose number of values differs from the number of names is not a line of this format.
     zipped = sf.arrays_zip(names.alias("name"), values.alias("number"))
     return rows.select(
         "broker", sf.col("position").alias("sample"), sf.get(values, sf.lit(0)).alias("time"), sf.inline(zipped)
@@ -164,11 +164,11 @@ def _check(entries: DataFrame, paths: str) -> None:
     ).collect()
     if not found.right:
         raise InputError(
-            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected what this prints, a file for each"
-            f" broker:\n{HOW}"
+            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected the output of this command, one file"
+            f" per broker:\n{HOW}"
         )
     if found.no_time is not None:
         raise InputError(
-            f"--truth {paths}: the time {found.no_time!r} is neither milliseconds since 1970 nor a date of ISO 8601;"
+            f"--truth {paths}: the time {found.no_time!r} is neither milliseconds since 1970 nor an ISO 8601 date;"
             " leave out --date-format, or use yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
         )

@@ -82,7 +82,7 @@ def _number(highest: Decimal) -> Parsed:
 
     def parse(raw: object) -> Decimal:
         if isinstance(raw, bool) or not isinstance(raw, int | Decimal):
-            raise ValueError  # noqa: TRY004  a misfit like any other
+            raise ValueError  # noqa: TRY004  the caller converts ValueError alone
         number = Decimal(raw)
         if not number.is_finite() or not 0 <= number <= highest or number != round(number, PRICE_DECIMALS):
             raise ValueError
@@ -129,7 +129,7 @@ class TeamTerms(Terms):
 def _check_names(teams: Mapping[str, TeamTerms]) -> Mapping[str, TeamTerms]:
     reserved = [name for name in teams if name in (NO_TEAM, UNATTRIBUTED)]
     if reserved:
-        rule = "is no team; its usage has the prices without one"
+        rule = "is reserved for usage without a team, which has the prices for all teams"
         raise misfits(Fault(path=(name,), rule=rule) for name in reserved)
     return teams
 
@@ -172,7 +172,7 @@ def read_prices(path: str) -> PriceSheet:
 
 def _faults_between_keys(sheet: PriceSheet) -> Iterator[Fault]:
     if not sheet.items():
-        yield Fault(rule=f"prices nothing; expected at least one of {', '.join(item.key for item in ITEMS)}")
+        yield Fault(rule=f"no prices; expected at least one of {', '.join(item.key for item in ITEMS)}")
     given = ((("minimum",), sheet), *((("teams", name, "minimum"), terms) for name, terms in sheet.teams.items()))
     for path, terms in given:
         if terms.minimum is not None and terms.minimum != round(terms.minimum, sheet.decimals):

@@ -68,7 +68,7 @@ def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]
     """Yield shell commands that set the quotas; for ``producer_ids_rate``, which stock tools reject, a comment."""
     for (user, client_id), values in quotas.items():
         if "\0" in f"{user}{client_id}":
-            yield "# left out: an entity with a NUL character in its name, which no argument can have; [[quotas]] can"
+            yield "# left out: an entity with a NUL character in its name, which arguments cannot have; use [[quotas]]"
             continue
         entity = (*_named("users", user), *_named("clients", client_id))
         known = {key: value for key, (value, _) in values.items() if key is not QuotaKey.PRODUCER_IDS_RATE}
@@ -76,7 +76,7 @@ def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]
             sets = ",".join(f"{key}={_number(key, value)}" for key, value in known.items())
             yield shlex.join(["kafka-configs", "--bootstrap-server", servers, "--alter", *entity, "--add-config", sets])
         if QuotaKey.PRODUCER_IDS_RATE in values:
-            yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not know the key"
+            yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not support the key"
 
 
 def _named(kind: str, name: str | None) -> tuple[str, ...]:

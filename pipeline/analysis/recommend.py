@@ -55,8 +55,8 @@ a deployment of ten producers.
 """
 
 _ESTIMATED: Final = (
-    "; ids are counted by InitProducerId requests, since none were recorded: an upper bound of those that were new,"
-    " while producers that only go on count once an hour and are not seen here"
+    "; ids are counted by InitProducerId requests, since none were recorded: this may be more than the new ids, and"
+    " misses long-lived producers, which the quota counts once an hour"
 )
 _ENTITY: Final = ("user", "client_id")
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -106,8 +106,7 @@ class Rules:
         return window.seconds if key == QuotaKey.PRODUCER_IDS_RATE else window.samples * window.seconds
 
     def divisor(self, key: str) -> int:
-        """Return what a window's sum is divided by to get the rate; 1 for producer ids, which are counted per window.
-        """
+        """Return the divisor of a window's sum for the rate; 1 for producer ids, which are counted per window."""
         return 1 if key == QuotaKey.PRODUCER_IDS_RATE else self.span_s(key)
 
     def shortest(self, key: str) -> int:
@@ -195,7 +194,9 @@ def rates(demands: DataFrame, rules: Rules) -> DataFrame:
     in_window = sf.coalesce(
         *(sf.when(sf.col("key") == key.value, until_now - before[rules.span_s(key)]) for key in rules.by.keys)
     )
-    with_sum = demands.withColumn("_in_window", sf.round(in_window, 6))  # differences of large sums are not exact
+    with_sum = demands.withColumn(
+        "_in_window", sf.round(in_window, 6)
+    )  # differences of large floating-point sums are inexact
     return with_sum.withColumns(
         {
             "rate": sf.col("_in_window") / _by_key(rules, rules.divisor),
@@ -267,9 +268,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         sf.count("*").alias("_entities"),
         sf.max("estimated").alias("_estimated"),
     )
-    told = sf.format_string(
-        "for all without a quota of their own: what is enough for %d %% of the %,d entities that used it, each with its"
-        " own headroom, is %s",
+    reason = sf.format_string(
+        "for entities without a quota of their own: %d %% of the %,d entities with such usage need at most, with their"
+        " headroom, %s",
         sf.lit(round(WIDELY * 100)),
         sf.col("_entities"),
         _shown(sf.col("wanted")),
@@ -278,7 +279,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         over_entities.withColumns({each: sf.lit(value).cast("string") for each, value in name.items()})
         .withColumn("quota", _quota(rules))
         .withColumn("headroom", sf.col("quota") / sf.col("p99"))
-        .withColumn("reason", sf.concat(told, sf.when(sf.col("_estimated"), _ESTIMATED).otherwise(""), _raised(rules)))
+        .withColumn(
+            "reason", sf.concat(reason, sf.when(sf.col("_estimated"), _ESTIMATED).otherwise(""), _raised(rules))
+        )
         .drop("_entities", "_estimated")
     )
 
@@ -332,14 +335,14 @@ def _reason(rules: Rules) -> Column:
     )
     share = f"at most {rules.allow_throttled * 100:g} %% of the seconds" if rules.allow_throttled else "no second"
     raised = sf.format_string(
-        f"; x %s is not enough: it takes %s for {share} to be throttled",
+        f"; x %s is not enough: %s is needed for {share} to be throttled",
         _number(sf.col("factor")),
         _shown(sf.col("need")),
     )
     multiplied = sf.format_string("; x %s headroom", _number(sf.col("factor")))
     held = sf.format_string(
-        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d: nobody saw how much was"
-        " wanted",
+        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d, so the demand is not"
+        " known",
         sf.col("throttled"),
         sf.col("refused"),
     )
@@ -355,8 +358,8 @@ def _reason(rules: Rules) -> Column:
 def _raised(rules: Rules) -> Column:
     """Return text for a quota that was raised to the minimum of its key; otherwise empty."""
     least = _by_key(rules, lambda key: rules.least[QuotaKey(key)])
-    told = sf.format_string("; raised to %s, the least for this key", _shown(least))
-    return sf.when(least > rounded_up(sf.col("wanted")), told).otherwise("")
+    raised = sf.format_string("; raised to %s, the minimum for this key", _shown(least))
+    return sf.when(least > rounded_up(sf.col("wanted")), raised).otherwise("")
 
 
 def _number(value: Column) -> Column:

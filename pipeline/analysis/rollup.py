@@ -107,14 +107,16 @@ def read_teams(text: str, path: str) -> list[TeamRow]:
     try:
         header = [name.strip() for name in next(lines, [])]
         if header != schemas.TEAMS.names:
-            told = ",".join(header) or "nothing"
-            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {told}")
+            got = ",".join(header) or "nothing"
+            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {got}")
         for cells in lines:
             fault = _take_team(cells, lines.line_num, rows)
             if fault is not None:
                 faults.append(f"{path}:{lines.line_num}: {fault}")
             if len(rows) > MAX_TEAM_ROWS:
-                raise InputError(f"{path}: more than {MAX_TEAM_ROWS:,} lines; give whole users or client ids a team")
+                raise InputError(
+                    f"{path}: more than {MAX_TEAM_ROWS:,} lines; assign whole users or client ids to teams"
+                )
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not CSV: {error}") from error
     if faults:
@@ -135,12 +137,12 @@ def _take_team(
     if team is None:
         return "no team"
     if team in (NO_TEAM, UNATTRIBUTED):
-        return f"team {team}: bills use this name for usage without a team; expected another"
+        return f"team {team}: this name is reserved for usage without a team; expected another"
     if user is None and client_id is None:
-        return f"team {team} of nobody; expected a user, a client_id or both"
+        return f"team {team} without user and client_id; expected a user, a client_id or both"
     first = rows.get((user, client_id))
     if first is not None and first[1] != team:
-        return f"team {team}, but line {first[0]} says {first[1]} of the same sender; expected one team"
+        return f"team {team}, but line {first[0]} gives the same sender team {first[1]}; expected one team"
     rows.setdefault((user, client_id), (number, team))
     return None
 
@@ -165,11 +167,13 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
     }
     with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts))))
     percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
-    zero, nobody = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
+    zero, has_no_terms = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
     totals = (
         with_sum.withColumn("discount", -_rounded(sf.col("sum") * percent / 100, sheet))
         .withColumn("reduced", _money(sf.col("sum") + sf.col("discount")))
-        .withColumn("minimum", _money(sf.when(nobody, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero))))
+        .withColumn(
+            "minimum", _money(sf.when(has_no_terms, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero)))
+        )
         .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
     )
     lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
@@ -230,9 +234,9 @@ def _line(number: int, item: str, amount: Column, **more: Column) -> Column:
     )
 
 
-def _given(own: str, everybodys: Decimal | None) -> Column:
+def _given(own: str, general: Decimal | None) -> Column:
     """Return a team's own price, else the price for all teams, else 0."""
-    return sf.coalesce(own, sf.lit(everybodys or Decimal(0)).cast(schemas.PRICE))
+    return sf.coalesce(own, sf.lit(general or Decimal(0)).cast(schemas.PRICE))
 
 
 def _money(amount: Column) -> Column:

@@ -34,7 +34,7 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
     """
     first = lines.where("order = 1").first()
     if first is None:
-        raise InputError("line 1: nothing, the trace is empty; expected a window line")
+        raise InputError("line 1: the trace is empty; expected a window line")
     try:
         windows = read_windows(parse(first["value"]))
     except BadLineError as error:
@@ -47,7 +47,7 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
     altered = parsed.where(sf.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
     changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
     if len(changes) > MAX_CHANGES:
-        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times; what-if takes no more")
+        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times, the maximum of what-if")
     began = parsed.agg(sf.min("t_ms")).first()
     events = parsed.where(sf.col("alter").isNull()).select(*schemas.EVENTS.names)
     return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
@@ -96,8 +96,16 @@ def _parse_line(order: int, line: str) -> tuple[Any, ...]:
         return (order, 0, None, None, None, None, 0, None, None, str(error))
     if isinstance(entry, Usage):
         producer_id = int(entry.amount) if entry.op is Op.PRODUCER_ID else 0
-        told = (entry.t_ms, entry.user, entry.client_id, entry.op.value, float(entry.amount), producer_id, entry.strict)
-        return (order, *told, None, None)
+        event = (
+            entry.t_ms,
+            entry.user,
+            entry.client_id,
+            entry.op.value,
+            float(entry.amount),
+            producer_id,
+            entry.strict,
+        )
+        return (order, *event, None, None)
     return (order, entry.t_ms, None, None, None, None, 0, None, line, None)
 
 

@@ -99,7 +99,7 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
     Raises `InputError` if the quotas change.
     """
     if not quotas.fixed:
-        raise InputError("quotas that change are for --trace; what-if over usage takes quotas that hold throughout")
+        raise InputError("quotas that change are only supported with --trace; over usage, quotas must apply throughout")
 
     def total_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Totals(quotas)
@@ -124,7 +124,7 @@ def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) ->
         for batch in batches:
             yield pd.Series(namer.names(*(column.tolist() for column in batch)), dtype=object)
 
-    # not deterministic, or Spark would ask it twice: once for the column, and once for the condition on it
+    # Declared nondeterministic, since Spark would otherwise call it twice: for the column, and for the condition on it.
     bucket_of = cast("Any", pandas_udf)(name_all, StringType()).asNondeterministic()
     named = events.withColumn("bucket", bucket_of("order", *_SENDER))
     return named if keep_free else named.where(sf.col("bucket").isNotNull())
@@ -332,7 +332,7 @@ class _Totals:
 def _bucket_of(run: _Run, name: str, usage: Usage) -> QuotaBucket:
     bucket = run.replay.bucket(usage.op, usage.user, usage.client_id)
     if bucket is None:
-        raise ValueError(f"{name!r} is no bucket of its event")
+        raise ValueError(f"{name!r} is not a bucket of its event")
     return bucket
 
 

@@ -61,7 +61,7 @@ _KEY: Final = ("instance", "sequence")
 _LATE: Final = "late: "
 
 
-# --- pure: from lines to records --------------------------------------------------------------------------------------
+# --- pure functions: lines to records ----------------------------------------------------------------------------
 
 
 def parse(raw: DataFrame) -> DataFrame:
@@ -91,12 +91,12 @@ def _fault(record: Column) -> Column:
         (
             record["schema"] > SCHEMA_VERSION,
             sf.format_string(
-                f"schema %d is newer than {SCHEMA_VERSION}, which this pipeline knows;"
+                f"schema %d is newer than {SCHEMA_VERSION}, the newest version that this pipeline supports;"
                 " update it, then ingest --quarantined",
                 record["schema"],
             ),
         ),
-        (record["schema"] < 1, sf.format_string("schema is %d; there is none below 1", record["schema"])),
+        (record["schema"] < 1, sf.format_string("schema is %d; expected 1 or more", record["schema"])),
         (record["kind"].isNull(), sf.lit("no kind")),
         (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
         (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
@@ -157,7 +157,7 @@ def with_action(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -
     is_ahead = sf.col("second") > now + MAX_AHEAD_S
     second = sf.col("second")
     why_late = f"{_LATE}second %d is before {open_from}, and hours before that are final (--watermark)"
-    why_ahead = f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it came; ingest --quarantined, later"
+    why_ahead = f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
     why = sf.when(is_ahead, sf.format_string(why_ahead, second)).when(is_late, sf.format_string(why_late, second))
     action = (
         sf.when(~sf.col("first") | sf.col("known"), "duplicate")
@@ -166,9 +166,9 @@ def with_action(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -
         .when(is_late, "quarantine")
         .otherwise("new")
     )
-    judged = met.withColumn("action", action).withColumn("fault", sf.when(sf.col("action") == "quarantine", why))
+    valid = met.withColumn("action", action).withColumn("fault", sf.when(sf.col("action") == "quarantine", why))
     wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("action", sf.lit("quarantine"))
-    with_actions = judged.select(*wrong.columns).unionByName(wrong)
+    with_actions = valid.select(*wrong.columns).unionByName(wrong)
     return with_actions.withColumn("value", sf.when(sf.col("action") == "quarantine", sf.col("value")))
 
 
@@ -176,7 +176,7 @@ def new_quarantine_rows(with_actions: DataFrame, known: DataFrame) -> DataFrame:
     """Return the rejected lines that are not in the quarantine yet (`schemas.QUARANTINE`); a line is identified by its
     origin and value.
     """
-    aside = with_actions.where("action = 'quarantine'").select(
+    rejected = with_actions.where("action = 'quarantine'").select(
         sf.current_date().alias("date"),
         "origin",
         "value",
@@ -184,9 +184,9 @@ def new_quarantine_rows(with_actions: DataFrame, known: DataFrame) -> DataFrame:
         sf.current_timestamp().alias("ingested"),
     )
     there = known.select(sf.col("origin").alias("there_origin"), sf.col("value").alias("there_value"))
-    same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone has none
+    same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone's value is null
     same = (sf.col("origin") == sf.col("there_origin")) & same_value
-    return aside.dropDuplicates(["origin", "value"]).join(there, same, "left_anti")
+    return rejected.dropDuplicates(["origin", "value"]).join(there, same, "left_anti")
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
@@ -222,10 +222,10 @@ class Outcome:
 
     def summary(self) -> str:
         """Return the numbers as one line of text."""
-        aside = sum(self.quarantined.values())
+        rejected = sum(self.quarantined.values())
         return (
             f"{self.lines:,} lines in {self.batches:,} batches: {self.records:,} records, {self.marks:,} marks,"
-            f" {self.duplicates:,} duplicates, {aside:,} quarantined"
+            f" {self.duplicates:,} duplicates, {rejected:,} quarantined"
         )
 
 
@@ -274,8 +274,7 @@ class Ingest:
         return self.outcome
 
     def stop(self) -> None:
-        """Make `run` return within about a second; the next run repeats an unfinished batch. Safe in signal handlers.
-        """
+        """Make `run` return within about a second; the next run repeats an unfinished batch. Signal-safe."""
         self._stopping = True
 
     def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
@@ -294,13 +293,13 @@ class Ingest:
     def retry_quarantined(self) -> Outcome:
         """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final."""
         with ingest_lock(self._lake):
-            aside = self._lake.read("quarantine", schemas.QUARANTINE)
+            lines_kept = self._lake.read("quarantine", schemas.QUARANTINE)
             was_late = sf.col("reason").startswith(_LATE)
             name = "quarantine"
             watermark = Watermark.read(self._lake).begun(name)
             for lines, open_from in (
-                (aside.where(~was_late), 0),
-                (aside.where(was_late), self._open_from(watermark.second)),
+                (lines_kept.where(~was_late), 0),
+                (lines_kept.where(was_late), self._open_from(watermark.second)),
             ):
                 watermark = watermark.moved(name, self._write_new(lines.select("value", "origin"), open_from))
             watermark.ended(name).write(self._lake)
@@ -314,7 +313,7 @@ class Ingest:
         def batch_taken(batch: DataFrame, number: int) -> None:
             try:
                 take(name, batch, number)
-            except PipelineError as error:  # Spark keeps its text alone
+            except PipelineError as error:  # Spark would keep only its text
                 self._failed = error
                 raise
 
@@ -323,7 +322,7 @@ class Ingest:
         try:
             stream = source.read(self._lake.spark).writeStream.foreachBatch(batch_taken)
             query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-            # Not without a limit: until the JVM answers, nothing else can be asked of it, such as to stop.
+            # With a time-out, since no other call, such as `stop`, can be made until the JVM has answered.
             while not query.awaitTermination(STOP_CHECK_S) and not self._stopping:
                 pass
         except PipelineError:
@@ -354,7 +353,7 @@ class Ingest:
         lake = self._lake
         if ("new", None) in found:
             new = with_actions.where("action = 'new'").select(*schemas.USAGE.names)
-            # Few files, and of an hour with much in it several, written at the same time.
+            # Few files; an hour with many records gets several, which are written in parallel.
             lake.append("usage", new.hint("rebalance", "date", "hour"), "date", "hour")
         if ("mark", None) in found:
             marks = with_actions.where("action = 'mark'").select(*schemas.MARKS.names)
@@ -393,7 +392,7 @@ class Ingest:
         path = self._lake.path(f"_checkpoints/{name}")
         if self._lake.has("usage") and not exists(self._lake.spark, path):
             self._on_progress(
-                f"no checkpoint for this source in {path}: all of it is read, and what the lake has is passed over"
+                f"no checkpoint for this source in {path}: all of it is read, and records in the lake are skipped"
             )
         return path
 

@@ -26,14 +26,14 @@ def instances(usage: DataFrame, marks: DataFrame, *, whole: bool = True) -> Data
     """
     columns = ("instance", "sequence", "second")
     seen = usage.select(*columns, sf.lit(Kind.USAGE.value).alias("kind"), sf.lit(0).cast("long").alias("records"))
-    told = marks.select(*columns, "kind", sf.coalesce("records", sf.lit(0)).alias("records"))
+    marked = marks.select(*columns, "kind", sf.coalesce("records", sf.lit(0)).alias("records"))
     before = sf.lag("sequence").over(Window.partitionBy("instance").orderBy("sequence"))
     skipped = sf.col("sequence") - sf.coalesce(before, sf.lit(-1)) - 1
     if not whole:
         is_outside = before.isNull() | (sf.col("kind") == Kind.END.value)
         skipped = sf.when(is_outside, sf.lit(0)).otherwise(skipped)
     found = (
-        seen.unionByName(told)
+        seen.unionByName(marked)
         .withColumn("skipped", skipped)
         .groupBy("instance")
         .agg(

@@ -50,7 +50,7 @@ def _take_over(lake: Lake, path: str) -> None:
         raise _held(lake, path, found)
     moved = f"{path}.{os.getpid()}"
     move(lake.spark, path, moved)
-    if _read(lake, moved) != found:  # another has taken it over since
+    if _read(lake, moved) != found:  # another process has taken it over in the meantime
         move(lake.spark, moved, path)
         raise _held(lake, path, _read(lake, path))
     remove(lake.spark, moved)
@@ -81,14 +81,18 @@ def _owner_has_died(text: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's, so it lives
+    except PermissionError:  # a process of another user
         pass
     return False
 
 
 def _held(lake: Lake, path: str, text: str) -> OutputError:
     owner = _owner(text)
-    by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}" if owner else "an unknown one"
+    by = (
+        f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
+        if owner
+        else "an unknown process"
+    )
     return OutputError(
-        f"another ingest writes to {lake.root}: {by}; one at a time may. If it is no more, remove {path}"
+        f"another ingest writes to {lake.root}: {by}; only one can run at a time. If it no longer runs, remove {path}"
     )

@@ -44,7 +44,7 @@ class FileSource:
     def read(self, spark: SparkSession) -> DataFrame:
         """Return the lines as a stream (`schemas.RAW`). Raises `InputError`."""
         if not is_folder(spark, self.folder):
-            raise InputError(f"--from-files {self.folder}: there is no such folder")
+            raise InputError(f"--from-files {self.folder}: the folder does not exist")
         stream = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", FILES_AT_ONCE)
@@ -59,7 +59,7 @@ class FileSource:
         """Return a sentence if no file matches, or else ``None``. Stops at the first name that matches."""
         if any(fnmatch(name, FILE_PATTERN) for name in files_below(spark, self.folder)):
             return None
-        return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or below"
+        return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or in the folders below it"
 
     def as_pipeline_error(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
         """Return ``None``: Spark's errors name the file already."""
@@ -109,11 +109,11 @@ class KafkaSource:
                 f" --packages {KAFKA_CONNECTOR}"
             )
         if "UnknownTopicOrPartition" in text:
-            return InputError(f"--topic {self.topic}: {self.bootstrap_servers} has no such topic")
+            return InputError(f"--topic {self.topic}: {self.bootstrap_servers} has no topic of this name")
         if "Some data may have been lost" in text or "KAFKA_DATA_LOSS" in text:
             return InputError(
-                f"--topic {self.topic}: records were removed from it (retention) before they were taken in;"
-                " --accept-data-loss goes on with what is left"
+                f"--topic {self.topic}: retention removed records before they were ingested;"
+                " --accept-data-loss continues with the remaining ones"
             )
         if "TimeoutException" in text or "bootstrap" in text:
             return InputError(f"--bootstrap-servers {self.bootstrap_servers}: {cause_of(error)}")

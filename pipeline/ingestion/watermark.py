@@ -53,7 +53,7 @@ class Watermark:
             }
             return cls(second=_second(kept["second"]), runs=runs)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OutputError(f"{path} is damaged ({error!r}); remove it: the watermark then begins anew") from error
+            raise OutputError(f"{path} is damaged ({error!r}); remove it to start without a watermark") from error
 
     def write(self, lake: Lake) -> None:
         """Write the file atomically. Raises `OutputError`."""
@@ -89,4 +89,4 @@ def _later(one: int | None, other: int | None) -> int | None:
 def _second(value: object) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise TypeError(f"{value!r} is no second")
+    raise TypeError(f"{value!r} is not a second")

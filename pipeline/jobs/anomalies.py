@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies import anomalies
 from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
-from headrace.pipeline.cli import LAKE, day_options, number_option, spark_options, report_progress
+from headrace.pipeline.cli import LAKE, day_options, number_option, report_progress, spark_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,36 +34,50 @@ MINUTES_OF_A_DAY = 1440
 @day_options
 @number_option(
     "--window", click.IntRange(1, MINUTES_OF_A_DAY), RULES.window_s // 60,
-    "What is anomalies_of_day as one; days have to be multiples of it.", metavar="MINUTES",
+    "Length of a window; it must divide a day.", metavar="MINUTES",
 )  # fmt: skip
 @number_option(
     "--past", click.IntRange(1), RULES.past_days,
-    "With how many days before a day, and the day itself so far, its windows are compared.",
+    "Days before a day with which its windows are compared, besides the day itself so far.",
     metavar="DAYS", to="past_days",
 )  # fmt: skip
 @number_option(
     "--least-past", click.IntRange(2), RULES.least_past,
-    "Who has used something in fewer is compared with nothing.", metavar="WINDOWS",
+    "An entity with usage in fewer windows is not compared with its past.", metavar="WINDOWS",
 )  # fmt: skip
 @number_option(
-    "--score", click.FloatRange(0), RULES.score, "So many times the usual spread off, on a logarithmic scale,"
+    "--score",
+    click.FloatRange(0),
+    RULES.score,
+    "Minimum deviation in multiples of the usual spread, on a logarithmic scale.",
 )
 @number_option(
     "--factor", click.FloatRange(1), RULES.factor,
-    "and so many times the usual, or that part of it, is unlike the past,",
+    "Minimum deviation as a multiple, or fraction, of the usual value.",
 )  # fmt: skip
 @number_option(
-    "--known", click.IntRange(1), RULES.known_hours, "unless it has come in so many earlier hours.",
+    "--known", click.IntRange(1), RULES.known_hours, "A level reached in this many earlier hours is not reported.",
     metavar="HOURS", to="known_hours",
 )  # fmt: skip
 @number_option(
     "--least-ids", click.IntRange(1), RULES.least_ids,
-    "New producer ids in a window that are worth telling; the same for what follows.",
+    "Minimum number of new producer ids in a window.",
 )  # fmt: skip
-@number_option("--least-failed", click.IntRange(1), RULES.least_failed, "Requests that failed or were refused.")
-@number_option("--least-connections", click.IntRange(1), RULES.least_connections, "Connections opened.")
-@number_option("--least-bytes", click.IntRange(1), RULES.least_bytes, "Bytes of requests and replies, seen or usual.")
-@number_option("--least-thread-ms", click.FloatRange(0, min_open=True), RULES.least_thread_ms, "Thread time, likewise.")
+@number_option(
+    "--least-failed", click.IntRange(1), RULES.least_failed, "Minimum number of requests that failed or were refused."
+)
+@number_option(
+    "--least-connections", click.IntRange(1), RULES.least_connections, "Minimum number of connections opened."
+)
+@number_option(
+    "--least-bytes", click.IntRange(1), RULES.least_bytes, "Minimum bytes of requests and replies, observed or usual."
+)
+@number_option(
+    "--least-thread-ms",
+    click.FloatRange(0, min_open=True),
+    RULES.least_thread_ms,
+    "Minimum thread time, observed or usual.",
+)
 @spark_options
 def command(
     *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
@@ -75,13 +89,13 @@ def command(
     connection or request a producer id, and the number is at least five times the --least value.
     """
     if MINUTES_OF_A_DAY % window:
-        raise click.BadParameter(f"--window {window}: expected minutes that divide a day of {MINUTES_OF_A_DAY}")
+        raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")
     rules = Rules(window_s=window * 60, **rules_given)
     tables = Lake(start_session("anomalies", spark), lake)
     usage = tables.read("usage", schemas.USAGE)
     newest, until_s = _end(usage)
     if newest is None:
-        report_progress("there is no usage, so there is nothing to judge")
+        report_progress("the lake has no usage, so no day was examined")
         return
     end = newest if last is None else last
     days = list(_days(end - timedelta(days=1) if first is None else first, end))
@@ -89,7 +103,9 @@ def command(
     windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
     try:
         for day in days:
-            tables.replace_partition("anomalies", anomalies_of_day(windows, day, until_s, rules).coalesce(1), "date", day)
+            tables.replace_partition(
+                "anomalies", anomalies_of_day(windows, day, until_s, rules).coalesce(1), "date", day
+            )
     finally:
         windows.unpersist()
     _report_result(tables, days)
@@ -111,7 +127,7 @@ def _end(usage: DataFrame) -> tuple[date | None, int]:
 
 def _days(first: date, last: date) -> Iterator[date]:
     if first > last:
-        raise InputError(f"--from {first} is after {last}, the last day there is usage of")
+        raise InputError(f"--from {first} is after {last}, the last day with usage")
     for number in range((last - first).days + 1):
         yield first + timedelta(days=number)
 
@@ -124,4 +140,4 @@ def _report_result(tables: Lake, days: list[date]) -> None:
     for row in whole.orderBy("start", "user", "client_id", "kind").limit(SHOWN).collect():
         click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
     if sum(row["count"] for row in counts) > SHOWN:
-        report_progress(f"the first {SHOWN}; the table anomalies has all")
+        report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, report_progress, write_file
+from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,8 +34,8 @@ TABLES = {
 @click.command()
 @LAKE
 @day_options
-@click.option("--output", required=True, metavar="FILE", help="The HTML file, here or in any store.")
-@click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Its title.")
+@click.option("--output", required=True, metavar="FILE", help="The HTML file, local or in any store.")
+@click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Title of the report.")
 @spark_options
 def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, last: date | None, title: str) -> None:
     """Write one HTML file with plots and tables. It opens anywhere: it loads nothing and runs no scripts.
@@ -47,7 +47,7 @@ def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, 
     check_output("--output", output)
     session = start_session("report", spark)
     if not exists(session, lake):
-        raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest makes it")
+        raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest creates it")
     there = Lake(session, lake)
     tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
     page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title)

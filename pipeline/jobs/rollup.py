@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
-from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, report_progress, write_file
+from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake, of_days, read_text
@@ -33,16 +33,22 @@ SHOWN = 20
 @click.command()
 @LAKE
 @day_options
-@click.option("--teams", metavar="PATH", help="CSV with the columns user, client_id and team, here or in any store.")
-@click.option("--prices", metavar="FILE", type=click.Path(dir_okay=False), help="A price sheet: makes the bill.")
+@click.option(
+    "--teams", metavar="PATH", help="CSV file with the columns user, client_id and team, local or in any store."
+)
+@click.option(
+    "--prices", metavar="FILE", type=click.Path(dir_okay=False), help="Price sheet (TOML); with it, bills are written."
+)
 @click.option(
     "--per",
     type=click.Choice([period.value for period in Period]),
     default=Period.MONTH.value,
     show_default=True,
-    help="What a bill is for.",
+    help="Period of a bill.",
 )
-@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: the bill as CSV.")
+@click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: CSV file for the bills."
+)
 @spark_options
 def command(
     *,
@@ -61,7 +67,7 @@ def command(
     all rolled up days of each period that contains one of the selected days.
     """
     if output is not None and prices is None:
-        raise click.UsageError("--output is where the bill goes, and without --prices there is none")
+        raise click.UsageError("--output is the file for the bills, which require --prices")
     check_output("--output", output)
     sheet = None if prices is None else read_prices(prices)
     tables = Lake(start_session("rollup", spark), lake)
@@ -75,7 +81,7 @@ def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | N
     rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     if usage.isEmpty():
-        report_progress(f"there is no usage in {tables.root}{_between(first, last)}: nothing was rolled up")
+        report_progress(f"{tables.root} has no usage{_between(first, last)}: nothing was rolled up")
         return
     hours = by_hour(usage, spark.createDataFrame(rows, schemas.TEAMS))
     tables.replace("rollup_hour", hours.repartition("date"), "date")
@@ -99,7 +105,7 @@ def _report_result(days: DataFrame, hours: DataFrame) -> None:
     until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
     report_progress(
         f"{found.days:,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
-        f" {found.bytes:,} bytes, of which {found.unattributed:,} do not tell their sender and {found.no_team:,} are of"
+        f" {found.bytes:,} bytes, {found.unattributed:,} of them without a recorded sender and {found.no_team:,} of"
         " senders without a team"
     )
 
@@ -112,7 +118,7 @@ def _bill(
         last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
     days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
     if days.isEmpty():
-        report_progress(f"there are no rolled up days in {tables.root}{_between(first, last)}: there is nothing to bill")
+        report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
         return
     tables.replace("chargeback", bill(days, sheet, period).repartition(1), "period", "date")
     there = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
@@ -135,7 +141,7 @@ def _report_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
         row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()
     }
     for team in sorted(sheet.teams.keys() - billed):
-        report_progress(f"the price sheet has terms for team {team}, of which there is no usage")
+        report_progress(f"the price sheet has prices for team {team}, which has no usage")
 
 
 def _as_csv(lines: DataFrame, sheet: PriceSheet) -> Iterator[str]:

@@ -59,19 +59,19 @@ def _download(coordinate: str, folder: Path) -> None:
             draft = Path(name, "jars")
             draft.mkdir()
             context = MavenContext(repo_cache=Path(name, "maven"), remote_repos={"central": repository.rstrip("/")})
-            wanted = context.create_dependency(Coordinate.parse(coordinate))
-            inputs, transitive = context.resolver.resolve([wanted])
+            connector = context.create_dependency(Coordinate.parse(coordinate))
+            inputs, transitive = context.resolver.resolve([connector])
             needed = [*inputs, *(each for each in transitive if each.scope in {"compile", "runtime"})]
             for jar in (Path(each.artifact.resolve()) for each in needed):
                 shutil.copy(jar, draft / jar.name)
             try:
                 draft.rename(folder)
             except OSError:
-                if not folder.is_dir():  # another process was faster
+                if not folder.is_dir():  # else another process has created it first
                     raise
     except Exception as error:
         raise NoJarsError(
-            f"cannot get {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a"
-            f" Maven repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central is out of reach), set"
-            f" {CACHE_VARIABLE} to a cache filled elsewhere, or pass --packages {coordinate}"
+            f"cannot download {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a"
+            f" Maven repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central cannot be reached), set"
+            f" {CACHE_VARIABLE} to a cache filled on another machine, or pass --packages {coordinate}"
         ) from error

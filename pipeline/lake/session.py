@@ -52,7 +52,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
     submitted = _SUBMITTED in os.environ
     if submitted and options.packages:
         raise InputError(
-            f"--packages {options.packages} comes too late: spark-submit has started Spark; give it to spark-submit,"
+            f"--packages {options.packages} has no effect after spark-submit has started Spark; pass it to spark-submit,"
             " before the job's file"
         )
     if not submitted:
@@ -74,7 +74,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
         if settings["spark.master"].startswith("local"):
             settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take the first on the PATH
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
             settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         if options.packages:
             settings["spark.jars.packages"] = options.packages
@@ -107,8 +107,8 @@ def check_java(home: str | None, search_path: str) -> None:
         raise NoJavaError(f"{java} does not run: {error}; {hint}") from error
     found = re.search(r'version "(\d+)', version.stderr)
     if found is None or int(found[1]) not in JAVA_VERSIONS:
-        told = version.stderr.strip().partition("\n")[0] or "tells no version"
-        raise NoJavaError(f"{java} is {told}; {hint}")
+        found_version = version.stderr.strip().partition("\n")[0] or "of unknown version"
+        raise NoJavaError(f"{java} is {found_version}; {hint}")
     if NEEDED_MODULE not in modules.stdout:
         raise NoJavaError(f"{java} has no module {NEEDED_MODULE}; {hint}")
 

@@ -45,6 +45,9 @@ MADE_BY: Final = {
 }
 """The job that writes each table."""
 
+RENAMED: Final = {"anomalies": {"told": "description"}, "costs": {"taken": "accepted"}}
+"""Old names of columns, by table, which files written by version 0.1.0 or before have, and their present names."""
+
 
 class Lake:
     """The tables below ``root``."""
@@ -64,14 +67,27 @@ class Lake:
     def read(self, table: str, schema: StructType) -> DataFrame:
         """Return the table. Raises `InputError` if it does not exist."""
         if not self.has(table):
-            raise InputError(f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} makes it")
-        return self.spark.read.schema(schema).parquet(self.path(table))
+            raise InputError(
+                f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} creates it"
+            )
+        return self._read(table, schema)
 
     def read_or_empty(self, table: str, schema: StructType) -> DataFrame:
         """Return the table, or an empty DataFrame if it does not exist."""
         if not self.has(table):
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(self.path(table))
+        return self._read(table, schema)
+
+    def _read(self, table: str, schema: StructType) -> DataFrame:
+        """Return an existing table; read columns under their old names in files that lack the new ones."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StructField, StructType
+
+        renamed = {old: new for old, new in RENAMED.get(table, {}).items() if new in schema.names}
+        both = StructType([*schema.fields, *(StructField(old, schema[new].dataType) for old, new in renamed.items())])
+        frame = self.spark.read.schema(both).parquet(self.path(table))
+        values = {new: sf.coalesce(new, old) for old, new in renamed.items()}
+        return frame.withColumns(values).drop(*renamed) if renamed else frame
 
     def append(self, table: str, frame: DataFrame, *by: str) -> None:
         """Append rows, partitioned by the columns ``by``; one writer at a time. Raises `OutputError`.
@@ -87,8 +103,7 @@ class Lake:
         self._write(table, frame, "overwrite", by)
 
     def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
-        """Replace the partition in which ``column``, which ``frame`` lacks, has this value; also if ``frame`` is empty.
-        """
+        """Replace the partition in which ``column``, missing in ``frame``, has this value, also by an empty one."""
         self._write(f"{table}/{column}={value}", frame, "overwrite", ())
 
     def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...]) -> None:
@@ -144,7 +159,7 @@ def read_text(spark: SparkSession, path: str) -> str:
     if is_folder(spark, path):
         raise InputError(f"{path} is a folder; expected a file")
     text = "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
-    if "\ufffd" in text:  # what Spark puts in place of what it cannot decode
+    if "\ufffd" in text:  # Spark's replacement for bytes that it cannot decode
         raise InputError(f"{path} is not UTF-8")
     return text
 
@@ -156,7 +171,7 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
     with _writing(path):
         if here is not None:
             here.parent.mkdir(parents=True, exist_ok=True)
-            here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's, of what was there before
+            here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old contents
             Path(f"{here}.draft").write_text(text, encoding="utf-8")
             Path(f"{here}.draft").replace(here)
             return

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka usage and quotas"
 SECTIONS: Final = {
     "glance": "At a glance",
-    "used": "What was used",
-    "senders": "Who used it",
+    "used": "Usage over time",
+    "senders": "Usage by user and client",
     "throttling": "Throttling",
-    "recommendations": "Recommended quotas beside the present use",
-    "what-if": "What if: who would be throttled",
+    "recommendations": "Recommended quotas and present usage",
+    "what-if": "What-if: who would be throttled",
     "bills": "Bills",
     "costs": "Cost model of requests",
     "anomalies": "Anomalies",
@@ -101,7 +101,7 @@ def _of_usage(records: DataFrame) -> Iterator[tuple[str, Content]]:
             yield "senders", usage.senders(hours, total)
             yield "throttling", throttling.throttling(throttled, total)
         else:
-            yield from ((anchor, Content(sentences=("There is no usage of this time.",))) for anchor in _USAGE[1:])
+            yield from ((anchor, Content(sentences=("There is no usage in this period.",))) for anchor in _USAGE[1:])
     finally:
         hours.unpersist()
         throttled.unpersist()
@@ -112,7 +112,7 @@ def _without_usage() -> Iterator[tuple[str, Content]]:
 
 
 def _absent(table: str) -> Content:
-    return Content(sentences=(f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} makes it.",))
+    return Content(sentences=(f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it.",))
 
 
 _USAGE: Final = ("glance", "used", "senders", "throttling")

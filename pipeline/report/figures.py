@@ -61,7 +61,7 @@ def over_time(*, caption: str, description: str, unit: str, rows: Sequence[Row],
         "height": HEIGHT,
         "mark": {"type": "rect", "stroke": style.PAPER, "strokeWidth": 0.3},
         "encoding": {
-            # Vega takes times for the local ones of whoever draws, unless it is told.
+            # Vega uses the local time zone by default.
             "x": {"field": "start", "type": "temporal", "scale": {"type": "utc"}, "axis": _TIMES},
             "x2": {"field": "end"},
             "y": {"field": "from", "type": "quantitative", "axis": {**_axis(unit, rows), "minExtent": 45}},
@@ -70,7 +70,7 @@ def over_time(*, caption: str, description: str, unit: str, rows: Sequence[Row],
             "description": {"field": "description"},
         },
     }
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
 def _axis(unit: str, rows: Sequence[Row]) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def ranked(*, caption: str, description: str, unit: str, rows: Sequence[Row], se
             },
         },
     )
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
 def against_quota(*, caption: str, description: str, unit: str, rows: Sequence[Row]) -> Figure:
@@ -132,7 +132,7 @@ def against_quota(*, caption: str, description: str, unit: str, rows: Sequence[R
             "encoding": {"x": _length(unit, "quota"), **described},
         },
     )
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
 def _length(unit: str, field: str = "value") -> dict[str, Any]:
@@ -142,7 +142,7 @@ def _length(unit: str, field: str = "value") -> dict[str, Any]:
 
 def _places(rows: Sequence[Row], *layers: dict[str, Any]) -> dict[str, Any]:
     """Return bars below each other. Names are text marks: an axis would merge two places with the same name."""
-    # Of each place the first row tells its name.
+    # The first row of each place has its name.
     firsts = list({row["place"]: row for row in reversed(rows)}.values())
     names = {
         "data": {"values": [{"place": row["place"], "name": row["name"]} for row in firsts]},
@@ -169,7 +169,7 @@ def _color(series: Sequence[str]) -> dict[str, Any]:
 
 
 def _figure(caption: str, description: str, spec: Mapping[str, Any]) -> Figure:
-    return Figure(caption=caption, description=told, svg=_titled(_drawn({**spec, "config": _CONFIG})))
+    return Figure(caption=caption, description=description, svg=_titled(_drawn({**spec, "config": _CONFIG})))
 
 
 def _drawn(spec: Mapping[str, Any]) -> str:
@@ -189,7 +189,7 @@ def _titled(svg: str) -> str:
     The figure has a label of its own, and a table beside it.
     """
     ET.register_namespace("", SVG)
-    root = ET.fromstring(svg)  # noqa: S314 -- Vega's own writing, where names are text; it has no document type
+    root = ET.fromstring(svg)  # noqa: S314 -- written by Vega, with names as text and without a document type
     for mark in root.iter():
         described = mark.attrib.pop("aria-label", None)
         kind = mark.attrib.pop("aria-roledescription", None)

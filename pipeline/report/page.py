@@ -133,7 +133,7 @@ def _table(table: Table) -> Iterator[str]:
     caption = escape(table.caption)
     if table.folded:
         yield f"<details><summary>{caption}</summary>"
-    # A table that is wider than the window is scrolled by itself, by the keyboard, too.
+    # A table wider than the window scrolls on its own, also with the keyboard.
     yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table>'
     if not table.folded:
         yield f"<caption>{caption}</caption>"
@@ -149,7 +149,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
     for index, (column, text) in enumerate(zip(table.columns, row, strict=True)):
-        # Names may be of either direction; each keeps to its own cell.
+        # Names may be in right-to-left scripts; <bdi> limits the effect to the cell.
         shown = escape(text) if column.number else f"<bdi>{escape(text)}</bdi>"
         tag, scope = ("td", "") if index else ("th", ' scope="row"')
         yield f"<{tag}{scope}{_kind(column)}>{shown}</{tag}>"

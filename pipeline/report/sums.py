@@ -56,7 +56,7 @@ def ranking(frame: DataFrame, measures: Sequence[str], *order: Column, limit: in
         rows = [row.asDict() for row in kept.orderBy(*order).limit(limit).collect()]
     finally:
         kept.unpersist()
-    # Sums of floats leave a rest that may be a hair below nothing.
+    # Differences of floating-point sums may be slightly negative.
     others = {name: max(0, total[name] - sum(row[name] or 0 for row in rows)) for name in measures}
     return Ranking(rows=rows, others=others, other_rows=total["rows"] - len(rows), total=total)
 
@@ -126,8 +126,7 @@ def _start(second: Column, step_s: int) -> Column:
 
 
 def top_senders(hours: DataFrame, total: Mapping[str, Any], *by: str) -> Ranking:
-    """Return `hourly` usage by ``user``, or by ``user`` and ``client_id``, ordered by the largest share of any measure.
-    """
+    """Return `hourly` usage by ``user``, or by ``user`` and ``client_id``, by the largest share of any measure."""
     frame = hours.groupBy(*by).agg(*(_sum(name) for name in MEASURES))
     shares = [sf.col(name) / sf.lit(float(total[name])) for name in _SHARED if total[name]]
     largest = sf.greatest(*shares) if len(shares) > 1 else shares[0] if shares else sf.lit(0.0)
@@ -169,7 +168,7 @@ def throttled_over_time(throttled: DataFrame, step_s: int, keys: Sequence[str], 
     return frame.orderBy("start", "series")
 
 
-# --- what other jobs have made ----------------------------------------------------------------------------------------
+# --- results of other jobs ----------------------------------------------------------------------------------------
 
 
 def top_recommendations(recommendations: DataFrame, key: str, limit: int) -> Sequence[Numbers]:
@@ -265,8 +264,8 @@ def top_reasons(quarantine: DataFrame) -> Ranking:
 def top_losses(marks: DataFrame) -> Ranking:
     """Return the losses that instances recorded, by reason."""
     lost = ("records", "requests", "request_bytes", "response_bytes")
-    told = marks.where(sf.col("kind") == Kind.LOST.value)
-    frame = _by_reason(told).agg(*(_sum(name) for name in lost), sf.count_distinct("instance").alias("instances"))
+    losses = marks.where(sf.col("kind") == Kind.LOST.value)
+    frame = _by_reason(losses).agg(*(_sum(name) for name in lost), sf.count_distinct("instance").alias("instances"))
     return ranking(frame, lost, sf.desc("records"), sf.col("reason"))
 
 

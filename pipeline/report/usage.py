@@ -56,10 +56,10 @@ def glance(total: Numbers) -> Content:
         ("users", words.count(total["users"])),
         ("users with client ids", words.count(total["senders"])),
         ("requests throttled", words.count(total["throttled"])),
-        ("requests refused, whole or in part", words.count(total["refused"])),
+        ("requests refused, completely or in part", words.count(total["refused"])),
     ) if seconds else ()  # fmt: skip
     if not rows:
-        return Content(sentences=("The table usage has no records of this time.",))
+        return Content(sentences=("The table usage has no records in this period.",))
     table = Table(caption="Sums", columns=(Column(title="what"), Column(title="how much", number=True)), rows=rows)
     return Content(parts=(table,))
 
@@ -73,7 +73,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     figures = (
         over_time(
             caption=f"Bytes in and out, by {step}",
-            description=f"Bytes in and out by {step}; {_most(rows, step)}. The numbers are in the table below.",
+            description=f"Bytes in and out by {step}; {_maximum(rows, step)}. The numbers are in the table below.",
             unit=f"{unit} per {step}",
             series=[series for _, series in BYTES],
             rows=[
@@ -91,7 +91,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
         ),
         over_time(
             caption=f"Thread time of the brokers, estimated, by {step}",
-            description=f"Estimated thread time by {step}, in percent of one thread. The numbers are in the table below.",
+            description=f"Estimated thread time by {step}, in percent of one thread. The table below has the numbers.",
             unit="% of one thread",
             series=["thread time"],
             rows=[
@@ -109,17 +109,22 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     return Content(parts=(*figures, table))
 
 
-def _most(rows: Sequence[Numbers], step: str) -> str:
+def _maximum(rows: Sequence[Numbers], step: str) -> str:
     row = max(rows, key=_bytes)
     return (
-        f"most in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
+        f"maximum in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
         f" {words.bytes_of(row['response_bytes'])} out"
     )
 
 
 def _bar(row: Numbers, step_s: int, value: float, description: str, series: str | None = None) -> dict[str, Any]:
     start = row["start"]
-    bar = {"start": start, "end": start + step_s, "value": value, "description": f"{words.minute(start)} UTC: {told}"}
+    bar = {
+        "start": start,
+        "end": start + step_s,
+        "value": value,
+        "description": f"{words.minute(start)} UTC: {description}",
+    }
     return bar if series is None else {**bar, "series": series}
 
 
@@ -127,12 +132,12 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
     """Return the section of usage by sender, from `sums.hourly` usage that is not empty."""
     users = sums.top_senders(hours, total, "user")
     pairs = sums.top_senders(hours, total, "user", "client_id")
-    sentences = ["First comes who has the largest share of anything: of bytes in, bytes out, requests or thread time."]
+    sentences = ["Rows are ordered by the largest share of any of bytes in, bytes out, requests and thread time."]
     unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
     if unnamed is not None and unnamed[0]:
         sentences.append(
             f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
-            " for, all others are one row."
+            " for, the other senders are merged into one row."
         )
     parts = (
         _bytes_by_user(users),

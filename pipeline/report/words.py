@@ -60,9 +60,9 @@ def count(value: float | None) -> str:
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def some(value: int, noun: str) -> str:
-    """Return a count and a noun, whose plural ends in s."""
-    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+def some(value: int, noun: str, plural: str | None = None) -> str:
+    """Return a count and a noun; the plural defaults to the noun with an s."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {plural or noun + 's'}"
 
 
 def number(value: float | None) -> str:

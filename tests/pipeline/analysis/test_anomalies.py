@@ -219,13 +219,16 @@ def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
     row = one(told[user])
     assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
     assert row.observed == pytest.approx(2000 / 10_012)
-    assert row.description == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
+    assert (
+        row.description == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
+    )
     assert told["some-errors"] == [], "9 %"
 
 
 def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> None:
     assert (
-        one(told["half-fails"]).description == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
+        one(told["half-fails"]).description
+        == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
     )
     assert told["less-fails"] == []
 
@@ -233,7 +236,10 @@ def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> No
 def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
     row = one(told["emptier"])
     assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
-    assert row.description == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
+    assert (
+        row.description
+        == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
+    )
     assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
 
 
@@ -260,7 +266,9 @@ def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
 def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
     row = one(told["more-time"])
     assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
-    assert row.description == ("app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much")
+    assert row.description == (
+        "app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much"
+    )
     assert "thread time" in one(told["more-of-both"]).description, "ten times is more than five times the bytes"
 
 
