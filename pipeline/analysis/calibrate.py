@@ -255,7 +255,8 @@ class _Fit:
         accepted = error_ms < default_error_ms
         reason = (
             f"{'accepted' if accepted else 'not accepted'}: error of {error_ms:.3g} ms a request in"
-            f" {counts.held_out:,} held-out intervals, {default_error_ms:.3g} ms for the costs in force" + (f"; {self.how}" if self.how else "")
+            f" {counts.held_out:,} held-out intervals, {default_error_ms:.3g} ms for the costs in force"
+            + (f"; {self.how}" if self.how else "")
         )
         line = (float(self.cost.base_ms), float(self.cost.per_kib_ms), counts.fitted, round(counts.requests))
         return self.api_key, *line, error_ms, default_error_ms, accepted, reason

@@ -164,8 +164,8 @@ def _check(entries: DataFrame, paths: str) -> None:
     ).collect()
     if not found.right:
         raise InputError(
-            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected the output of this command, one file"
-            f" per broker:\n{HOW}"
+            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected the output of this command, one"
+            f" file per broker:\n{HOW}"
         )
     if found.no_time is not None:
         raise InputError(

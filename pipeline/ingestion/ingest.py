@@ -157,7 +157,9 @@ def with_action(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -
     is_ahead = sf.col("second") > now + MAX_AHEAD_S
     second = sf.col("second")
     why_late = f"{_LATE}second %d is before {open_from}, and hours before that are final (--watermark)"
-    why_ahead = f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
+    why_ahead = (
+        f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
+    )
     why = sf.when(is_ahead, sf.format_string(why_ahead, second)).when(is_late, sf.format_string(why_late, second))
     action = (
         sf.when(~sf.col("first") | sf.col("known"), "duplicate")

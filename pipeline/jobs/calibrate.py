@@ -49,7 +49,7 @@ NO_TRUTH = (
 @click.option("--against", metavar="FILE", help="The costs_file in force.  [default: the shipped costs]")
 @CLUSTER
 @number_option(
-    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Length of the intervals in which usage and truth are compared.",
+    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Length of an interval for comparing usage and truth.",
     metavar="SECONDS", to="interval_s",
 )  # fmt: skip
 @number_option(

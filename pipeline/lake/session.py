@@ -52,7 +52,8 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
     submitted = _SUBMITTED in os.environ
     if submitted and options.packages:
         raise InputError(
-            f"--packages {options.packages} has no effect after spark-submit has started Spark; pass it to spark-submit,"
+            f"--packages {options.packages} has no effect after spark-submit has started Spark; pass it to"
+            " spark-submit,"
             " before the job's file"
         )
     if not submitted:

@@ -134,8 +134,8 @@ def test_totals_are_the_clients_and_the_brokers_over_restarts(
         requests, size = (after - first for after, first in zip(broker_counts(kafka, name), before[name], strict=True))
         header = 8 + 2 + len(CLIENT)  # ``RequestMetrics`` counts bodies
         assert (requests, size + header * requests) == counted.totals()[api_key][:2]
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
-    assert [(row.missing, row.lost, row.ended) for row in told] == [(0, 0, True)] * 2
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
+    assert [(row.missing, row.lost, row.ended) for row in found] == [(0, 0, True)] * 2
 
 
 def test_a_killed_proxy_loses_its_last_second_at_most_and_it_shows(
@@ -157,10 +157,10 @@ def test_a_killed_proxy_loses_its_last_second_at_most_and_it_shows(
     Ingest(lake, None, lambda _: None).run(FileSource(folder=str(folder)))
     missing = kept.requests[PRODUCE] + last.requests[PRODUCE] - totals(lake)[PRODUCE][0]
     assert 0 <= missing <= last.requests[PRODUCE]
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy(
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy(
         "first_second", "instance"
     )
-    assert [row.ended for row in told.collect()] == [False, True]
+    assert [row.ended for row in found.collect()] == [False, True]
 
 
 def requests_in(folder: Path) -> int:
@@ -192,8 +192,8 @@ def test_to_a_topic_and_through_the_death_of_the_broker(
         counted.work(proxy.broker_port(0), topic)
         assert proxy.stop() == 0
     Ingest(lake, None, lambda _: None).run(source)
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
-    assert [(row.missing, row.lost, row.ended) for row in told] == [(0, 0, True)]
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
+    assert [(row.missing, row.lost, row.ended) for row in found] == [(0, 0, True)]
     assert totals(lake) == counted.totals()
 
 
@@ -208,7 +208,7 @@ producer_byte_rate = 100000
 """
 
 
-def test_what_if_throttles_whom_the_proxy_has_throttled(
+def test_what_if_throttles_the_users_that_the_proxy_throttled(
     kafka: FirstBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic, folder = make_topic(kafka), tmp_path / "usage"

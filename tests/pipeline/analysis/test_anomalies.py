@@ -189,10 +189,10 @@ def told(spark: SparkSession) -> dict[str, list[Row]]:
     return by_user
 
 
-Told = dict[str, list["Row"]]
+Found = dict[str, list["Row"]]
 
 
-def test_producer_ids_beyond_the_usual_are_churn(told: Told) -> None:
+def test_producer_ids_beyond_the_usual_are_churn(told: Found) -> None:
     row = one(told["churn"])
     assert (hour_of(row), row.kind, row.client_id) == (7, "producer-id-churn", "app-1")
     assert (row.observed, row.usual, row.windows) == (600, 2, 1)
@@ -201,7 +201,7 @@ def test_producer_ids_beyond_the_usual_are_churn(told: Told) -> None:
     assert told["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
 
 
-def test_a_producer_for_each_record_is_churn_without_a_past(told: Told) -> None:
+def test_a_producer_for_each_record_is_churn_without_a_past(told: Found) -> None:
     row = one(told["id-each"])
     assert (row.kind, row.observed, row.usual, row.score) == ("producer-id-churn", 100, None, None)
     assert row.description == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
@@ -209,13 +209,13 @@ def test_a_producer_for_each_record_is_churn_without_a_past(told: Told) -> None:
     assert told["id-for-two"] == []
 
 
-def test_new_ids_that_the_proxy_has_counted_are_churn(told: Told) -> None:
+def test_new_ids_that_the_proxy_has_counted_are_churn(told: Found) -> None:
     row = one(told["ids-counted"])
     assert (row.kind, row.observed) == ("producer-id-churn", 200)
 
 
 @pytest.mark.parametrize("user", ["errors", "refusals"])
-def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
+def test_requests_that_fail_are_a_retry_storm(told: Found, user: str) -> None:
     row = one(told[user])
     assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
     assert row.observed == pytest.approx(2000 / 10_012)
@@ -225,7 +225,7 @@ def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
     assert told["some-errors"] == [], "9 %"
 
 
-def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> None:
+def test_a_client_of_whom_half_fails_is_reported_without_a_past(told: Found) -> None:
     assert (
         one(told["half-fails"]).description
         == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
@@ -233,7 +233,7 @@ def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> No
     assert told["less-fails"] == []
 
 
-def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
+def test_more_requests_that_carry_less_are_a_retry_storm(told: Found) -> None:
     row = one(told["emptier"])
     assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
     assert (
@@ -243,19 +243,19 @@ def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
     assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
 
 
-def test_connections_beyond_the_usual_are_a_storm(told: Told) -> None:
+def test_connections_beyond_the_usual_are_a_storm(told: Found) -> None:
     row = one(told["reconnects"])
     assert (hour_of(row), row.kind, row.observed, row.usual) == (9, "connection-storm", 990, 10)
     assert row.description == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
 
 
-def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Told) -> None:
+def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Found) -> None:
     row = one(told["connection-each"])
     assert row.description == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
     assert told["connection-for-two"] == []
 
 
-def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
+def test_bytes_that_jump_are_a_sudden_change(told: Found) -> None:
     row = one(told["more-bytes"])
     assert (row.kind, row.observed, row.usual) == ("sudden-change", 80 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(4) / 0.1, abs=0.01)
@@ -263,7 +263,7 @@ def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
     assert told["some-more-bytes"] == [], "2.9 times"
 
 
-def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
+def test_thread_time_that_jumps_is_a_sudden_change(told: Found) -> None:
     row = one(told["more-time"])
     assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
     assert row.description == (
@@ -272,49 +272,49 @@ def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
     assert "thread time" in one(told["more-of-both"]).description, "ten times is more than five times the bytes"
 
 
-def test_bytes_that_fall_are_a_sudden_change(told: Told) -> None:
+def test_bytes_that_fall_are_a_sudden_change(told: Found) -> None:
     row = one(told["less-bytes"])
     assert (row.observed, row.usual) == (4 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(1 / 5) / 0.1, abs=0.01)
-    assert row.description == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of it"
+    assert row.description == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of the usual"
 
 
-def test_who_stops_while_others_go_on_is_a_sudden_change(told: Told) -> None:
+def test_who_stops_while_others_go_on_is_a_sudden_change(told: Found) -> None:
     row = one(told["stops"])
     assert (hour_of(row), row.observed, row.windows) == (9, 0, 1)
-    assert row.description == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: nothing at all"
+    assert row.description == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: none"
     assert told["comes-and-goes"] == []
 
 
-def test_nobody_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
+def test_no_entity_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
     assert found(spark, steady(range(-48, 9)) + steady(range(12, 24))) == []
 
 
-def test_what_came_in_several_hours_before_is_known(told: Told) -> None:
+def test_what_came_in_several_hours_before_is_known(told: Found) -> None:
     """A burst every sixth hour has come nine times by then; of one that came three times it is told."""
     assert told["often"] == []
     assert hour_of(one(told["seldom"])) == 6
 
 
-def test_a_new_level_is_told_once_and_known_by_then(told: Told) -> None:
+def test_a_new_level_is_reported_once_and_known_by_then(told: Found) -> None:
     row = one(told["new-level"])
     assert (hour_of(row), row.windows) == (9, RULES.known_hours)
     assert row.description.endswith(": 11.0 times as much; for 300 minutes")
 
 
 @pytest.mark.parametrize("user", ["quiet", "days-and-nights", "newcomer"])
-def test_what_is_quiet_or_new_is_not_told(told: Told, user: str) -> None:
+def test_what_is_quiet_or_new_is_not_reported(told: Found, user: str) -> None:
     assert told[user] == []
 
 
-def test_clients_with_a_name_each_are_judged_as_their_user(told: Told) -> None:
+def test_clients_with_a_name_each_are_examined_as_their_user(told: Found) -> None:
     """600 processes that come and go, one connection each: none has a past, and their user has."""
     row = one(told["jobs"])
     assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
     assert row.description.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
 
 
-def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSession) -> None:
+def test_a_storm_of_two_minutes_is_reported_by_the_default_rules(spark: SparkSession) -> None:
     """Five hours of five connections in five minutes, and 100 in the window from 5:05 on."""
     calm = [nothing(minute / 60, requests=5, api_key=API_VERSIONS) for minute in range(0, 360, 5)]
     storm = [nothing((306 + minute) / 60, requests=50, api_key=API_VERSIONS) for minute in (0, 1)]
@@ -325,12 +325,12 @@ def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSes
 
 
 @pytest.mark.parametrize(("until_hour", "count"), [(9.9, 0), (10, 1)])
-def test_a_window_that_is_not_over_is_not_judged(spark: SparkSession, until_hour: float, count: int) -> None:
+def test_a_window_that_is_not_over_is_not_examined(spark: SparkSession, until_hour: float, count: int) -> None:
     assert len(found(spark, [*steady(), *burst(9)], until_hour=until_hour)) == count
 
 
 @pytest.mark.exhaustive
-def test_other_days_are_not_judged(spark: SparkSession) -> None:
+def test_other_days_are_not_examined(spark: SparkSession) -> None:
     assert found(spark, [*steady(), *burst(9)], day=DAY - timedelta(days=1)) == []
 
 
@@ -366,7 +366,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_table_is_made_anew_for_the_days_that_are_judged(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
     lake.append("usage", usage(spark, [*steady(), *burst(-10, 9, mib=80)]), "date", "hour")
     given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
@@ -392,24 +392,24 @@ def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path
     assert status == 1
     assert "there is no table 'usage'" in said
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
-    assert run("--lake", str(tmp_path)) == (0, "there is no usage, so there is nothing to judge\n")
+    assert run("--lake", str(tmp_path)) == (0, "the lake has no usage, so no day was examined\n")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--window", "7"), "--window 7: expected minutes that divide a day of 1440"),
+        (("--window", "7"), "--window 7: expected a divisor of the 1440 minutes of a day"),
         (("--from", "yesterday"), "'yesterday' does not match the format"),
         (("--past", "0"), "Invalid value for '--past'"),
     ],
 )
-def test_options_that_make_no_sense_are_told(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+def test_invalid_options_are_errors(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
     status, told = run("--lake", str(tmp_path), *given)
     assert status == 2
     assert said in told
 
 
-def test_days_in_the_wrong_order_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_days_in_the_wrong_order_are_errors(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path)).append("usage", usage(spark, [at(0)]), "date", "hour")
     status, told = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
     assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in told) == (2, True)
@@ -417,5 +417,5 @@ def test_days_in_the_wrong_order_are_told(spark: SparkSession, tmp_path: Path) -
     newest = (datetime.fromtimestamp(at(0)["second"], UTC)).date()
     assert (status, told) == (
         1,
-        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day there is usage of\n",
+        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day with usage\n",
     )

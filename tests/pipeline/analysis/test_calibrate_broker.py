@@ -145,7 +145,7 @@ def test_held_out_intervals_are_met_better_than_by_the_shipped_costs(fitted: dic
     assert produce.per_kib_ms > 0
 
 
-def test_what_milliseconds_do_not_tell_is_not_fitted(fitted: dict[int, Row]) -> None:
+def test_times_below_the_resolution_are_not_fitted(fitted: dict[int, Row]) -> None:
     """A small Metadata takes a twentieth of the step that brokers count in."""
     assert fitted[ApiKey.METADATA].base_ms is None
     assert fitted[ApiKey.METADATA].reason.startswith("not fitted: brokers count 0")

@@ -52,7 +52,8 @@ def test_a_right_line_has_no_fault(spark: SparkSession) -> None:
         ("{}", "no schema"),
         (
             json.dumps(record(schema=2, kind="tale")),
-            "schema 2 is newer than 1, which this pipeline knows; update it, then ingest --quarantined",
+            "schema 2 is newer than 1, the newest version that this pipeline supports; update it, then ingest"
+            " --quarantined",
         ),
         (json.dumps(record(schema=0)), "schema is 0; there is none below 1"),
         (json.dumps(record(kind="tale")), "kind is tale; expected usage, lost, end"),
@@ -147,7 +148,7 @@ def test_a_folder_without_a_file_for_us_says_so(lake: Lake, tmp_path: Path) -> N
     said: list[str] = []
     source = FileSource(folder=str(tmp_path / "in"))
     ingest(lake, on_progress=said.append).run(source)
-    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or below"]
+    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or in the folders below it"]
     write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
     for _ in range(2):
         said.clear()
@@ -231,11 +232,11 @@ def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: 
 def test_an_empty_folder_and_none(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     assert take_in(lake, tmp_path / "empty").summary() == (
-        "0 lines in 0 batches: 0 records, 0 marks, 0 duplicates, 0 put aside"
+        "0 lines in 0 batches: 0 records, 0 marks, 0 duplicates, 0 quarantined"
     )
-    with pytest.raises(InputError, match=r"--from-files .*/nowhere: there is no such folder"):
+    with pytest.raises(InputError, match=r"--from-files .*/nowhere: the folder does not exist"):
         take_in(lake, tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"there is no table 'usage' in .*; headrace pipeline ingest makes it"):
+    with pytest.raises(InputError, match=r"there is no table 'usage' in .*; headrace pipeline ingest creates it"):
         lake.read("usage", schemas.USAGE)
 
 
@@ -249,8 +250,8 @@ def test_a_table_without_a_newer_column_has_nulls_in_it(lake: Lake, spark: Spark
 # --- what is missing ---
 
 
-def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -> None:
-    def told(instance: str, sequence: int, **members: Any) -> dict[str, Any]:
+def test_gaps_losses_and_ends_are_counted_by_instance(lake: Lake, tmp_path: Path) -> None:
+    def line(instance: str, sequence: int, **members: Any) -> dict[str, Any]:
         return record(instance=instance, sequence=sequence, **members)
 
     lost = {"schema": 1, "kind": "lost", "instance": "b", "sequence": 2, "second": NOON, "records": 7, "reason": "full"}
@@ -258,11 +259,11 @@ def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -
     end = {"schema": 1, "kind": "end", "instance": "b", "sequence": 3}
     write_lines(
         tmp_path / "in" / "usage-a.jsonl",
-        told("a", 1), told("a", 2, second=NOON + 5), told("a", 5), told("a", 9), told("b", 0), told("b", 1), lost, end,
+        line("a", 1), line("a", 2, second=NOON + 5), line("a", 5), line("a", 9), line("b", 0), line("b", 1), lost, end,
     )  # fmt: skip
     take_in(lake, tmp_path / "in")
     found = (
         instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy("instance").collect()
     )
-    told_of = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
-    assert told_of == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]
+    counted = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
+    assert counted == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]

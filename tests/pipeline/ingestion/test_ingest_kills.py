@@ -121,7 +121,7 @@ def test_one_ingest_at_a_time(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken")
     path = lake.path(FILE)
     with ingest_lock(lake):
-        said = rf"another ingest writes to {lake.root}: process {os.getpid()} on .* since .*\. If it is no more, remove"
+        said = rf"another ingest writes to {lake.root}: process {os.getpid()} on .* since .*\. If it no longer"
         with pytest.raises(OutputError, match=rf"{said} {path}$"):
             take_in(lake, tmp_path / "in")
         assert Path(path).exists()
@@ -146,7 +146,7 @@ def test_a_lock_without_an_owner_stays(lake: Lake) -> None:
     held_by(lake)
     for text in ("", "{", "[1]"):
         Path(lake.path(FILE)).write_text(text)
-        with pytest.raises(OutputError, match=r"writes to .*: an unknown one; one at a time may"), ingest_lock(lake):
+        with pytest.raises(OutputError, match=r"writes to .*: an unknown process; only one"), ingest_lock(lake):
             raise AssertionError("it was taken over")
 
 

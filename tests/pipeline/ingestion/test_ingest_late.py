@@ -121,7 +121,7 @@ def test_a_clock_that_is_ahead_makes_nobody_late(lake: Lake, tmp_path: Path) -> 
     )  # fmt: skip
     outcome = take_in(lake, tmp_path / "in", now=NOON)
     assert (outcome.records, outcome.marks, sum(outcome.quarantined.values())) == (2, 0, 2)
-    why = f"ahead: second {ahead} is more than 3600 s after {NOON}, when it came; ingest --quarantined, later"
+    why = f"ahead: second {ahead} is more than 3600 s after {NOON}, when it was read; run ingest --quarantined later"
     assert quarantined(lake) == [why, why]
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 60, sequence=4))
     assert take_in(lake, tmp_path / "in", now=NOON).records == 1

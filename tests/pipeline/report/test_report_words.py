@@ -14,7 +14,7 @@ from tests.pipeline.report.report_pages import HOUR_S, PRODUCER, REQUESTS
 
 
 @pytest.mark.parametrize(
-    ("hours", "step_s", "description"),
+    ("hours", "step_s", "expected"),
     [
         (1, 3600, "hour"),
         (240, 3600, "hour"),
@@ -24,9 +24,9 @@ from tests.pipeline.report.report_pages import HOUR_S, PRODUCER, REQUESTS
         (24 * 365 * 8000, 16_384 * 86_400, "16384 days"),
     ],
 )
-def test_bars_are_few(hours: int, step_s: int, told: str) -> None:
+def test_bars_are_few(hours: int, step_s: int, expected: str) -> None:
     assert sums.step_of(0, hours * HOUR_S - 1) == step_s
-    assert words.step(step_s) == told
+    assert words.step(step_s) == expected
 
 
 @pytest.mark.parametrize(
