@@ -95,7 +95,7 @@ SHOWN = 20
     default="localhost:9192",
     show_default=True,
     metavar="HOST:PORT",
-    help="Address in --commands: the proxy. A broker would apply each quota on its own.",
+    help="Address in --commands, which set the quotas of the brokers.",
 )
 @number_option(
     "--most",

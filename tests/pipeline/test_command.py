@@ -1,4 +1,4 @@
-"""``headrace pipeline``: what it says, what it needs, and the same by spark-submit."""
+"""``headrace pipeline``: its messages and requirements, and its use with spark-submit."""
 
 from __future__ import annotations
 
@@ -148,7 +148,9 @@ def test_other_javas_are_refused_with_what_to_do(tmp_path: Path) -> None:
 def test_jars_that_cannot_be_downloaded_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_PIPELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HEADRACE_PIPELINE_REPOSITORY", "http://127.0.0.1:9/maven")
-    with pytest.raises(NoJarsError, match=r"cannot get org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"):
+    with pytest.raises(
+        NoJarsError, match=r"cannot download org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"
+    ):
         kafka_jars("org.nowhere:nothing:1")
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""Usage that is made up: as a proxy's in form, the same for the same options, and of the shape that it is to have."""
+"""Generated usage: valid records, the same for the same options, and of the requested shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Anomalies: each kind planted once, and quiet data that must give none."""
+"""Anomalies: data with one anomaly of each kind, and data without any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = date(2026, 9, 22)
 MIDNIGHT = int(datetime(2026, 9, 22, tzinfo=UTC).timestamp())
 HOUR = 3600
 RULES = Rules(window_s=HOUR, least_past=20)
-"""Windows of an hour: small data, and the same rules."""
+"""The default rules, except for windows of an hour, which keep the data small."""
 MIB = 1024 * 1024
 PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 17, 18, 22
 
@@ -36,12 +36,12 @@ Records = list[dict[str, Any]]
 
 
 def at(hour: float, **members: Any) -> dict[str, Any]:
-    """A record so many hours after the midnight before `DAY`."""
+    """Return a record at this number of hours after the midnight before `DAY`."""
     return record(MIDNIGHT + round(hour * HOUR), **members)
 
 
 def steady(hours: Iterable[int] = range(-48, 24), **members: Any) -> Records:
-    """Each hour the same: 10,000 Produce requests of 20 MiB, 10 s of thread time, 10 connections, 2 producer ids."""
+    """Return equal hours of 10,000 Produce requests, 20 MiB, 10 s of thread time, 10 connections and 2 producer ids."""
     return [
         each
         for hour in hours
@@ -70,7 +70,9 @@ def found(
 
 
 def hour_of(row: Row) -> float:
-    """Hours after midnight; the session's time zone is UTC, and Python's datetimes are this machine's."""
+    """Return the hours after midnight. The session's time zone is UTC; Python's datetimes are in the machine's time
+    zone.
+    """
     return (row.start.timestamp() - MIDNIGHT) / HOUR
 
 
@@ -109,12 +111,12 @@ def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkS
 
 
 def nothing(hour: float, **members: Any) -> dict[str, Any]:
-    """A record that adds no bytes and no time."""
+    """Return a record that adds no bytes and no time."""
     return at(hour, **{"request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
 
 
 def days_and_nights() -> Records:
-    """Two weeks, at night a quarter of the day's load; each hour is off by some 30 %, the small counts by chance."""
+    """Return two weeks with a quarter of the load at night; hours vary by some 30 %, small counts at random."""
     dice = random.Random(3)  # noqa: S311
     records = []
     for hour in range(-14 * 24, 24):
@@ -177,7 +179,7 @@ STORIES: dict[str, Records] = {
         *(nothing(9 + n / 700, client_id=f"job-{n}", requests=1, api_key=API_VERSIONS) for n in range(600)),
     ],
 }
-"""What the user of that name has done; all of them are judged at once."""
+"""The usage of the user with each name; all users are examined in one run."""
 
 
 @pytest.fixture(scope="module")
@@ -291,7 +293,7 @@ def test_no_entity_stops_where_nothing_was_recorded(spark: SparkSession) -> None
 
 
 def test_what_came_in_several_hours_before_is_known(told: Found) -> None:
-    """A burst every sixth hour has come nine times by then; of one that came three times it is told."""
+    """A burst every sixth hour has occurred nine times and is not reported; one that occurred three times is."""
     assert told["often"] == []
     assert hour_of(one(told["seldom"])) == 6
 
@@ -308,7 +310,7 @@ def test_what_is_quiet_or_new_is_not_reported(told: Found, user: str) -> None:
 
 
 def test_clients_with_a_name_each_are_examined_as_their_user(told: Found) -> None:
-    """600 processes that come and go, one connection each: none has a past, and their user has."""
+    """600 short-lived processes with one connection each have no past; their user has."""
     row = one(told["jobs"])
     assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
     assert row.description.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
@@ -344,7 +346,7 @@ def test_other_days_are_not_examined(spark: SparkSession) -> None:
     ],
 )
 def test_the_limits_are_options(spark: SparkSession, stricter: dict[str, Any], looser: dict[str, Any]) -> None:
-    """Five times the usual at the 58th window, in which 100 MiB are used: ln(5) / 0.1 is 16.1."""
+    """Five times the usual at the 58th window, which has 100 MiB: ln(5) / 0.1 is 16.1."""
     records = [*steady(), *burst(9, mib=80)]
     assert found(spark, records, dataclasses.replace(RULES, **stricter)) == []
     assert len(found(spark, records, dataclasses.replace(RULES, **looser))) == 1

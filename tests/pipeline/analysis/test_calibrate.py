@@ -1,4 +1,4 @@
-"""Calibrate: what JmxTool prints, how usage and truth are brought together, and the lines that come out."""
+"""Calibrate: reading JmxTool's output, joining usage and truth, and the fitted lines."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_missing_file_is_an_error(spark: SparkSession, tmp_path: Path) -> None
 
 
 def truth_of(spark: SparkSession, *rows: tuple[float, int, float], broker: str = "b", api_key: int = 0) -> DataFrame:
-    """Seconds after noon, requests and milliseconds until then."""
+    """Return truth from seconds after noon, and requests and milliseconds until then."""
     values = [(broker, round((NOON + s) * 1000), api_key, requests, float(ms)) for s, requests, ms in rows]
     return spark.createDataFrame(values, schemas.TRUTH)
 
@@ -182,7 +182,7 @@ def test_a_single_sample_spans_nothing(spark: SparkSession) -> None:
 
 
 def made(spark: SparkSession, rows: Iterable[tuple[float, float, float]], api_key: int = PRODUCE) -> DataFrame:
-    """Samples of requests, KiB and ms; every other one is held out."""
+    """Return samples of requests, KiB and ms; every other one is held out."""
     values = [
         (api_key, NOON + number, float(requests), float(kib), 1e9, float(requests), float(ms), True, number % 2 == 1)
         for number, (requests, kib, ms) in enumerate(rows)
@@ -208,8 +208,9 @@ def test_a_line_without_noise_is_met(spark: SparkSession) -> None:
 
 
 def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession) -> None:
-    """Fitted are intervals with 1 ms a request; held out are two of 10 and one of 40 requests: off by 1, 2 and 0 ms a
-    request. Weighted by requests: the root of (10 * 1 + 10 * 4 + 40 * 0) / 60."""
+    """The fitted intervals have 1 ms a request. Two held-out intervals of 10 requests and one of 40 have errors of 1, 2
+    and 0 ms a request. Weighted by requests: the root of (10 * 1 + 10 * 4 + 40 * 0) / 60.
+    """
     ms = {1: 20, 3: 30, 5: 40}
     rows = [(40 if number == 5 else 10, 0, ms.get(number, 10)) for number in range(6)]
     rows += [(10, 0, 10), (30, 0, 30), (10, 0, 10), (30, 0, 30)]
@@ -223,7 +224,7 @@ def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession
 
 @pytest.mark.exhaustive
 def test_an_interval_of_many_requests_weighs_more(spark: SparkSession) -> None:
-    """By 1/n: of 1 ms and 3 ms a request in intervals of 10 and 90 requests, all of one size, the mean counts: 2.8."""
+    """Weights are 1/n: 1 ms and 3 ms a request in intervals of 10 and 90 requests of one size have the mean 2.8."""
     row = line(made(spark, [(n, 0, ms) for n, ms in ((10, 10), (90, 270)) for _ in range(12)]))
     assert row.base_ms == pytest.approx(2.8)
 
@@ -242,8 +243,9 @@ def test_a_base_below_nothing_is_left_out(spark: SparkSession) -> None:
 
 @pytest.mark.exhaustive
 def test_a_base_below_the_resolution_is_kept(spark: SparkSession) -> None:
-    """In whole milliseconds the small requests took none: the free line's base is 0. Kept are 0.1 ms; 2 - 0.1/40 a KiB
-    remain for requests of 40 KiB."""
+    """In whole milliseconds the small requests took 0 ms, so the fitted base is 0. A base of 0.1 ms is kept, and the
+    price is 2 - 0.1/40 a KiB for requests of 40 KiB.
+    """
     rows = [(10, 400, 800), (10, 10, 0)] * 6
     frame = made(spark, [each for each in rows for _ in range(2)])
     row = line(frame, {PRODUCE: RequestCost(base_ms=0.1)}, Method(least_samples=4, step_ms=1.0))
@@ -264,7 +266,7 @@ def test_requests_of_one_size_scale_the_line_in_force(spark: SparkSession) -> No
 
 
 def test_a_worse_line_is_not_accepted(spark: SparkSession) -> None:
-    """The line is drawn through intervals of 2 ms a request, and the held-out ones have 1 ms, as in force."""
+    """The line is fitted to intervals of 2 ms a request; the held-out ones have 1 ms, as the costs in force."""
     row = line(made(spark, [(10, 0, 10 if n % 2 else 20) for n in range(12)]), {PRODUCE: RequestCost(base_ms=1)})
     assert (row.base_ms, row.error_ms, row.default_error_ms) == (pytest.approx(2), pytest.approx(1), pytest.approx(0))
     assert not row.accepted
@@ -305,7 +307,7 @@ def test_requests_that_no_broker_sampled(spark: SparkSession) -> None:
 
 
 def test_requests_below_the_resolution(spark: SparkSession) -> None:
-    """In one of twenty intervals that are fitted there is a pause; in two of them it is work."""
+    """One of twenty fitted intervals is above the resolution, then two of twenty are."""
     rows = [(100, kib, 4) for kib in range(40)]
     row = line(made(spark, [*rows[:-2], (100, 38, 50), (100, 39, 4)]), method=Method(least_samples=4))
     assert row.reason == (
@@ -329,7 +331,9 @@ SECONDS = 600
 
 
 def planted(seed: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Ten minutes of four APIs by two senders, each request's time off by up to half: usage, and the tool's lines."""
+    """Write ten minutes of four APIs by two senders with random errors of up to half of each time: usage, and the
+    tool's lines.
+    """
     dice = random.Random(seed)  # noqa: S311
     records, sums = [], {api_key: [0, 0.0] for api_key in PLANTED}
     rows = [jmx_line(NOON, sums)]
@@ -392,7 +396,7 @@ def test_a_planted_model_is_recovered_within_five_percent(plants: Path, spark: S
 
 
 def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
-    """Metadata's costs are met already, up to the noise; 12 is not there to be fitted."""
+    """Metadata's costs in force are right, except for noise; API 12 has no samples."""
     before, after = plants / "before.toml", plants / "after.toml"
     before.write_text("[costs]\n3 = { base_ms = 0.21, per_kib_ms = 0.061 }\n12 = { base_ms = 7 }\n", encoding="utf-8")
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")

@@ -1,4 +1,4 @@
-"""The page of calibrate and anomalies: its options are those of the commands, its files are taken."""
+"""The page of calibrate and anomalies: its options are those of the commands, and its configuration is valid."""
 
 from __future__ import annotations
 

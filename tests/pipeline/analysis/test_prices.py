@@ -1,4 +1,4 @@
-"""Price sheets: what is read, and how what is wrong is told."""
+"""Price sheets: valid ones, and the error messages for faults."""
 
 from __future__ import annotations
 

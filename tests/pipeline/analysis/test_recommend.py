@@ -1,4 +1,4 @@
-"""Recommended quotas: rates and quotas worked out by hand, held against what-if, as files, and by the command.
+"""Recommended quotas: rates and quotas computed by hand, checked with what-if, as files, and by the command.
 
 Each user of `SCENARIOS` is a case of its own, so that one run of the job serves many tests.
 """
@@ -52,7 +52,7 @@ INIT_PRODUCER_ID = 22
 
 
 def silent(second: int, **members: Any) -> dict[str, Any]:
-    """A record that nothing was used in but what ``members`` say."""
+    """Return a record without usage except for ``members``."""
     return record(NOON + second, **{"api_key": 3, "request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
 
 
@@ -271,7 +271,7 @@ def test_an_entity_can_be_a_client_id_or_a_pair(
 
 
 def mixed(seed: int) -> list[dict[str, Any]]:
-    """Bursts of everything, from two users; any seed will do."""
+    """Return bursts of all operations from two users; any seed is valid."""
     records = []
     state = seed
     for second in range(0, 900, 3):
@@ -287,7 +287,9 @@ def mixed(seed: int) -> list[dict[str, Any]]:
 
 
 def answer(usage_: DataFrame, found: DataFrame, factor: float) -> dict[tuple[str, str], tuple[int, int]]:
-    """By key and user: throttled or refused events, and all, of what-if over these quotas times ``factor``."""
+    """Return, by key and user, the number of throttled or refused events and of all events, of what-if with these
+    quotas times ``factor``.
+    """
     changes = [
         Change(t_ms=0, entity=QuotaEntity(user=row.user), values={QuotaKey(row.key): row.quota * factor}, removed=())
         for row in found.collect()

@@ -1,4 +1,4 @@
-"""Rollups and bills: sums worked out by hand, totals that are those of the usage, and the command on a small lake."""
+"""Rollups and bills: sums computed by hand, totals equal to those of the usage, and the command on a small lake."""
 
 from __future__ import annotations
 

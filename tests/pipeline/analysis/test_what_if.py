@@ -1,4 +1,4 @@
-"""What-if: the same answers as ``headrace replay``, and what waiting makes of it."""
+"""What-if: the same answers as ``headrace replay``, and the effect of waiting senders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def change(user: str, **values: float) -> Change:
 
 
 def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
-    """All operations, entities that share and change buckets, idle hours, quotas that come and go."""
+    """Return a trace with all operations, entities that share and change buckets, idle hours, and changing quotas."""
     chance = random.Random(seed)  # noqa: S311 -- no secrets
     entries = [window(producer_id_window={"samples": 11, "seconds": 60})]
     now_ms = 1_000_000
@@ -279,7 +279,7 @@ def test_what_comes_in_a_mute_waits_for_its_end() -> None:
     "field", ["request_bytes", "mutations", pytest.param("response_bytes", marks=pytest.mark.exhaustive)]
 )
 def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
-    """Their bucket is made when the first of them is told to wait, of what has been recorded until then."""
+    """The bucket of waiting senders is created at the first throttle from the state recorded until then."""
     chance = random.Random(3)  # noqa: S311 -- no secrets
     key = {
         "request_bytes": QuotaKey.PRODUCER_BYTE_RATE,

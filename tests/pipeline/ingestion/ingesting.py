@@ -1,4 +1,4 @@
-"""Ingest in short: at the time of the records, into a lake."""
+"""Helpers that run ingest into a lake with a clock close to the time of the records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ingest: each record once, whatever comes twice, late, broken or from a newer proxy."""
+"""Ingest: each record is stored once, whether it is duplicated, late, invalid or from a newer proxy."""
 
 from __future__ import annotations
 
@@ -52,10 +52,12 @@ def test_a_right_line_has_no_fault(spark: SparkSession) -> None:
         ("{}", "no schema"),
         (
             json.dumps(record(schema=2, kind="tale")),
-            "schema 2 is newer than 1, the newest version that this pipeline supports; update it, then ingest"
-            " --quarantined",
+            (
+                "schema 2 is newer than 1, the newest version that this pipeline supports; update it, then ingest"
+                " --quarantined"
+            ),
         ),
-        (json.dumps(record(schema=0)), "schema is 0; there is none below 1"),
+        (json.dumps(record(schema=0)), "schema is 0; expected 1 or more"),
         (json.dumps(record(kind="tale")), "kind is tale; expected usage, lost, end"),
         (json.dumps(record(instance="")), "no instance"),
         (json.dumps(record(sequence=None)), "no sequence"),

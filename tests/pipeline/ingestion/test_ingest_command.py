@@ -40,7 +40,7 @@ def run(*arguments: str) -> str:
 
 
 def refused(*arguments: str) -> str:
-    """The one line that it says."""
+    """Return the one line of the error message."""
     result = CliRunner().invoke(pipeline, arguments)
     assert result.exit_code == 1, result.exception
     (line,) = result.output.splitlines()

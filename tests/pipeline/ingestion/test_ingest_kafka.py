@@ -1,4 +1,4 @@
-"""Ingest from a topic of a real broker, and from none."""
+"""Ingest from a topic of a real broker, and from an unreachable one."""
 
 from __future__ import annotations
 
@@ -75,7 +75,9 @@ def test_a_cluster_that_is_not_there_is_named(lake: Lake) -> None:
 
 @pytest.mark.parametrize("found", ["data source: kafka. Please deploy", "the data source: kafka. Make sure"])
 def test_a_missing_connector_is_an_error_with_advice(found: str) -> None:
-    """In Spark's words, of `DataSource` and of its newer lookup; the session of the tests has the connector."""
+    """Both of Spark's messages are recognized, that of `DataSource` and that of its newer lookup; the tests' session
+    has the connector.
+    """
     source = KafkaSource(topic="t", bootstrap_servers="127.0.0.1:9", client={})
     converted = as_pipeline_error(AnalysisException(f"Failed to find {found}"), source)
     assert "Spark has no Kafka connector; give spark-submit --packages org.apache.spark:spark-sql-kafka" in str(

@@ -1,4 +1,4 @@
-"""Ingest and what ends it in the middle: each record is there once. And one at a time."""
+"""Ingest when it is killed: each record is stored once. And the lock that allows one ingest at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Ingest(Lake(spark, sys.argv[2]), 86400, print).run(FileSource(folder=sys.argv[1]
 
 @pytest.mark.exhaustive
 def test_killed_in_the_middle_of_a_write_it_loses_and_doubles_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """The process dies when one of several tasks has written its part, which Spark leaves in a folder of its own."""
+    """The process dies when one of several tasks has written its file, which Spark leaves in a temporary folder."""
     records = [record(NOON - 3600 * (number % HOURS), sequence=number) for number in range(60)]
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", *records)
     command = [sys.executable, "-c", WRITING, str(tmp_path / "in"), str(tmp_path / "lake")]
@@ -79,7 +79,7 @@ def test_what_a_killed_write_has_left_is_not_taken_for_ones_own(lake: Lake, spar
 def test_killed_between_two_tables_it_loses_and_doubles_nothing(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """Of a batch that goes to three tables, it dies after so many."""
+    """A batch writes to three tables; it dies after this number of them."""
     end = {"schema": 1, "kind": "end", "instance": "proxy-a-1", "sequence": 10}
     lines = [json.dumps(record(sequence=number)) for number in range(10)] + [json.dumps(end), "broken", None]
     batch = spark.createDataFrame([(line, f"here/{number}") for number, line in enumerate(lines)], schemas.RAW)
@@ -158,7 +158,7 @@ def test_the_lock_of_a_dead_process_is_taken_over(lake: Lake) -> None:
 
 
 def test_of_two_that_find_a_dead_ones_lock_one_has_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another takes it over after we have read it."""
+    """Another process takes the lock over after this one has read it."""
     from headrace.pipeline.ingestion import lock
 
     held_by(lake, pid=dead_pid())

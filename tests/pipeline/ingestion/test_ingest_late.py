@@ -1,4 +1,4 @@
-"""Ingest and time: hours that are final, the watermark that makes them so, and clocks that are ahead."""
+"""Ingest and time: final hours, the watermark that determines them, and clocks that are ahead."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_record_that_is_there_already_is_not_late(lake: Lake, tmp_path: Path) 
 
 
 def histories(folder: Path, days: int) -> None:
-    """Of two proxies, copied one after the other, a file for each day."""
+    """Write the records of two proxies, copied one after the other, with a file for each day."""
     for number, (proxy, day) in enumerate((proxy, day) for proxy in "ab" for day in range(days)):
         path = folder / f"usage-{proxy}-{day}.jsonl"
         write_lines(path, record(NOON + day * DAY_S, instance=proxy, sequence=day))

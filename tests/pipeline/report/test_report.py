@@ -1,4 +1,4 @@
-"""The report: numbers worked out by hand, names that stay text, a file that loads nothing; in a real browser, too."""
+"""The report: numbers computed by hand, names that stay text, a file that loads nothing; also in a real browser."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_bills_costs_and_anomalies(read: Read) -> None:
 
 
 def test_data_quality(read: Read) -> None:
-    """Instance a has 0, 1, 2 (lost), 3, 4 and 9."""
+    """Instance a has the sequence numbers 0, 1, 2 (lost), 3, 4 and 9."""
     assert "Missing: 4 records in 1 gap of 1 instance" in read.text("quality")
     assert read.row("quality", "proxy-a-1") == ["2026-09-21 13:00:00", "2026-09-21 16:00:00", "6", "4", "1", "7", "no"]
     assert read.row("quality", "no room for N s") == ["1", "7", "30", "4 KiB", "0 B"]
@@ -276,7 +276,7 @@ def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BLUE = (0x00, 0x72, 0xB2)
-"""The first colour of `headrace.pipeline.report.style`, in the light."""
+"""The first colour of `headrace.pipeline.report.style` in the light style."""
 
 
 def browse(page: str, folder: Path, *options: str) -> str:
@@ -293,7 +293,7 @@ def browse(page: str, folder: Path, *options: str) -> str:
 
 
 def test_a_browser_finds_names_to_be_text(page: str, tmp_path: Path) -> None:
-    """As chromium has understood it: its own HTML of the document, where a script would be one."""
+    """Chromium's serialization of the document would show a script as an element."""
     read = Read(browse(page, tmp_path, "--dump-dom"))
     no_references(read)
     assert SCRIPT in {text.strip() for text in read.texts["senders"]}

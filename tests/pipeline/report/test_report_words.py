@@ -1,4 +1,4 @@
-"""What reports say of numbers, names and times, and their pictures; without Spark."""
+"""Numbers, names and times as text, and plots; without Spark."""
 
 from __future__ import annotations
 
