@@ -194,9 +194,8 @@ def rates(demands: DataFrame, rules: Rules) -> DataFrame:
     in_window = sf.coalesce(
         *(sf.when(sf.col("key") == key.value, until_now - before[rules.span_s(key)]) for key in rules.by.keys)
     )
-    with_sum = demands.withColumn(
-        "_in_window", sf.round(in_window, 6)
-    )  # differences of large floating-point sums are inexact
+    # Rounded, since differences of large floating-point sums are inexact.
+    with_sum = demands.withColumn("_in_window", sf.round(in_window, 6))
     return with_sum.withColumns(
         {
             "rate": sf.col("_in_window") / _by_key(rules, rules.divisor),

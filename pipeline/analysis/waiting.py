@@ -139,11 +139,8 @@ class WaitingSenders:
         shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
         shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
         usage = lot.usage
-        usage.t_ms, usage.amount, usage.strict = (
-            at_ms,
-            lot.amount,
-            False,
-        )  # strictly, it might be refused forever while other senders use the bucket
+        # Not strict: it might be refused forever while other senders use the bucket.
+        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False
         self._charge(sender, usage, lot.hour)
         if sender.lots:
             self._push(sender)

@@ -308,13 +308,13 @@ class Ingest:
         return self.outcome
 
     def _run(
-        self, source: Source, name: str, trigger: dict[str, Any], take: Callable[[str, DataFrame, int], None]
+        self, source: Source, name: str, trigger: dict[str, Any], ingest_one: Callable[[str, DataFrame, int], None]
     ) -> None:
         """Run a stream until its trigger has no more batches, or until `stop` is called."""
 
         def batch_taken(batch: DataFrame, number: int) -> None:
             try:
-                take(name, batch, number)
+                ingest_one(name, batch, number)
             except PipelineError as error:  # Spark would keep only its text
                 self._failed = error
                 raise
@@ -330,10 +330,10 @@ class Ingest:
         except PipelineError:
             raise
         except Exception as error:
-            ours = self._failed or as_pipeline_error(error, source)
-            if ours is None:
+            converted = self._failed or as_pipeline_error(error, source)
+            if converted is None:
                 raise
-            raise ours from error
+            raise converted from error
         finally:
             if query is not None:
                 query.stop()

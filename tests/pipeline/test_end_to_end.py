@@ -48,7 +48,7 @@ BATCHES = [messages.batch(bytes(size)) for size in (10, 1000, 40_000, 100_000)]
 
 @dataclass
 class Counted:
-    """The requests of a client by API, and the bytes that it sent and received without the four bytes of each length."""
+    """The requests of a client by API, and the bytes it sent and received without the four bytes of each length."""
 
     requests: Counter[int] = field(default_factory=Counter)
     sent: Counter[int] = field(default_factory=Counter)

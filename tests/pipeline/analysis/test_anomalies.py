@@ -97,8 +97,8 @@ def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkS
     ]
     rows = windows_of(usage(spark, records), HOUR).orderBy("start", "client_id").collect()
     columns = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")
-    told = {((row.start - MIDNIGHT) // HOUR, row.client_id): tuple(row[name] for name in columns) for row in rows}
-    assert told == {
+    reported = {((row.start - MIDNIGHT) // HOUR, row.client_id): tuple(row[name] for name in columns) for row in rows}
+    assert reported == {
         (0, None): (20, 2, 200, 2.0, 5, 11, 4),
         (0, "app-1"): (13, 2, 200, 2.0, 5, 4, 4),
         (0, "app-2"): (7, 0, 0, 0.0, 0, 7, 0),
@@ -183,7 +183,7 @@ STORIES: dict[str, Records] = {
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession) -> dict[str, list[Row]]:
+def reported(spark: SparkSession) -> dict[str, list[Row]]:
     records = [each | {"user": user} for user, story in STORIES.items() for each in story]
     by_user: dict[str, list[Row]] = {user: [] for user in STORIES}
     for row in found(spark, records):
@@ -191,127 +191,127 @@ def told(spark: SparkSession) -> dict[str, list[Row]]:
     return by_user
 
 
-Found = dict[str, list["Row"]]
+Reported = dict[str, list["Row"]]
 
 
-def test_producer_ids_beyond_the_usual_are_churn(told: Found) -> None:
-    row = one(told["churn"])
+def test_producer_ids_beyond_the_usual_are_churn(reported: Reported) -> None:
+    row = one(reported["churn"])
     assert (hour_of(row), row.kind, row.client_id) == (7, "producer-id-churn", "app-1")
     assert (row.observed, row.usual, row.windows) == (600, 2, 1)
     assert row.score == pytest.approx(math.log(601 / 3) / 0.1)
     assert row.description == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
-    assert told["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
+    assert reported["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
 
 
-def test_a_producer_for_each_record_is_churn_without_a_past(told: Found) -> None:
-    row = one(told["id-each"])
+def test_a_producer_for_each_record_is_churn_without_a_past(reported: Reported) -> None:
+    row = one(reported["id-each"])
     assert (row.kind, row.observed, row.usual, row.score) == ("producer-id-churn", 100, None, None)
     assert row.description == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
-    assert told["id-each-but-few"] == []
-    assert told["id-for-two"] == []
+    assert reported["id-each-but-few"] == []
+    assert reported["id-for-two"] == []
 
 
-def test_new_ids_that_the_proxy_has_counted_are_churn(told: Found) -> None:
-    row = one(told["ids-counted"])
+def test_new_ids_that_the_proxy_has_counted_are_churn(reported: Reported) -> None:
+    row = one(reported["ids-counted"])
     assert (row.kind, row.observed) == ("producer-id-churn", 200)
 
 
 @pytest.mark.parametrize("user", ["errors", "refusals"])
-def test_requests_that_fail_are_a_retry_storm(told: Found, user: str) -> None:
-    row = one(told[user])
+def test_requests_that_fail_are_a_retry_storm(reported: Reported, user: str) -> None:
+    row = one(reported[user])
     assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
     assert row.observed == pytest.approx(2000 / 10_012)
     assert (
         row.description == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
     )
-    assert told["some-errors"] == [], "9 %"
+    assert reported["some-errors"] == [], "9 %"
 
 
-def test_a_client_of_whom_half_fails_is_reported_without_a_past(told: Found) -> None:
+def test_a_client_with_half_of_its_requests_failing_is_reported_without_a_past(reported: Reported) -> None:
     assert (
-        one(told["half-fails"]).description
+        one(reported["half-fails"]).description
         == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
     )
-    assert told["less-fails"] == []
+    assert reported["less-fails"] == []
 
 
-def test_more_requests_that_carry_less_are_a_retry_storm(told: Found) -> None:
-    row = one(told["emptier"])
+def test_more_requests_that_carry_less_are_a_retry_storm(reported: Reported) -> None:
+    row = one(reported["emptier"])
     assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
     assert (
         row.description
         == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
     )
-    assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
+    assert reported["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
 
 
-def test_connections_beyond_the_usual_are_a_storm(told: Found) -> None:
-    row = one(told["reconnects"])
+def test_connections_beyond_the_usual_are_a_storm(reported: Reported) -> None:
+    row = one(reported["reconnects"])
     assert (hour_of(row), row.kind, row.observed, row.usual) == (9, "connection-storm", 990, 10)
     assert row.description == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
 
 
-def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Found) -> None:
-    row = one(told["connection-each"])
+def test_a_connection_for_each_request_is_a_storm_without_a_past(reported: Reported) -> None:
+    row = one(reported["connection-each"])
     assert row.description == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
-    assert told["connection-for-two"] == []
+    assert reported["connection-for-two"] == []
 
 
-def test_bytes_that_jump_are_a_sudden_change(told: Found) -> None:
-    row = one(told["more-bytes"])
+def test_bytes_that_jump_are_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["more-bytes"])
     assert (row.kind, row.observed, row.usual) == ("sudden-change", 80 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(4) / 0.1, abs=0.01)
     assert row.description == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
-    assert told["some-more-bytes"] == [], "2.9 times"
+    assert reported["some-more-bytes"] == [], "2.9 times"
 
 
-def test_thread_time_that_jumps_is_a_sudden_change(told: Found) -> None:
-    row = one(told["more-time"])
+def test_thread_time_that_jumps_is_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["more-time"])
     assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
     assert row.description == (
         "app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much"
     )
-    assert "thread time" in one(told["more-of-both"]).description, "ten times is more than five times the bytes"
+    assert "thread time" in one(reported["more-of-both"]).description, "ten times is more than five times the bytes"
 
 
-def test_bytes_that_fall_are_a_sudden_change(told: Found) -> None:
-    row = one(told["less-bytes"])
+def test_bytes_that_fall_are_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["less-bytes"])
     assert (row.observed, row.usual) == (4 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(1 / 5) / 0.1, abs=0.01)
     assert row.description == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of the usual"
 
 
-def test_who_stops_while_others_go_on_is_a_sudden_change(told: Found) -> None:
-    row = one(told["stops"])
+def test_who_stops_while_others_go_on_is_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["stops"])
     assert (hour_of(row), row.observed, row.windows) == (9, 0, 1)
     assert row.description == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: none"
-    assert told["comes-and-goes"] == []
+    assert reported["comes-and-goes"] == []
 
 
 def test_no_entity_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
     assert found(spark, steady(range(-48, 9)) + steady(range(12, 24))) == []
 
 
-def test_what_came_in_several_hours_before_is_known(told: Found) -> None:
+def test_what_came_in_several_hours_before_is_known(reported: Reported) -> None:
     """A burst every sixth hour has occurred nine times and is not reported; one that occurred three times is."""
-    assert told["often"] == []
-    assert hour_of(one(told["seldom"])) == 6
+    assert reported["often"] == []
+    assert hour_of(one(reported["seldom"])) == 6
 
 
-def test_a_new_level_is_reported_once_and_known_by_then(told: Found) -> None:
-    row = one(told["new-level"])
+def test_a_new_level_is_reported_once_and_known_by_then(reported: Reported) -> None:
+    row = one(reported["new-level"])
     assert (hour_of(row), row.windows) == (9, RULES.known_hours)
     assert row.description.endswith(": 11.0 times as much; for 300 minutes")
 
 
 @pytest.mark.parametrize("user", ["quiet", "days-and-nights", "newcomer"])
-def test_what_is_quiet_or_new_is_not_reported(told: Found, user: str) -> None:
-    assert told[user] == []
+def test_what_is_quiet_or_new_is_not_reported(reported: Reported, user: str) -> None:
+    assert reported[user] == []
 
 
-def test_clients_with_a_name_each_are_examined_as_their_user(told: Found) -> None:
+def test_clients_with_a_name_each_are_examined_as_their_user(reported: Reported) -> None:
     """600 short-lived processes with one connection each have no past; their user has."""
-    row = one(told["jobs"])
+    row = one(reported["jobs"])
     assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
     assert row.description.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
 
@@ -406,18 +406,21 @@ def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path
     ],
 )
 def test_invalid_options_are_errors(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
-    status, told = run("--lake", str(tmp_path), *given)
+    status, reported = run("--lake", str(tmp_path), *given)
     assert status == 2
-    assert said in told
+    assert said in reported
 
 
 def test_days_in_the_wrong_order_are_errors(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path)).append("usage", usage(spark, [at(0)]), "date", "hour")
-    status, told = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
-    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in told) == (2, True)
-    status, told = run("--lake", str(tmp_path), "--from", "2031-09-23")
+    status, reported = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
+    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in reported) == (
+        2,
+        True,
+    )
+    status, reported = run("--lake", str(tmp_path), "--from", "2031-09-23")
     newest = (datetime.fromtimestamp(at(0)["second"], UTC)).date()
-    assert (status, told) == (
+    assert (status, reported) == (
         1,
         f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day with usage\n",
     )

@@ -309,7 +309,7 @@ def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark
     assert set(enough) == keys
     assert {held for held, _ in enough.values()} == {0}
     # Rounding up adds a tenth at most, and the sum of 11 s is taken over 10 s, which what-if takes over 11; buckets of
-    # tokens may let pass up to twice what their window says.
+    # tokens may accept up to twice the amount of their window.
     held = {name for name, (count, _) in answer(used, found, 0.8).items() if count}
     assert held >= {(key.value, user) for key in (PRODUCER, CONSUMER, PERCENTAGE) for user in "ab"}
     assert {name for name, (count, _) in answer(used, found, 0.45).items() if count} == keys

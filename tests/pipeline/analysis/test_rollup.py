@@ -249,7 +249,7 @@ def test_a_bill_by_day(by_period: dict[Period, list[Row]]) -> None:
         "produced": Decimal("0.05"), "requests": 0, "thread time": Decimal("0.6"), "minimum": Decimal("0.35"),
         "total": 1,
     }  # fmt: skip
-    # nobody is there to pay a minimum
+    # usage without a team has no minimum
     assert lines_of(lines, NO_TEAM, MONDAY) == {
         "produced": 0, "requests": Decimal("0.5"), "thread time": 0, "total": Decimal("0.5"),
     }  # fmt: skip

@@ -31,7 +31,7 @@ PRODUCER, CONSUMER, REQUESTS = "producer_byte_rate", "consumer_byte_rate", "requ
 # --- the tables ---
 
 RECORDS = [
-    # 13:00: alice, 3 GiB in; 14:00: the one with the script, 1 GiB out; 15:00: nobody; 16:00: odd ones.
+    # 13:00: alice, 3 GiB in; 14:00: the name with a script, 1 GiB out; 15:00: none; 16:00: unusual names.
     record(NOON, sequence=0, requests=2, request_bytes=2 * GIB, response_bytes=0, thread_ms=3000.0,
            throttled={PRODUCER: 2}, throttle_ms={PRODUCER: 1500}),
     record(NOON + 59, sequence=1, requests=1, errors=1, request_bytes=GIB, response_bytes=0, thread_ms=600.0,
