@@ -110,7 +110,7 @@ def test_hours(read: Read) -> None:
     assert read.row("used", "2026-09-21 13:00") == ["3", "1", "3 GiB", "0 B", "3.60 s", "3", "1"]
     assert read.row("used", "2026-09-21 14:00") == ["1,000", "0", "0 B", "1 GiB", "0 ms", "5", "0"]
     assert read.row("used", "2026-09-21 16:00") == ["2", "0", "1 KiB", "512 B", "0 ms", "0", "0"]
-    assert "most in the hour from 2026-09-21 13:00 UTC, 3 GiB in and 0 B out" in str(read.tags)
+    assert "maximum in the hour from 2026-09-21 13:00 UTC, 3 GiB in and 0 B out" in str(read.tags)
     assert "2026-09-21 13:00 UTC: 3 GiB in" in read.texts["used"]
 
 
@@ -265,7 +265,7 @@ def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:
     )
     folder = run(tmp_path, "--output", str(tmp_path / "no" / "report.html"))
     assert folder.exit_code == 1
-    assert f"there is no folder {tmp_path}/no" in folder.stderr
+    assert f"the folder {tmp_path}/no does not exist" in folder.stderr
     turned = run(tmp_path, "--output", "x.html", "--from", "2026-09-22", "--to", "2026-09-21")
     assert turned.exit_code == 2
     assert "--from 2026-09-22 is after --to 2026-09-21" in turned.stderr
