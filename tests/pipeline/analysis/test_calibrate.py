@@ -381,7 +381,7 @@ def test_a_planted_model_is_recovered_within_five_percent(plants: Path, spark: S
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0", "--output", str(output))
     status, said = run(*given)
     assert status == 0, said
-    assert "4 of 4 APIs have better costs than before" in said
+    assert "4 of 4 APIs have better costs than those in force" in said
     found = load_costs(str(output))
     assert found.keys() == PLANTED.keys()
     for api_key, cost in PLANTED.items():

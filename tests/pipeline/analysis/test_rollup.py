@@ -384,7 +384,7 @@ def test_days_whose_usage_is_gone_can_still_be_billed(spark: SparkSession, lake:
     later.replace("usage", usage(spark, []).drop("date", "hour"))
     result = run(lake.root, "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
-    assert f"there is no usage in {lake.root}: nothing was rolled up" in result.output
+    assert f"{lake.root} has no usage: nothing was rolled up" in result.output
     assert "2 bills, 11.00 EUR in all" in result.output
 
 
@@ -394,7 +394,7 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
     (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
     result = run(tmp_path, "--from", "2026-09-01", "--to", "2026-09-30", "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
-    assert f"no usage in {tmp_path} from 2026-09-01 to 2026-09-30: nothing was rolled up" in result.output
+    assert f"{tmp_path} has no usage from 2026-09-01 to 2026-09-30: nothing was rolled up" in result.output
     assert f"{tmp_path} has no rolled up days from 2026-09-01 to 2026-09-30: no bill was written" in result.output
     assert not (tmp_path / "rollup_day").exists()
 
