@@ -1,15 +1,15 @@
-"""The pipeline: usage records to tables, bills, quotas, what-if answers and a report, on Spark.
+"""Spark jobs that turn usage records into tables, bills, recommended quotas, what-if answers and a report.
 
-    cli        ``headrace pipeline JOB``
-    __main__   the same by spark-submit
-    jobs       the entry of each job
-    report     one HTML file
-    analysis   what follows from the tables: bills, recommendations, what-if answers and more
-    ingestion  records from Kafka or files into the lake
+    cli        the command ``headrace pipeline JOB``
+    __main__   the same command for spark-submit
+    jobs       one command per job
+    report     the HTML report
+    analysis   the computations: bills, recommendations, what-if answers and more
+    ingestion  reading records from Kafka or files into the lake
     lake       the tables, their schemas, and the Spark session
-    errors     what a user can have done wrong, in one tree
+    errors     the exceptions that jobs report to users
 
-Every job is a pure function from DataFrames to DataFrames and a thin entry in `jobs`. Of the project, only
-`quota_callbacks` (the arithmetic) and `config` (the ``[[quotas]]`` tables) are known here. docs/pipeline.md is for who
-runs it.
+Each job is a pure function from DataFrames to DataFrames with a small command in `jobs`. The only other packages of the
+project that are imported here are `quota_callbacks` (the quota arithmetic) and `config` (the ``[[quotas]]`` tables).
+docs/pipeline.md is the user's guide.
 """

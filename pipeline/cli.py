@@ -1,5 +1,8 @@
-"""``headrace pipeline JOB …``, and the same by spark-submit (`headrace.pipeline.__main__`). Jobs are imported when
-asked for."""
+"""The command ``headrace pipeline JOB``, and what the commands of the jobs share: options, messages, output files.
+
+The modules in `headrace.pipeline.jobs` import this module. It imports them only when their command is used, so that
+listing the jobs does not require Spark.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.pipeline.errors import OutputError, PipelineError
-from headrace.pipeline.lake.tables import plain_errors, write_text
+from headrace.pipeline.lake.tables import unreadable_table_errors, write_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,27 +24,27 @@ if TYPE_CHECKING:
     from pyspark.sql import Row, SparkSession
 
 JOBS: Final = {
-    "ingest": "Usage records from Kafka or files into the lake, each once.",
-    "instances": "What each instance of the proxy has recorded, and what is missing.",
-    "rollup": "Hours and days by user, client id and team; bills by a price sheet.",
-    "recommend": "Quotas for each entity from what it has used.",
-    "what-if": "Who would be throttled by these quotas, for how long, and what would come later.",
+    "ingest": "Read usage records from Kafka or files into the lake, each once.",
+    "instances": "List the records of each instance of the proxy, and those that are missing.",
+    "rollup": "Sum usage by hour and day, user, client id and team; write bills.",
+    "recommend": "Recommend quotas for each entity from its usage.",
+    "what-if": "Compute who would be throttled by given quotas, and how long.",
     "calibrate": "Fit the cost model of request_percentage to a broker.",
-    "anomalies": "What is unlike each entity's own past.",
-    "report": "One HTML file with plots.",
-    "zip": "The pipeline as a zip for spark-submit --py-files.",
+    "anomalies": "Find usage that is unlike each entity's own past.",
+    "report": "Write one HTML file with plots.",
+    "zip": "Write the pipeline as a zip for spark-submit --py-files.",
 }
 
 
 class Jobs(click.Group):
-    """A command for each module of `headrace.pipeline.jobs`."""
+    """The command group: one command for each module of `headrace.pipeline.jobs`."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 -- click's signature
-        """In the order in which they are used."""
+        """Return the names of the jobs, in the order in which they are usually run."""
         return list(JOBS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """The command; ``None`` when there is no such job."""
+        """Import the job's module and return its command; ``None`` if there is no such job."""
         if cmd_name not in JOBS:
             return None
         try:
@@ -54,32 +57,34 @@ class Jobs(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Without importing them all."""
+        """Write the list of jobs from `JOBS`, without importing their modules."""
         with formatter.section("Jobs"):
             formatter.write_dl(list(JOBS.items()))
 
 
 @click.command(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 def pipeline() -> None:
-    """From usage records to bills, quotas, what-if answers and a report, on Spark.
+    """Turn usage records into bills, recommended quotas, what-if answers and a report, on Spark.
 
-    The lake (--lake) is a folder, or a place in any store that Hadoop knows, such as s3a://bucket/headrace; every job
-    reads its tables there and writes its own. docs/pipeline.md goes through all jobs.
+    The lake (--lake) is a folder on a disk or in any store that Hadoop supports, such as s3a://bucket/headrace. Every
+    job reads its tables from there and writes its results there. docs/pipeline.md describes all jobs.
     """
 
 
-LAKE = click.option("--lake", required=True, metavar="PATH", help="Where the tables are: a folder, s3a://…, hdfs://…")
+LAKE = click.option("--lake", required=True, metavar="PATH", help="Folder of the tables: a path, s3a://…, hdfs://…")
 
-CLUSTER = click.option("--cluster", metavar="ID", help="Only usage of this cluster; needed where the lake has several.")
+CLUSTER = click.option(
+    "--cluster", metavar="ID", help="Use only usage of this cluster; required if the lake has several."
+)
 
 _DAY: Final = click.DateTime(["%Y-%m-%d"])
 
 
 def day_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--from`` and ``--to``, which come as the dates ``first`` and ``last``, or ``None``."""
+    """Add ``--from`` and ``--to``, which are passed on as the dates ``first`` and ``last``, or ``None``."""
 
-    @click.option("--from", "first", type=_DAY, metavar="DATE", help="The first day (UTC), such as 2026-11-01.")
-    @click.option("--to", "last", type=_DAY, metavar="DATE", help="The last day.")
+    @click.option("--from", "first", type=_DAY, metavar="DATE", help="First day (UTC), such as 2026-11-01.")
+    @click.option("--to", "last", type=_DAY, metavar="DATE", help="Last day (UTC).")
     @functools.wraps(command)
     def run(*, first: datetime | None, last: datetime | None, **options: Any) -> None:
         begin, end = (None if day is None else day.date() for day in (first, last))
@@ -99,13 +104,13 @@ def number_option(
     metavar: str | None = None,
     to: str | None = None,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """An option of a job's rules, with its default; comes as the argument ``to``, where that is another name."""
+    """Return an option for one of a job's numeric rules, passed on as the argument ``to`` if that is given."""
     names = (name,) if to is None else (name, to)
     return click.option(*names, type=values, default=default, show_default=True, metavar=metavar, help=help_text)
 
 
 def spark_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add ``--master``, ``--packages`` and ``--conf``, which come as one argument, ``spark``; say errors in a line."""
+    """Add ``--master``, ``--packages`` and ``--conf``, passed on as one argument ``spark``; report errors in a line."""
 
     @functools.wraps(command)
     def run(*, master: str | None, packages: str | None, conf: tuple[str, ...], **options: Any) -> None:
@@ -113,22 +118,26 @@ def spark_options(command: Callable[..., None]) -> Callable[..., None]:
 
         spark = SparkOptions(master=master, packages=packages, conf=settings_of(conf, "--conf"))
         try:
-            with plain_errors():
+            with unreadable_table_errors():
                 command(spark=spark, **options)
         except PipelineError as error:
             _fail(str(error))
 
     for option in (
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; as often as needed."),
-        click.option("--packages", metavar="COORDINATES", help="Maven packages for Spark, in place of its jars."),
-        click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or spark-submit's]"),
+        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated."),
+        click.option(
+            "--packages",
+            metavar="COORDINATES",
+            help="Maven packages for Spark, in place of the jars of its Kafka connector.",
+        ),
+        click.option("--master", metavar="URL", help="Spark's master.  [default: local[*], or that of spark-submit]"),
     ):
         run = option(run)
     return run
 
 
 def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
-    """NAME=VALUE each. Raises BadParameter."""
+    """Parse NAME=VALUE settings. Raises `click.BadParameter`."""
     settings = {}
     for each in given:
         name, equals, value = each.partition("=")
@@ -138,37 +147,37 @@ def settings_of(given: tuple[str, ...], option: str) -> dict[str, str]:
     return settings
 
 
-def told(line: str) -> None:
-    """Say what a job does, where its results do not go."""
+def report_progress(line: str) -> None:
+    """Write a line about a job's progress or result to standard error; results go to standard output."""
     click.echo(line, err=True)
 
 
-def tell_usage(found: Row) -> None:
-    """Say what usage a job is about (`headrace.pipeline.analysis.usage.of_one_cluster`)."""
+def report_usage(found: Row) -> None:
+    """Report the usage that a job reads, as returned by `headrace.pipeline.analysis.usage.of_one_cluster`."""
     if not found.records:
-        told("there is no such usage in the lake")
+        report_progress("the lake has no usage of these days and this cluster")
         return
-    told(f"{found.records:,} records from {found.since} to {found.until} UTC")
+    report_progress(f"{found.records:,} records from {found.since} to {found.until} UTC")
     if found.unattributed:
-        told(f"{found.unattributed:,} bytes do not tell their sender, and are left out")
+        report_progress(f"{found.unattributed:,} bytes have no recorded sender, and are left out")
 
 
 def check_output(option: str, path: str | None) -> None:
-    """Check that `write_file` has a folder to write to, before a job starts Spark and works for minutes.
+    """Check, before Spark is started, that `write_file` will have a folder to write to.
 
-    A path in another store (``s3a://…``) is not checked. Raises `OutputError`.
+    Paths in other stores (``s3a://…``) are not checked. Raises `OutputError`.
     """
     if path is None or "://" in path:
         return
     folder = Path(path).absolute().parent
     if not folder.is_dir():
-        raise OutputError(f"{option} {path}: there is no folder {folder}; make it, or give another file")
+        raise OutputError(f"{option} {path}: the folder {folder} does not exist; create it, or give another file")
     if Path(path).is_dir():
         raise OutputError(f"{option} {path} is a folder; give a file")
 
 
 def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
-    """A text file, here or in any store (``s3a://…``), in one step: whoever sees it sees all of it.
+    """Write a text file, locally or to any store (``s3a://…``), atomically: readers see all of it or none.
 
     Raises `OutputError`.
     """
@@ -191,6 +200,15 @@ def _fail(message: str) -> Any:
 
 
 __all__ = [
-    "CLUSTER", "LAKE", "check_output", "day_options", "number_option", "pipeline", "settings_of", "spark_options",
-    "tell_usage", "told", "write_file",
+    "CLUSTER",
+    "LAKE",
+    "check_output",
+    "day_options",
+    "number_option",
+    "pipeline",
+    "report_progress",
+    "report_usage",
+    "settings_of",
+    "spark_options",
+    "write_file",
 ]  # fmt: skip

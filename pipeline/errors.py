@@ -1,21 +1,21 @@
-"""What can go wrong, told in a sentence each; anything else is a bug, and shows its traceback."""
+"""The exceptions that jobs report to users in one line. Any other exception is a bug and shows its traceback."""
 
 
 class PipelineError(Exception):
-    """A job cannot be done. ``str()`` names the value, the rule and the setting to change."""
+    """A job cannot be run. ``str()`` names the value, the rule and the setting to change."""
 
 
 class NoJavaError(PipelineError):
-    """Spark needs Java, and there is none that will do."""
+    """Java is missing, or is a version that Spark does not support."""
 
 
 class NoJarsError(PipelineError):
-    """The connector's jars cannot be had."""
+    """The jars of Spark's Kafka connector cannot be downloaded."""
 
 
 class InputError(PipelineError):
-    """What a job was given to read is not there, or not what it is to be."""
+    """A job's input is missing or invalid."""
 
 
 class OutputError(PipelineError):
-    """Where a job was told to write to cannot be written to, or holds something else."""
+    """A job's output cannot be written, or the place already holds something else."""

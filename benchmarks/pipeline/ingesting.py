@@ -53,7 +53,7 @@ def command(*, lake: str, records: int, cores: str, memory: str) -> None:
             folder = lines if what == "new" else lines.rename(Path(name, "again"))
             outcome = Ingest(Lake(session, f"{name}/lake"), None, lambda _: None).run(FileSource(folder=str(folder)))
             seconds = perf_counter() - began
-            print(f"{what}: {outcome.told()}; {outcome.lines / seconds:,.0f} lines a second on {count} core(s)")
+            print(f"{what}: {outcome.summary()}; {outcome.lines / seconds:,.0f} lines a second on {count} core(s)")
 
 
 if __name__ == "__main__":

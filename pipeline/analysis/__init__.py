@@ -1,16 +1,16 @@
-"""What follows from the tables: bills, recommendations, what-if answers, cost models, anomalies.
+"""Computations on the tables: bills, recommendations, what-if answers, cost models, anomalies.
 
-usage              what several jobs ask of usage records
+usage              functions of usage records that several jobs need
 events             usage records and traces as the events that quotas are charged with
-rollup             hours, days, bills
+rollup             sums by hour and day, and bills
 prices             price sheets, for bills
-recommend          quotas from what was used
-what_if            usage against quotas
-waiting            what becomes of usage when its senders wait
+recommend          quotas from recorded usage
+what_if            usage charged to quotas
+waiting            usage whose senders wait for their throttle times, for what_if
 traces             the traces of replay, for what_if
 quota_files        quotas as files: read for what-if, written by recommend
 calibrate          the cost model of requests, fitted to a broker
 handler_times      the time of brokers' request handlers, from JmxTool
-anomalies          what is unlike each entity's past
+anomalies          deviations from each entity's past
 anomaly_baselines  windows of usage, and what is usual in them
 """

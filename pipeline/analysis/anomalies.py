@@ -1,17 +1,17 @@
-"""Anomalies: windows in which somebody is unlike their own past, or does what is wrong in itself.
+"""Anomalies: windows of usage that deviate from an entity's past, or that are suspicious without any past.
 
-    producer-id-churn    producer ids are asked for as if a record or two had a producer of their own
-    retry-storm          requests fail, or there are many more of them that carry much less
-    connection-storm     connections are opened as if a request or two had one of their own
-    sudden-change        many times, or a fraction of, the usual bytes or thread time, or nothing at all any more
+    producer-id-churn    many producer ids are requested for few Produce requests
+    retry-storm          many requests fail, or there are many more of them that carry much less data
+    connection-storm     many connections are opened for few requests
+    sudden-change        bytes or thread time are a multiple or a fraction of the usual, or stop
 
-What is unlike the past is off by a factor and by several times the usual spread
-(`headrace.pipeline.analysis.anomaly_baselines`), and has not come in several hours before: a nightly job, or a new
-level that stays, is known by then. Who has too short a past is compared with nothing; the rules that need no past hold
-for all.
+A value deviates if it differs from the usual by a factor and by several times the usual spread
+(`headrace.pipeline.analysis.anomaly_baselines`), and was not reached in several earlier hours. The last condition
+excludes nightly jobs and lasting new levels after some time. An entity whose past is too short is not compared; the
+rules that need no past apply to all entities.
 
-Clients that have another client id each time have no past by it, so all clients of a user together are judged, too, and
-told of where none of them is told of for the same.
+Clients that use a new client id each time have no past. Therefore all clients of a user are also examined together,
+and reported if none of the single clients is reported for the same kind in the same window.
 """
 
 from __future__ import annotations
@@ -33,19 +33,23 @@ if TYPE_CHECKING:
     from headrace.pipeline.analysis.anomaly_baselines import Rules
 
 IDS_PER_PRODUCE: Final = 0.05
-"""A producer that sends twenty requests was worth its id; a hundred new pods are no churn."""
+"""Minimum of new producer ids per Produce request. A producer with twenty requests has made use of its id, so a hundred
+new pods are not churn.
+"""
 ABSOLUTE: Final = 5
-"""Rules without a past begin at so many times the least amount."""
+"""The rules without a past apply from this multiple of the minimum amounts."""
 FAILED_SHARE: Final = 0.1
-"""Of requests; with a past to compare with."""
+"""Minimum share of failed requests, for entities with a past."""
 HALF: Final = 0.5
-"""Without a past: of requests that fail, Produce requests with an id of their own, requests that open connections."""
+"""Minimum share without a past: of requests that fail, of Produce requests with a new id, of requests that open a
+connection.
+"""
 LEAST_REQUESTS: Final = 1000
-"""For requests that carry nothing: fewer are a client that polls what is idle."""
+"""Minimum for requests that carry little data; fewer come from a client that polls idle topics."""
 
 
 class Kind(StrEnum):
-    """What an anomaly is."""
+    """The kinds of anomalies."""
 
     PRODUCER_ID_CHURN = "producer-id-churn"
     RETRY_STORM = "retry-storm"
@@ -54,24 +58,29 @@ class Kind(StrEnum):
 
 
 def anomalies(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """What is unlike the past, or wrong, on ``day`` (`schemas.ANOMALIES`). ``windows`` (`windows_of`) has that day and
-    those before; persist it. A window that is not over by the second ``until_s`` is not judged yet."""
-    judged = with_past(windows, day, rules).where(sf.col("start") + rules.window_s <= until_s)
-    return _runs(_without_repeats(_told(_found(judged, rules), rules)), rules.window_s)
+    """Return the anomalies of ``day`` (`schemas.ANOMALIES`).
+
+    ``windows`` (`windows_of`) must have that day and the days before; it is read several times, so persist it. Windows
+    that end after the second ``until_s`` are not examined yet.
+    """
+    compared = with_past(windows, day, rules).where(sf.col("start") + rules.window_s <= until_s)
+    return _runs(_without_repeats(_with_description(_found(compared, rules), rules)), rules.window_s)
 
 
 # --- the rules --------------------------------------------------------------------------------------------------------
 
 
-def _found(judged: DataFrame, rules: Rules) -> DataFrame:
-    """Of each window and kind the quantity that is furthest off; ``usual_each`` is of bytes of a request."""
+def _found(compared: DataFrame, rules: Rules) -> DataFrame:
+    """Return, for each window and kind, the quantity that deviates most. ``usual_each`` is the usual number of bytes
+    per request.
+    """
     quantity, usual, value = sf.col("quantity"), sf.col("usual"), sf.col("value")
     emptier = (quantity == "bytes_per_request") & (value * rules.factor < usual)
-    far = judged.withColumns(
+    far = compared.withColumns(
         {
-            "above": _above(rules) & _worth_telling(rules),
-            "below": _below(rules) & _worth_missing(rules),
-            "alone": _wrong_in_itself(rules),
+            "above": _above(rules) & _large_enough(rules),
+            "below": _below(rules) & _usually_large_enough(rules),
+            "alone": _wrong_without_past(rules),
             "emptier": sf.coalesce(emptier, sf.lit(False)),
         }
     ).where("above or below or alone or emptier")
@@ -80,14 +89,14 @@ def _found(judged: DataFrame, rules: Rules) -> DataFrame:
     known = far.withColumns({"kind": _kind(), "usual_each": usual_each}).where(
         sf.col("kind").isNotNull() & ((quantity != "requests") | sf.col("usual_each").isNotNull())
     )
-    # Requests that fail say more than that there are many; of bytes and time, the one that is further off.
+    # The share of failures has precedence over the number of requests; of bytes and time, the larger deviation.
     first = (sf.desc(quantity == "failed_share"), sf.desc(sf.abs("score")), "quantity")
     number = sf.row_number().over(Window.partitionBy("start", *ENTITY, "kind").orderBy(*first))
     return known.withColumn("number", number).where("number = 1")
 
 
 def _kind() -> Column:
-    """Null for a quantity that is none by itself."""
+    """Return the kind by quantity; null for a quantity that is not an anomaly by itself."""
     kinds = {
         "new_ids": Kind.PRODUCER_ID_CHURN,
         "failed_share": Kind.RETRY_STORM,
@@ -100,20 +109,20 @@ def _kind() -> Column:
 
 
 def _above(rules: Rules) -> Column:
-    """False, not null, where there is no past."""
+    """Return whether the value is unusually high; false, not null, without a past."""
     value, most = sf.col("value"), sf.col("most")
     far = (value > sf.col("usual") * rules.factor) & (sf.col("score") >= rules.score)
     return sf.coalesce(far, sf.lit(False)) & (most.isNull() | (value > most))
 
 
 def _below(rules: Rules) -> Column:
-    """Of those alone who are there nearly always."""
+    """Return whether the value is unusually low, for entities that are active nearly always."""
     value, least = sf.col("value"), sf.col("least")
     far = sf.col("steady") & (value * rules.factor < sf.col("usual")) & (sf.col("score") <= -rules.score)
     return sf.coalesce(far, sf.lit(False)) & (least.isNull() | (value < least))
 
 
-def _worth_telling(rules: Rules) -> Column:
+def _large_enough(rules: Rules) -> Column:
     value = sf.col("value")
     return _by_quantity(
         {
@@ -128,13 +137,13 @@ def _worth_telling(rules: Rules) -> Column:
     )
 
 
-def _worth_missing(rules: Rules) -> Column:
+def _usually_large_enough(rules: Rules) -> Column:
     usual = sf.col("usual")
     least = {"bytes": usual >= rules.least_bytes, "thread_ms": usual >= rules.least_thread_ms}
     return sf.coalesce(_by_quantity(least, sf.lit(False)), sf.lit(False))
 
 
-def _wrong_in_itself(rules: Rules) -> Column:
+def _wrong_without_past(rules: Rules) -> Column:
     value = sf.col("value")
     return _by_quantity(
         {
@@ -151,11 +160,11 @@ def _by_quantity(values: Mapping[str, Column], otherwise: Column) -> Column:
     return sf.coalesce(*(sf.when(quantity == name, value) for name, value in values.items()), otherwise)
 
 
-# --- words ------------------------------------------------------------------------------------------------------------
+# --- descriptions -----------------------------------------------------------------------------------------------------
 
 
-def _told(found: DataFrame, rules: Rules) -> DataFrame:
-    """With a sentence."""
+def _with_description(found: DataFrame, rules: Rules) -> DataFrame:
+    """Add ``description``, a sentence."""
     value, requests = sf.col("value"), _number(sf.col("requests"))
     time = sf.lit(duration(rules.window_s))
 
@@ -178,19 +187,19 @@ def _told(found: DataFrame, rules: Rules) -> DataFrame:
         name: sf.concat(*(sf.lit(part) if isinstance(part, str) else part for part in parts))
         for name, parts in texts.items()
     }
-    return found.withColumn("told", sf.concat(_who(), sf.lit(": "), _by_quantity(sentences, sf.lit(""))))
+    return found.withColumn("description", sf.concat(_sender_name(), sf.lit(": "), _by_quantity(sentences, sf.lit(""))))
 
 
-def _who() -> Column:
+def _sender_name() -> Column:
     all_clients = sf.concat(sf.lit("all clients of "), "user")
     return sf.when(sf.col("client_id").isNull(), all_clients).otherwise(sf.concat("client_id", sf.lit(" of "), "user"))
 
 
 def _times() -> Column:
-    """`: 4.0 times as much`; nothing where nothing is usual."""
+    """Return text such as `: 4.0 times as much`; empty if the usual value is 0 or unknown."""
     ratio = sf.try_divide("value", "usual")
     more = sf.when(ratio >= 1, sf.concat(sf.format_number(ratio, 1), sf.lit(" times as much")))
-    less = sf.when(ratio > 0, sf.concat(_percent(ratio), sf.lit(" of it"))).when(ratio == 0, "nothing at all")
+    less = sf.when(ratio > 0, sf.concat(_percent(ratio), sf.lit(" of the usual"))).when(ratio == 0, "none")
     return sf.coalesce(sf.concat(sf.lit(": "), sf.coalesce(more, less)), sf.lit(""))
 
 
@@ -215,7 +224,7 @@ def _bytes(value: Column) -> Column:
 
 
 def duration(seconds: int) -> str:
-    """`5 minutes`."""
+    """Return a duration as text, such as `5 minutes`."""
     count, unit = (seconds // 3600, "hour") if seconds % 3600 == 0 else (seconds // 60, "minute")
     return f"{count} {unit}" + ("s" if count != 1 else "")
 
@@ -224,18 +233,20 @@ def duration(seconds: int) -> str:
 
 
 def _without_repeats(found: DataFrame) -> DataFrame:
-    """Of all clients of a user together only what none of the clients is told of."""
+    """Remove rows of all clients of a user together if a single client has a row of the same window and kind."""
     client = sf.col("client_id").isNotNull()
     of_clients = sf.max(client).over(Window.partitionBy("start", "user", "kind"))
     return found.withColumn("of_clients", of_clients).where(client | ~sf.col("of_clients"))
 
 
 def _runs(found: DataFrame, window_s: int) -> DataFrame:
-    """Windows that follow each other as one anomaly, told by the one furthest off; up and down are two."""
+    """Merge consecutive windows into one anomaly, described by the window that deviates most; rises and falls stay
+    separate.
+    """
     of_run = (*ENTITY, "kind", "quantity", "direction")
     number = sf.row_number().over(Window.partitionBy(*of_run).orderBy("start"))
     furthest = sf.struct(sf.abs(sf.coalesce("score", sf.lit(0.0))), "value", -sf.col("start"))
-    worst = sf.max_by(sf.struct("value", "usual", "score", "told"), furthest)
+    worst = sf.max_by(sf.struct("value", "usual", "score", "description"), furthest)
     runs = (
         found.withColumn("direction", sf.signum(sf.coalesce("score", sf.lit(0.0))))
         .withColumn("island", sf.col("start") - number * window_s)
@@ -250,6 +261,6 @@ def _runs(found: DataFrame, window_s: int) -> DataFrame:
         sf.col("worst.value").alias("observed"),
         "worst.usual",
         "worst.score",
-        sf.concat("worst.told", sf.when(sf.col("windows") > 1, lasting).otherwise("")).alias("told"),
+        sf.concat("worst.description", sf.when(sf.col("windows") > 1, lasting).otherwise("")).alias("description"),
         "windows",
     )

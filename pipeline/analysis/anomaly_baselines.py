@@ -1,9 +1,9 @@
-"""Windows of usage, and what is usual in them: what `headrace.pipeline.analysis.anomalies` judges by.
+"""Windows of usage, and what is usual in them: the input of `headrace.pipeline.analysis.anomalies`.
 
-The past of a window are the earlier windows of the same user and client id in which something was used. Loads vary in
-proportion, so all is compared by logarithms: what is usual is the median, its spread is the distance of the quartiles,
-as sigmas of a normal distribution, and the score is how many spreads a window is off. One pass over an entity's windows
-in their order has it all, and no window is looked at again for each of its successors.
+The past of a window consists of the earlier windows with usage of the same user and client id. Loads vary in
+proportion, so logarithms are compared: the usual value is the median, the spread is the distance of the quartiles,
+converted to standard deviations of a normal distribution, and the score is the number of spreads between a value and
+the median. One ordered pass over an entity's windows computes all of this.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ API_VERSIONS: Final = 18
 INIT_PRODUCER_ID: Final = 22
 
 ENTITY: Final = ("user", "client_id")
-"""``client_id`` is null for all of the user's clients together."""
+"""The columns that identify an entity; ``client_id`` is null for all clients of the user together."""
 HOUR_S: Final = 3600
 
 SIGMAS_BETWEEN_QUARTILES: Final = 1.349
-"""Of a normal distribution."""
+"""Distance of the quartiles of a normal distribution, in standard deviations."""
 LEAST_SPREAD: Final = 0.1
-"""Of logarithms, about 10 %: whoever has been even steadier may vary by that, too."""
+"""Minimum spread of logarithms, about 10 %: even entities with a steadier past may vary by this much."""
 ACCURACY: Final = 200
-"""Of quartiles: ranks are off by half a percent at most."""
+"""Accuracy of the quartiles: ranks deviate by at most half a percent."""
 
 QUANTITIES: Final[Mapping[str, float]] = {
     "requests": 1.0,
@@ -47,33 +47,34 @@ QUANTITIES: Final[Mapping[str, float]] = {
     "new_ids": 1.0,
     "connections": 1.0,
 }
-"""What is compared, each with the amount that is as good as none: it is added before a logarithm is taken."""
+"""The quantities that are compared, each with an amount that is negligible: it is added before the logarithm is taken.
+"""
 
 
 CONTEXT: Final = ("requests", "failed", "produced", "bytes_per_request")
-"""What else is told of a window."""
+"""Further columns of a window, which descriptions contain."""
 STEADY: Final = 0.9
-"""Of the windows since the first: who is there less often comes and goes, and may stop."""
+"""Share of the windows since the first one. An entity that is active in fewer may stop without being reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What counts as unlike the past, and what as wrong in itself; the command's options."""
+    """The limits for anomalies, which are the command's options."""
 
     window_s: int = 300
-    """A storm lasts minutes; in an hour's sums it would be a twelfth of itself."""
+    """Storms last minutes; in the sums of an hour, one of five minutes would be a twelfth of its size."""
     past_days: int = 14
-    """Two weeks: each day of the week has come twice."""
+    """Two weeks have each day of the week twice."""
     least_past: int = 36
-    """Windows; fewer say little of what is usual."""
+    """Minimum number of windows; fewer do not determine what is usual."""
     score: float = 5.0
-    """At 4, one window in 30,000 of a normal distribution is so far above: a false alarm for 80 clients each day."""
+    """At 4, one window in 30,000 of a normal distribution exceeds it: a false alarm for 80 clients each day."""
     factor: float = 3.0
-    """What is less than that above or below the usual is no news, however steady it was."""
+    """Deviations below this factor are not reported, however steady the past is."""
     known_hours: int = 5
-    """In how many earlier hours a level has come that is no news any more."""
+    """A level reached in this many earlier hours is not reported."""
     least_ids: int = 20
-    """New producer ids in a window; this, and what follows, is told of from there on."""
+    """Minimum of new producer ids in a window; the following fields are minimums as well."""
     least_failed: int = 50
     """Requests that failed or were refused."""
     least_connections: int = 60
@@ -83,7 +84,7 @@ class Rules:
 
 
 def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
-    """Usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user alone."""
+    """Return usage (`schemas.USAGE`) by window (``start``, a second), user and client id, and by window and user."""
     api_key, requests = sf.col("api_key"), sf.col("requests")
 
     def of_api(key: int) -> Column:
@@ -99,10 +100,10 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
             sf.greatest(sf.sum("errors"), sf.sum(sf.coalesce(refused, sf.lit(0)))).alias("failed"),
             sf.sum(sf.col("request_bytes") + sf.col("response_bytes")).alias("bytes"),
             sf.sum("thread_ms").alias("thread_ms"),
-            # The proxy counts new ids where a quota holds the sender; without one, requests for ids are all there is.
+            # The proxy counts new ids of senders with a quota; for others, only InitProducerId requests are known.
             sf.greatest(sf.sum("producer_ids"), of_api(INIT_PRODUCER_ID)).alias("new_ids"),
             of_api(PRODUCE).alias("produced"),
-            # A client asks for versions once on each connection, and names its mechanism once.
+            # A client sends ApiVersions once per connection, and SaslHandshake once.
             sf.greatest(of_api(API_VERSIONS), of_api(SASL_HANDSHAKE)).alias("connections"),
         )
     )
@@ -118,13 +119,12 @@ def windows_of(usage: DataFrame, window_s: int) -> DataFrame:
 
 
 def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
-    """The windows of ``day``, each with its past: a row for each of `QUANTITIES`, with its ``value``.
+    """Return the windows of ``day`` with their past: a row for each of `QUANTITIES`, with its ``value``.
 
-    ``windows`` (`windows_of`) has the days before, too, and is read several times: persist it. ``usual`` and ``score``
-    are null where the past is too short. ``most`` and ``least``: beyond them the value has not been in ``known_hours``
-    earlier hours; null where there were not so many. ``steady``: in nine of ten windows until then something was used.
-    A window in which nothing is, right behind one in which something was, is there, too, where others have used
-    something.
+    ``windows`` (`windows_of`) must have the days before as well, and is read several times: persist it. ``usual`` and
+    ``score`` are null if the past is too short. ``most`` and ``least`` are the levels that values exceeded or fell
+    below in ``known_hours`` earlier hours; null if there were fewer hours. ``steady``: nine of ten earlier windows had
+    usage. The first window without usage after one with usage is included, if other entities had usage in it.
     """
     by = (*ENTITY, "quantity")
     rows = _by_quantity(_with_quiet(windows, rules.window_s))
@@ -140,10 +140,10 @@ def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
     of_day = sf.to_date(sf.timestamp_seconds("start")) == sf.lit(day)
     known = _known_levels(rows, by, rules.known_hours).where(of_day).withColumnRenamed("start", "known_hour")
     same = [sf.col(name).eqNullSafe(sf.col(f"known_{name}")) for name in by]
-    judged = counted.where(of_day).join(known, [*same, _hour() == sf.col("known_hour")], "left")
+    compared_rows = counted.where(of_day).join(known, [*same, _hour() == sf.col("known_hour")], "left")
     compared = sf.col("past") >= rules.least_past
     share = sf.try_divide(sf.col("past") * rules.window_s, sf.col("start") - sf.col("since"))
-    return judged.select(
+    return compared_rows.select(
         *("start", *by, "value", "most", "least", *CONTEXT),
         sf.when(compared, sf.get("quartiles", 1)).alias("usual"),
         sf.when(compared, _score()).alias("score"),
@@ -152,7 +152,7 @@ def with_past(windows: DataFrame, day: date, rules: Rules) -> DataFrame:
 
 
 def _with_quiet(windows: DataFrame, window_s: int) -> DataFrame:
-    """With a window of zeros behind the last of each run of windows, where others have used something then."""
+    """Add a window of zeros after each run of windows, if other entities had usage in it."""
     following = sf.lead("start").over(Window.partitionBy(*ENTITY).orderBy("start"))
     next_start = sf.col("start") + window_s
     is_last = following.isNull() | (following > next_start)
@@ -170,7 +170,7 @@ def _with_quiet(windows: DataFrame, window_s: int) -> DataFrame:
 
 
 def _by_quantity(windows: DataFrame) -> DataFrame:
-    """A row for each of `QUANTITIES`: ``quantity``, ``value``, ``nothing``."""
+    """Return a row for each of `QUANTITIES`: ``quantity``, ``value``, ``nothing``."""
     each = [
         sf.struct(
             sf.lit(name).alias("quantity"),
@@ -183,7 +183,7 @@ def _by_quantity(windows: DataFrame) -> DataFrame:
 
 
 def _score() -> Column:
-    """How many spreads a window is off the median, by logarithms."""
+    """Return the distance from the median in spreads, on logarithms."""
     lower, median, upper = (sf.log(sf.get("quartiles", index) + sf.col("nothing")) for index in range(3))
     spread = sf.greatest((upper - lower) / SIGMAS_BETWEEN_QUARTILES, sf.lit(LEAST_SPREAD))
     return (sf.log(sf.col("value") + sf.col("nothing")) - median) / spread
@@ -194,8 +194,9 @@ def _hour() -> Column:
 
 
 def _known_levels(rows: DataFrame, by: tuple[str, ...], hours: int) -> DataFrame:
-    """For each hour (``start``) and ``known_…`` of ``by``: the level that was reached (``most``), or fallen to
-    (``least``), in so many earlier hours."""
+    """Return, for each hour (``start``) and ``known_…`` of ``by``, the level reached (``most``) and the level fallen to
+    (``least``) in this number of earlier hours.
+    """
     earlier = Window.partitionBy(*by).orderBy("start").rowsBetween(Window.unboundedPreceding, -1)
 
     def nth(column: str, *, ascending: bool) -> Column:

@@ -1,18 +1,17 @@
-"""Calibrate: the cost model of requests (`headrace.quota_callbacks.builtin.request_costs`), fitted to the time of
-brokers' handlers.
+"""Calibrate: fits the cost model of requests (`headrace.quota_callbacks.builtin.request_costs`) to handler times.
 
-What proxies have recorded, and what brokers have counted (`schemas.TRUTH`), is brought to the same intervals. For each
-API a line goes through them by weighted least squares::
+The usage that proxies recorded and the numbers that brokers counted (`schemas.TRUTH`) are summed over the same
+intervals. For each API, a line is fitted by weighted least squares::
 
     handler ms = base_ms * requests + per_kib_ms * KiB of requests and replies
 
-An interval of n requests is a sum of n times, so its variance grows with n, and its weight is 1/n. Some intervals are
-held out: on them, and not on those it was drawn through, the line is compared with the one in force.
+An interval of n requests is a sum of n times, so its variance is proportional to n and its weight is 1/n. Some
+intervals are held out: on them the line is compared with the one in force.
 
-Brokers round each time to whole milliseconds, so that most requests of most APIs are counted as none at all. An API
-whose requests take half a step on average in hardly any interval is not fitted; and where the line's base would be
-below the one in force, and that is less than half a step, the base stays as it is and only the price is fitted: zeros
-prove nothing.
+Brokers round each time to whole milliseconds, so most requests of most APIs count as 0 ms. An API is not fitted if
+hardly any interval has a mean time of half a step or more. If the fitted base is below the one in force, and that is
+below half a step, the base in force is kept and only the price per KiB is fitted, since times rounded to 0 do not show
+that the base is smaller.
 """
 
 from __future__ import annotations
@@ -33,33 +32,35 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 LEAST_HELD_OUT: Final = 5
-"""Intervals; an error over fewer says little."""
-LEAST_TOLD: Final = 0.1
-"""Of the intervals: in so many requests have to take longer than the truth's steps hide."""
+"""Minimum number of held-out intervals for a meaningful error."""
+LEAST_RESOLVED: Final = 0.1
+"""Minimum share of intervals whose mean time per request is not below the resolution of the truth."""
 LEAST_SPREAD: Final = 0.05
-"""Of KiB a request, standard deviation over mean: below it, base and price cannot be told apart."""
+"""Minimum of the standard deviation of KiB per request, divided by the mean; below it, base and price cannot be
+separated.
+"""
 LEAST_SPREAD_KIB: Final = 0.1
-"""Likewise, absolute."""
+"""Minimum of the standard deviation itself, in KiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """How it is done; the command's options."""
+    """The parameters of the fit, which are the command's options."""
 
     interval_s: int = 10
-    """Brokers are sampled at other moments than a second's end; over ten seconds that is little."""
+    """Brokers are not sampled exactly at the end of a second; over ten seconds the difference is small."""
     held_out: float = 0.2
-    """The share of intervals that the error is measured on."""
+    """Share of the intervals on which the error is measured."""
     least_samples: int = 30
-    """Intervals to fit an API to."""
+    """Minimum number of intervals to fit an API."""
     mismatch: float = 0.1
-    """By how much proxies and brokers may differ in the count of an interval's requests."""
+    """Maximum difference between the request counts of proxies and brokers in an interval, as a share."""
     step_ms: float = 1.0
-    """What the truth is rounded to; 0 for one that is not."""
+    """The step to which the truth is rounded; 0 if it is not rounded."""
 
     @property
     def resolution_ms(self) -> float:
-        """A request that takes less is rounded to nothing."""
+        """Times below this are rounded to 0."""
         return self.step_ms / 2
 
 
@@ -67,21 +68,21 @@ class Method:
 
 
 def samples(usage: DataFrame, truth: DataFrame, method: Method) -> DataFrame:
-    """Usage (`schemas.USAGE`) beside the truth, by API and interval (`schemas.SAMPLES`)."""
+    """Return usage (`schemas.USAGE`) and truth by API and interval (`schemas.SAMPLES`)."""
     start = sf.col("second") - sf.pmod("second", sf.lit(method.interval_s))
     recorded = usage.groupBy("api_key", start.alias("start")).agg(
         sf.sum("requests").cast("double").alias("requests"),
         (sf.sum(sf.col("request_bytes") + sf.col("response_bytes")) / 1024).alias("kib"),
         sf.sum("broker_ms").alias("broker_ms"),
     )
-    told = _truth_of_intervals(truth, method.interval_s)
-    both = recorded.where("requests > 0").join(told, ["api_key", "start"], "left")
+    truth_sums = _truth_of_intervals(truth, method.interval_s)
+    both = recorded.where("requests > 0").join(truth_sums, ["api_key", "start"], "left")
     off = sf.abs(sf.col("truth_requests") - sf.col("requests"))
     alike = sf.coalesce(off <= sf.greatest(sf.lit(1.0), sf.col("requests") * method.mismatch), sf.lit(False))
     alike_of_api = Window.partitionBy("api_key", "agrees")
     number = sf.row_number().over(alike_of_api.orderBy("start"))
     held_out = sf.floor(number * method.held_out) > sf.floor((number - 1) * method.held_out)
-    # What others send to the brokers, as far as counts may differ, is not to be paid for by those who are recorded.
+    # Remove the time of requests that other clients sent to the brokers directly, up to the permitted difference.
     recorded_share = sf.try_divide(sf.sum("requests").over(alike_of_api), sf.sum("truth_requests").over(alike_of_api))
     return (
         both.withColumn("agrees", alike)
@@ -91,10 +92,10 @@ def samples(usage: DataFrame, truth: DataFrame, method: Method) -> DataFrame:
 
 
 def _truth_of_intervals(truth: DataFrame, interval_s: int) -> DataFrame:
-    """Requests and milliseconds of each interval that all brokers were sampled throughout.
+    """Return requests and milliseconds of each interval in which all brokers were sampled throughout.
 
-    What comes between two samples is spread evenly over the time between them. Two that are further apart than an
-    interval, and those with a broker's restart between them, tell nothing.
+    The difference between two samples is spread evenly over the time between them. Samples further apart than an
+    interval, and those with a broker's restart between them, are not used.
     """
     interval_ms = interval_s * 1000
     before = Window.partitionBy("broker", "api_key").orderBy("t_ms")
@@ -128,7 +129,7 @@ def _truth_of_intervals(truth: DataFrame, interval_s: int) -> DataFrame:
 
 
 def span_of(truth: DataFrame) -> tuple[int, int]:
-    """The first and the last second of the truth. Raises `InputError` for a single sample."""
+    """Return the first and the last second of the truth. Raises `InputError` for a single sample."""
     first, last = truth.agg(sf.floor(sf.min("t_ms") / 1000), sf.floor(sf.max("t_ms") / 1000)).collect()[0]
     if first is None or first == last:
         raise InputError("--truth has less than two samples; let JmxTool run beside the proxy for some minutes")
@@ -139,7 +140,7 @@ def span_of(truth: DataFrame) -> tuple[int, int]:
 
 
 def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: Method) -> DataFrame:
-    """The line of each API, its error, and that of the line ``in_force`` (`schemas.COSTS`).
+    """Return the fitted line of each API with its error, and the error of the line ``in_force`` (`schemas.COSTS`).
 
     ``samples`` is read several times for each API: persist it.
     """
@@ -155,7 +156,7 @@ def calibrate(samples: DataFrame, in_force: Mapping[int, RequestCost], method: M
 
 
 def _counts(samples: DataFrame, method: Method) -> DataFrame:
-    """For each API what decides whether, and how, a line is drawn."""
+    """Return, for each API, the numbers that decide whether and how a line is fitted."""
     fitted = sf.col("agrees") & ~sf.col("held_out")
 
     def total(value: Column, condition: Column = fitted) -> Column:
@@ -170,7 +171,7 @@ def _counts(samples: DataFrame, method: Method) -> DataFrame:
         sf.count_if("agrees").alias("agreeing"),
         sf.count_if(fitted).alias("fitted"),
         sf.count_if("held_out").alias("held_out"),
-        sf.count_if(fitted & (sf.col("truth_ms") >= sf.col("requests") * method.resolution_ms)).alias("told"),
+        sf.count_if(fitted & (sf.col("truth_ms") >= sf.col("requests") * method.resolution_ms)).alias("resolved"),
         total(sf.col("requests")).alias("requests"),
         total(sf.col("truth_ms")).alias("truth_ms"),
         total(sf.col("kib")).alias("kib"),
@@ -179,7 +180,7 @@ def _counts(samples: DataFrame, method: Method) -> DataFrame:
 
 
 class _Fit:
-    """One API's line."""
+    """The fit of one API."""
 
     def __init__(self, counts: Row, in_force: RequestCost, method: Method) -> None:
         self.api_key: int = counts.api_key
@@ -194,27 +195,27 @@ class _Fit:
         counts, method = self._counts, self._method
         if counts.covered == 0:
             return (
-                f"not fitted: in none of {counts.intervals:,} intervals with requests were all brokers sampled; sample"
-                f" this request, too, at least every {method.interval_s} s"
+                f"not fitted: all brokers were sampled in none of the {counts.intervals:,} intervals with requests;"
+                f" sample this request at least every {method.interval_s} s"
             )
         if counts.fitted < method.least_samples or counts.held_out < LEAST_HELD_OUT:
-            told = f"not fitted: {counts.fitted:,} intervals to fit and {counts.held_out:,} to test with"
+            reason = f"not fitted: {counts.fitted:,} intervals to fit and {counts.held_out:,} to test with"
             if counts.agreeing < counts.covered:
-                told += (
-                    f"; in {counts.covered - counts.agreeing:,} others brokers and proxies count differently"
+                reason += (
+                    f"; in {counts.covered - counts.agreeing:,} others the counts of brokers and proxies differ"
                     f" ({counts.covered_truth:,.0f} and {counts.covered_requests:,.0f} requests in all)"
                 )
-            return f"{told}; expected {method.least_samples:,} and {LEAST_HELD_OUT}"
-        if counts.told < LEAST_TOLD * counts.fitted:
+            return f"{reason}; expected {method.least_samples:,} and {LEAST_HELD_OUT}"
+        if counts.resolved < LEAST_RESOLVED * counts.fitted:
             return (
                 f"not fitted: brokers count {counts.truth_ms / counts.requests:.2g} ms a request, in steps of"
-                f" {method.step_ms:g} ms, and {method.resolution_ms:g} ms or more in {counts.told:,} of"
-                f" {counts.fitted:,} intervals; what takes less they cannot tell"
+                f" {method.step_ms:g} ms, and {method.resolution_ms:g} ms or more in {counts.resolved:,} of"
+                f" {counts.fitted:,} intervals; shorter times cannot be measured"
             )
         return None
 
     def draw(self, fitted: DataFrame) -> None:
-        """Fit it to these samples."""
+        """Fit the line to these samples."""
         if not self._varies():
             self._scale(fitted)
             return
@@ -224,7 +225,7 @@ class _Fit:
             rest = sf.col("truth_ms") - sf.col("requests") * least_base_ms
             self.cost = RequestCost(base_ms=least_base_ms, per_kib_ms=max(0.0, _factor(fitted, sf.col("kib"), rest)))
             if least_base_ms:
-                self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be told"
+                self.how = f"the base of {least_base_ms:g} ms in force kept, which is too small to be measured"
         elif per_kib_ms < 0:
             self.cost = RequestCost(base_ms=_factor(fitted, sf.col("requests"), sf.col("truth_ms")))
         else:
@@ -237,7 +238,7 @@ class _Fit:
         return bool(spread >= max(LEAST_SPREAD * mean, LEAST_SPREAD_KIB))
 
     def _scale(self, fitted: DataFrame) -> None:
-        """Requests of one size: the line in force, times what it is off by."""
+        """Scale the line in force, for requests of one size."""
         line = self.in_force if self.in_force != RequestCost(base_ms=0) else RequestCost(base_ms=1)
         estimate = sf.col("requests") * line.base_ms + sf.col("kib") * line.per_kib_ms
         factor = _factor(fitted, estimate, sf.col("truth_ms"))
@@ -245,27 +246,28 @@ class _Fit:
         self.how = f"{factor:.3g} times the line in force, since all intervals have requests of one size"
 
     def row(self, errors: tuple[float, float] | None) -> tuple[object, ...]:
-        """As `schemas.COSTS` has it; ``errors`` of this line and of the one in force."""
+        """Return the row of `schemas.COSTS`; ``errors`` are of this line and of the one in force."""
         counts = self._counts
         if self.cost is None or errors is None:
             samples, requests = counts.fitted, round(counts.requests)
             return self.api_key, None, None, samples, requests, None, None, False, self.reason
         error_ms, default_error_ms = errors
-        taken = error_ms < default_error_ms
+        accepted = error_ms < default_error_ms
         reason = (
-            f"{'taken' if taken else 'not taken'}: off by {error_ms:.3g} ms a request in {counts.held_out:,} held-out"
-            f" intervals, {default_error_ms:.3g} ms in force" + (f"; {self.how}" if self.how else "")
+            f"{'accepted' if accepted else 'not accepted'}: error of {error_ms:.3g} ms a request in"
+            f" {counts.held_out:,} held-out intervals, {default_error_ms:.3g} ms for the costs in force"
+            + (f"; {self.how}" if self.how else "")
         )
         line = (float(self.cost.base_ms), float(self.cost.per_kib_ms), counts.fitted, round(counts.requests))
-        return self.api_key, *line, error_ms, default_error_ms, taken, reason
+        return self.api_key, *line, error_ms, default_error_ms, accepted, reason
 
 
 def _line(fitted: DataFrame) -> tuple[float, float]:
-    """Base and price that make up ``truth_ms``, by weighted least squares; either may be negative.
+    """Return base and price by weighted least squares for ``truth_ms``; either may be negative.
 
-    By the means of a request, with n as their weight and the base as the intercept: the same as by sums, without
-    an intercept and with 1/n. By sums, Spark would take a number of requests that never changes for one that says
-    nothing, and leave it out.
+    The regression is on means per request with weight n and the base as intercept, which is equivalent to sums with
+    weight 1/n without intercept. With sums, Spark would drop a constant number of requests as a feature without
+    information.
     """
     from pyspark.ml.feature import VectorAssembler
     from pyspark.ml.regression import LinearRegression
@@ -280,14 +282,14 @@ def _line(fitted: DataFrame) -> tuple[float, float]:
 
 
 def _factor(fitted: DataFrame, of: Column, label: Column) -> float:
-    """So many times ``of`` make up ``label``, likewise; 0 where ``of`` is nothing but zeros."""
+    """Return the factor for ``of`` that fits ``label`` by weighted least squares; 0 if ``of`` is always 0."""
     weight = 1 / sf.col("requests")
     factor = sf.try_divide(sf.sum(weight * of * label), sf.sum(weight * of * of))
     return float(fitted.agg(factor).collect()[0][0] or 0.0)
 
 
 def _errors(samples: DataFrame, fits: Iterable[_Fit]) -> list[Row]:
-    """Of each API, on what was held out: the root mean square of what a request is off by."""
+    """Return the root mean square error of one request for each API, on the held-out intervals."""
     lines = [
         (fit.api_key, *map(float, (cost.base_ms, cost.per_kib_ms, fit.in_force.base_ms, fit.in_force.per_kib_ms)))
         for fit in fits
@@ -298,9 +300,8 @@ def _errors(samples: DataFrame, fits: Iterable[_Fit]) -> list[Row]:
 
     def error(prefix: str) -> Column:
         line = sf.col("requests") * sf.col(f"{prefix}base_ms") + sf.col("kib") * sf.col(f"{prefix}per_kib_ms")
-        off = sf.least(line, sf.col("broker_ms")) - sf.col(
-            "truth_ms"
-        )  # the proxy, too, charges no more than it observed
+        # The proxy charges no more than the time that it observed.
+        off = sf.least(line, sf.col("broker_ms")) - sf.col("truth_ms")
         return sf.sqrt(sf.sum(off * off / sf.col("requests")) / sf.sum("requests"))
 
     return (
@@ -315,7 +316,7 @@ def _errors(samples: DataFrame, fits: Iterable[_Fit]) -> list[Row]:
 # --- the outcome ------------------------------------------------------------------------------------------------------
 
 
-def taken_of(costs: DataFrame) -> dict[int, RequestCost]:
-    """The lines that are better than those in force, of `schemas.COSTS`."""
-    rows = costs.where("taken").collect()  # a row for each API
+def accepted_costs(costs: DataFrame) -> dict[int, RequestCost]:
+    """Return the lines of `schemas.COSTS` that are better than those in force."""
+    rows = costs.where("accepted").collect()  # a row for each API
     return {row.api_key: RequestCost(base_ms=row.base_ms, per_kib_ms=row.per_kib_ms) for row in rows}

@@ -1,4 +1,4 @@
-"""Usage records, and the lines of a trace, as the events that quotas are charged with (`schemas.EVENTS`)."""
+"""Usage records as the events that quotas are charged with (`schemas.EVENTS`)."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.kinds import QuotaBucket
 
 END_OF_SECOND_MS: Final = 999
-"""A second's usage is charged at its end; for rates the second is opened at its start (`open_second`)."""
+"""The usage of a second is charged at its end; for rates, a sample is started at its beginning (`open_second`)."""
 
 PRODUCE: Final = 0
 FETCHES: Final = (1, 78)
-"""Fetch, ShareFetch."""
+"""The API keys of Fetch and ShareFetch."""
 
 _ORDER: Final = (Op.PRODUCE, Op.FETCH, Op.REQUEST, Op.CONTROLLER_MUTATION, Op.NEW_PRODUCER_IDS)
 
 
 def open_second(bucket: QuotaBucket, t_ms: int) -> None:
-    """The second that ends at ``t_ms`` has begun: a rate's sample is to begin with it.
+    """Start a rate's sample at the beginning of the second that ends at ``t_ms``.
 
-    Kafka's samples begin with what is recorded first, so that eleven charges a second apart would be held against the
-    ten seconds between the first and the last.
+    Kafka starts a sample with its first charge. Eleven charges, one per second, would otherwise be divided by the ten
+    seconds between the first and the last.
     """
     began_ms = t_ms - END_OF_SECOND_MS
     if isinstance(bucket, RateBucket) and bucket.last_used_ms < began_ms:
@@ -36,7 +36,7 @@ def open_second(bucket: QuotaBucket, t_ms: int) -> None:
 
 
 def amounts() -> dict[Op, Column]:
-    """Of usage records: what each kind of quota counts, summed up."""
+    """Return, for each operation that quotas count, the sum over usage records."""
     api_key = sf.col("api_key")
     return {
         Op.PRODUCE: sf.sum(sf.when(api_key == PRODUCE, sf.col("request_bytes"))).cast("double"),
@@ -48,10 +48,10 @@ def amounts() -> dict[Op, Column]:
 
 
 def events_of(usage: DataFrame) -> DataFrame:
-    """One event for each second, sender and kind that something was used of (`schemas.EVENTS`).
+    """Return one event per second, sender and operation with an amount above 0 (`schemas.EVENTS`).
 
-    Records that do not tell their sender are left out: nobody could be charged. Mutations are charged strictly, as
-    clients of KIP-599 are.
+    Records without a sender are left out, since they cannot be charged. Mutations are charged strictly, as for clients
+    that support KIP-599.
     """
     by_second = (
         usage.where(sf.col("user").isNotNull())

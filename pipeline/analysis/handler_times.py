@@ -1,14 +1,14 @@
-"""What brokers say of their handlers' time: the output of Kafka's JmxTool as a table (`schemas.TRUTH`).
+"""Handler times of brokers: reads the output of Kafka's JmxTool as a table (`schemas.TRUTH`).
 
     kafka-run-class org.apache.kafka.tools.JmxTool --jmx-url … --reporting-interval 1000 --attributes Count,Mean
         --object-name 'kafka.network:type=RequestMetrics,name=LocalTimeMs,request=*' > broker-0.csv
 
-All four report formats of the tool are read: ``original``, its own choice (a head with the names in quotes, then a
-line for each sample), and ``csv``, ``tsv`` and ``properties``, which have a line for each value. Files of several runs
-may be put behind each other; lines that are none of that, such as the tool's word that it connects, are passed over.
+All four report formats of the tool are supported: ``original``, its default (a header with quoted names, then one line
+per sample), and ``csv``, ``tsv`` and ``properties``, which have one line per value. The files of several runs may be
+concatenated. Other lines, such as the tool's message that it connects, are skipped.
 
-``Count`` and ``Mean`` are of all requests since the broker's start (the histogram's mean is its sum over its count), so
-that their product is the sum of all times. Kafka rounds each time to a whole millisecond before it adds it
+``Count`` and ``Mean`` cover all requests since the broker's start (the histogram's mean is its sum divided by its
+count), so their product is the sum of all times. Kafka rounds each time to a whole millisecond before it adds it
 (``RequestChannel.updateRequestMetrics``).
 """
 
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 METRIC: Final = "LocalTimeMs"
 FETCH: Final = "Fetch"
 FETCH_OF_CONSUMERS: Final = "FetchConsumer"
-"""``Fetch`` counts the replicas' requests, too, which do not pass a proxy; where both are there, this one is read."""
+"""The metric of consumers' fetches. ``Fetch`` also counts replicas' requests, which do not pass the proxy, so it is
+ignored where this metric was sampled.
+"""
 HOW: Final = (
     "kafka-run-class org.apache.kafka.tools.JmxTool --jmx-url service:jmx:rmi:///jndi/rmi://BROKER:PORT/jmxrmi"
     " --reporting-interval 1000 --attributes Count,Mean"
@@ -41,11 +43,13 @@ HOW: Final = (
 
 _HEAD: Final = '"time"'
 _BETWEEN: Final = r'(?:,"|\t|=)'
-"""Name and value, in csv, tsv and properties; names have commas and equals signs, so the last one counts."""
+"""The separator of name and value in csv, tsv and properties. Names contain commas and equals signs: the last one
+counts.
+"""
 
 
 def read_jmx(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
-    """Files of JmxTool, one for each broker (`schemas.TRUTH`). Raises `InputError`."""
+    """Read JmxTool's output, one file per broker (`schemas.TRUTH`). Raises `InputError`."""
     for path in paths:
         if not exists(spark, path):
             raise InputError(f"--truth {path} does not exist")
@@ -59,8 +63,11 @@ def read_jmx(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def entries_of(texts: DataFrame) -> DataFrame:
-    """Each value of each sample: ``broker``, ``sample`` (a number in its file), ``t_ms``, ``time`` (as it is written),
-    ``request``, ``attribute``, ``number``. ``texts`` has whole files (``value``) by ``broker``."""
+    """Return one row per value of each sample, from whole files (``value``) by ``broker``.
+
+    Columns: ``broker``, ``sample`` (a number within its file), ``t_ms``, ``time`` (as written), ``request``,
+    ``attribute``, ``number``.
+    """
     lines = texts.select("broker", sf.posexplode(sf.split("value", r"\r?\n")).alias("position", "line"))
     up_to_here = Window.partitionBy("broker").orderBy("position").rowsBetween(Window.unboundedPreceding, 0)
     head = sf.last(sf.when(sf.col("line").startswith(_HEAD), sf.col("line")), ignorenulls=True)
@@ -90,7 +97,7 @@ def entries_of(texts: DataFrame) -> DataFrame:
 
 
 def truth_of(entries: DataFrame) -> DataFrame:
-    """How many requests each broker has handled since its start, and for how long, at each sample (`schemas.TRUTH`)."""
+    """Return the requests of each broker since its start and their handler time, at each sample (`schemas.TRUTH`)."""
     keys = sf.create_map(*itertools.chain.from_iterable((sf.lit(name), sf.lit(key)) for key, name in API_NAMES.items()))
     of_broker = Window.partitionBy("broker")
     consumers_apart = sf.max(sf.col("request") == FETCH_OF_CONSUMERS).over(of_broker)
@@ -117,13 +124,13 @@ def truth_of(entries: DataFrame) -> DataFrame:
 
 
 def _of_tables(lines: DataFrame) -> DataFrame:
-    """Format ``original``: the names of the head beside the values of each line."""
+    """Read the format ``original``: pair the names of the header with the values of each line."""
     names = sf.regexp_extract_all("head", sf.lit('"([^"]*)"'), sf.lit(1))
     values = sf.split("line", ",")
     rows = lines.where(
         sf.col("head").isNotNull() & ~sf.col("line").startswith(_HEAD) & (sf.size(names) == sf.size(values))
     )
-    # Names and values have commas alike only where they are not what they seem to be; the sizes tell.
+    # A line whose number of values differs from the number of names is not a line of this format.
     zipped = sf.arrays_zip(names.alias("name"), values.alias("number"))
     return rows.select(
         "broker", sf.col("position").alias("sample"), sf.get(values, sf.lit(0)).alias("time"), sf.inline(zipped)
@@ -131,7 +138,7 @@ def _of_tables(lines: DataFrame) -> DataFrame:
 
 
 def _of_single_values(lines: DataFrame) -> DataFrame:
-    """The other formats: a line is a name and a value, and belongs to the ``time`` before it."""
+    """Read the other formats: each line is a name and a value, and belongs to the preceding ``time`` line."""
     pattern = f'^(.+:(?:Count|Mean)){_BETWEEN}([^"]*)"?$'
     rows = lines.where(sf.col("sample").isNotNull() & sf.col("line").rlike(pattern))
     return rows.select(
@@ -144,7 +151,7 @@ def _of_single_values(lines: DataFrame) -> DataFrame:
 
 
 def _milliseconds(time: Column) -> Column:
-    """Milliseconds since 1970, which the tool writes unless it is told a format, or a date as ISO 8601 has it."""
+    """Parse milliseconds since 1970, the tool's default, or a date in ISO 8601 format."""
     number = time.try_cast("long")
     return sf.coalesce(number, sf.unix_millis(time.try_cast("timestamp")))
 
@@ -157,11 +164,11 @@ def _check(entries: DataFrame, paths: str) -> None:
     ).collect()
     if not found.right:
         raise InputError(
-            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected what this prints, a file for each"
-            f" broker:\n{HOW}"
+            f"--truth {paths}: no samples of {METRIC} with Count and Mean; expected the output of this command, one"
+            f" file per broker:\n{HOW}"
         )
     if found.no_time is not None:
         raise InputError(
-            f"--truth {paths}: the time {found.no_time!r} is neither milliseconds since 1970 nor a date of ISO 8601;"
+            f"--truth {paths}: the time {found.no_time!r} is neither milliseconds since 1970 nor an ISO 8601 date;"
             " leave out --date-format, or use yyyy-MM-dd'T'HH:mm:ss.SSSXXX"
         )

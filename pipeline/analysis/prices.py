@@ -1,4 +1,4 @@
-"""Price sheets: what a bill charges for, as TOML.
+"""Price sheets: TOML files with the prices of a bill.
 
     currency = "EUR"
     per_gib_produced = 0.05
@@ -8,8 +8,8 @@
     [teams.payments]
     discount_percent = 15
 
-Read as the proxy's own configuration is: all that is wrong is reported at once, with the line, the key and the value.
-Numbers are decimals from the file on; nothing of a bill is ever a binary fraction.
+They are read as the proxy's configuration is: all faults are reported at once, with line, key and value. Numbers are
+parsed as decimals, so that a bill contains no binary fractions.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
@@ -26,15 +26,15 @@ from headrace.pipeline.errors import InputError
 from headrace.quota_callbacks.options import Expect, Fault, Parsed, Table, faults_of, misfits, text, whole
 
 NO_TEAM: Final = "(none)"
-"""In bills, of senders that the teams file does not know."""
+"""The team, in bills, of senders that the teams file does not contain."""
 UNATTRIBUTED: Final = "(unattributed)"
-"""In bills, of usage that does not tell its sender."""
+"""The team, in bills, of usage without a sender."""
 
 MAX_FILE_BYTES: Final = 2**20
 PRICE_DECIMALS: Final = 6
 MAX_PRICE: Final = Decimal(10) ** 8
 MAX_DECIMALS: Final = 6
-"""Of amounts; the table has no more."""
+"""Maximum number of decimals of an amount; the table has no more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +42,14 @@ class Item:
     """A line of a bill."""
 
     key: str
-    """In the price sheet."""
+    """Name of the price in the price sheet."""
     name: str
     column: str
-    """Of the rollups."""
+    """Column of the rollups."""
     unit: str
-    """Of that column."""
+    """Unit of that column."""
     per: str
-    """What the price is for: ``divisor`` units."""
+    """Name of the unit that the price is for: ``divisor`` units of the column."""
     divisor: int
 
 
@@ -82,7 +82,7 @@ def _number(highest: Decimal) -> Parsed:
 
     def parse(raw: object) -> Decimal:
         if isinstance(raw, bool) or not isinstance(raw, int | Decimal):
-            raise ValueError  # noqa: TRY004  a misfit like any other
+            raise ValueError  # noqa: TRY004  the caller converts ValueError alone
         number = Decimal(raw)
         if not number.is_finite() or not 0 <= number <= highest or number != round(number, PRICE_DECIMALS):
             raise ValueError
@@ -96,64 +96,64 @@ Price = Annotated[Decimal | None, _number(MAX_PRICE - 1)]
 
 
 class Terms(Table):
-    """What everybody or one team pays; a price that is not given is not a line of the bill."""
+    """Prices for all teams or for one team. A price that is not given adds no line to the bill."""
 
     per_gib_produced: Price = None
-    """Requests to produce."""
+    """Price of a GiB of Produce requests."""
     per_gib_fetched: Price = None
-    """Replies to fetches."""
+    """Price of a GiB of responses to Fetch and ShareFetch."""
     per_million_requests: Price = None
-    """Of any API."""
+    """Price of a million requests of any API."""
     per_thread_hour: Price = None
-    """Of the broker's request handlers, as estimated."""
+    """Price of an hour of the broker's request handlers, as estimated."""
     per_thousand_mutations: Price = None
-    """Partitions created, added or deleted."""
+    """Price of a thousand partitions created, added or deleted."""
     per_producer_id: Price = None
-    """New producer ids."""
+    """Price of a new producer id."""
     minimum: Price = None
-    """Of a team's bill, discount included."""
+    """Minimum of a team's bill after its discount."""
 
     def prices(self) -> dict[str, Decimal]:
-        """Return those that are given, by key."""
+        """Return the prices that are given, by key."""
         given = {item.key: getattr(self, item.key) for item in ITEMS}
         return {key: price for key, price in given.items() if price is not None}
 
 
 class TeamTerms(Terms):
-    """What stands below ``[teams.NAME]``: it comes in place of what everybody pays."""
+    """The table ``[teams.NAME]``, whose prices replace those for all teams."""
 
     discount_percent: Annotated[Decimal | None, _number(Decimal(100))] = None
-    """Off the sum of the lines."""
+    """Discount on the sum of the lines."""
 
 
 def _check_names(teams: Mapping[str, TeamTerms]) -> Mapping[str, TeamTerms]:
     reserved = [name for name in teams if name in (NO_TEAM, UNATTRIBUTED)]
     if reserved:
-        rule = "is no team; its usage has the prices without one"
+        rule = "is reserved for usage without a team, which has the prices for all teams"
         raise misfits(Fault(path=(name,), rule=rule) for name in reserved)
     return teams
 
 
 class PriceSheet(Terms):
-    """The whole file."""
+    """A whole price sheet."""
 
     currency: Annotated[str, text('three capital letters, such as "EUR" (ISO 4217)', "[A-Z]{3}")]
-    """Of all prices."""
+    """Currency of all prices."""
     decimals: Annotated[int, whole(0, MAX_DECIMALS)] = 2
-    """That each amount of a bill is rounded to, half up."""
+    """Number of decimals that each amount of a bill is rounded to, half up."""
     teams: Annotated[
         Mapping[str, TeamTerms], AfterValidator(_check_names), Expect("tables, each headed [teams.NAME]")
     ] = {}
-    """What single teams pay."""
+    """Prices of single teams."""
 
     def items(self) -> list[Item]:
-        """Return the lines that a bill has: those with a price for anybody."""
+        """Return the lines that bills can have: those with a price for any team."""
         priced = set(self.prices()).union(*(terms.prices() for terms in self.teams.values()))
         return [item for item in ITEMS if item.key in priced]
 
 
 def read_prices(path: str) -> PriceSheet:
-    """Read a price sheet from a file of this machine. Raises `InputError` with all that is wrong, a line each."""
+    """Read a price sheet from a local file. Raises `InputError` with all faults, one per line."""
     try:
         written = read_text(path, what="price sheet", longest_bytes=MAX_FILE_BYTES)
         document = parse_toml(written, path, parse_float=Decimal)
@@ -172,7 +172,7 @@ def read_prices(path: str) -> PriceSheet:
 
 def _faults_between_keys(sheet: PriceSheet) -> Iterator[Fault]:
     if not sheet.items():
-        yield Fault(rule=f"prices nothing; expected at least one of {', '.join(item.key for item in ITEMS)}")
+        yield Fault(rule=f"no prices; expected at least one of {', '.join(item.key for item in ITEMS)}")
     given = ((("minimum",), sheet), *((("teams", name, "minimum"), terms) for name, terms in sheet.teams.items()))
     for path, terms in given:
         if terms.minimum is not None and terms.minimum != round(terms.minimum, sheet.decimals):

@@ -1,7 +1,7 @@
-"""Quotas as files: what what-if reads, and what recommend writes.
+"""Quotas as files: read for what-if, written by recommend.
 
-Read is any configuration file of the proxy, whole, or with no more than its ``[[quotas]]`` and windows; written are
-``[[quotas]]`` tables for it, and commands for Kafka's own ``kafka-configs``.
+Input is any configuration file of the proxy, or a file with nothing but its ``[[quotas]]`` and windows. Output are
+``[[quotas]]`` tables for such a file, and commands for Kafka's ``kafka-configs``.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.sampled_rate import Window
 
 Entity = tuple[str | None, str | None]
-"""User and client id; ``None``: not part of it; "<default>": the default one."""
+"""User and client id. ``None``: not part of the entity; "<default>": the default user or client id."""
 
 
 def read_quotas(path: str) -> tuple[list[Change], dict[QuotaKey, Window]]:
-    """The quotas of a file, all set at the beginning, and their windows. Raises `InputError`."""
+    """Return the quotas of a file, as changes at time 0, and their windows. Raises `InputError`."""
     try:
         quotas, windows = load_quotas(path)
     except ConfigError as error:
@@ -41,7 +41,7 @@ def read_quotas(path: str) -> tuple[list[Change], dict[QuotaKey, Window]]:
 
 
 def read_windows(path: str) -> dict[QuotaKey, Window]:
-    """What a configuration file has quotas measured over. Raises `InputError`."""
+    """Return the windows of the quotas from a configuration file. Raises `InputError`."""
     try:
         return load_quotas(path)[1]
     except ConfigError as error:
@@ -49,7 +49,7 @@ def read_windows(path: str) -> dict[QuotaKey, Window]:
 
 
 def as_toml(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]]) -> str:
-    """``[[quotas]]`` tables; each value comes with its reason, which stands above it as a comment."""
+    """Return ``[[quotas]]`` tables; each value is preceded by its reason as a comment."""
     return "\n".join(_table(entity, values) for entity, values in quotas.items())
 
 
@@ -65,10 +65,10 @@ def _table(entity: Entity, values: Mapping[QuotaKey, tuple[float, str]]) -> str:
 
 
 def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]]], servers: str) -> Iterable[str]:
-    """Commands that set the same, for a shell; of ``producer_ids_rate``, which stock tools refuse, a comment."""
+    """Yield shell commands that set the quotas; for ``producer_ids_rate``, which stock tools reject, a comment."""
     for (user, client_id), values in quotas.items():
         if "\0" in f"{user}{client_id}":
-            yield "# left out: an entity with a NUL character in its name, which no argument can have; [[quotas]] can"
+            yield "# left out: an entity with a NUL character in its name, which arguments cannot have; use [[quotas]]"
             continue
         entity = (*_named("users", user), *_named("clients", client_id))
         known = {key: value for key, (value, _) in values.items() if key is not QuotaKey.PRODUCER_IDS_RATE}
@@ -76,7 +76,7 @@ def as_kafka_configs(quotas: Mapping[Entity, Mapping[QuotaKey, tuple[float, str]
             sets = ",".join(f"{key}={_number(key, value)}" for key, value in known.items())
             yield shlex.join(["kafka-configs", "--bootstrap-server", servers, "--alter", *entity, "--add-config", sets])
         if QuotaKey.PRODUCER_IDS_RATE in values:
-            yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not know the key"
+            yield f"# {QuotaKey.PRODUCER_IDS_RATE}: only as [[quotas]], since kafka-configs does not support the key"
 
 
 def _named(kind: str, name: str | None) -> tuple[str, ...]:
@@ -90,5 +90,7 @@ def _number(key: QuotaKey, value: float) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML basic string: JSON's escapes are among TOML's, but for DEL and lone surrogates."""
+    """Return a TOML basic string. JSON's escapes are valid in TOML; JSON leaves DEL unescaped, which TOML does not
+    allow.
+    """
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,11 +1,11 @@
-"""Recommend: quotas from what was used.
+"""Recommend: quotas from recorded usage.
 
-For each entity and quota key, the rate is taken as the quota would take it, over its own window, at every second in
-which something was used. The quota is then a multiple of its 99th percentile, but never less than what would have let
-pass what was recorded. The text of each row says which of the two it was, and what else was done.
+For each entity and quota key, the rate is computed as the quota does it, over its own window, at every second with
+usage. The quota is a multiple of the rate's 99th percentile, but never less than what the recorded usage needed to
+pass. The reason in each row states which of the two applies, and any other adjustment.
 
-Seconds without usage have no rows, and are given none: a window's sum is what was used until now less what was used
-until the window began, each of which is one pass over the entity's seconds.
+Seconds without usage have no rows, and none are added: the sum over a window is the running total at its end minus the
+running total at its start, each of which takes one pass over the entity's seconds.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 INIT_PRODUCER_ID: Final = 22
 HOUR_S: Final = 3600
 ACCURACY: Final = 10_000
-"""Percentiles are values that occurred, at most a ten-thousandth of the seconds off; up to so many seconds, exact."""
+"""Percentiles are recorded values, at most one ten-thousandth of the seconds off; exact up to 10,000 seconds."""
 WIDELY: Final = 0.95
-"""The default entity gets what is enough for so many of the entities."""
+"""Share of the entities for which the default entity's quota suffices."""
 MS_PER_PERCENT: Final = 10
-"""Milliseconds of a thread in a second that are one percent."""
+"""Milliseconds of a thread in one second that are one percent."""
 
 DEFAULT_WINDOWS: Final[Mapping[QuotaKey, Window]] = {
     key: Window(samples=11, seconds=HOUR_S if key is QuotaKey.PRODUCER_IDS_RATE else 1) for key in QuotaKey
 }
-"""Kafka's, and KIP-936's."""
+"""The defaults of Kafka, and for producer ids of KIP-936."""
 
 DEFAULT_LEAST: Final[Mapping[QuotaKey, float]] = {
     QuotaKey.PRODUCER_BYTE_RATE: 110_000,
@@ -49,21 +49,23 @@ DEFAULT_LEAST: Final[Mapping[QuotaKey, float]] = {
     QuotaKey.CONTROLLER_MUTATION_RATE: 1,
     QuotaKey.PRODUCER_IDS_RATE: 10,
 }
-"""Bytes: one request of 1 MiB (``max.request.size``, ``max.partition.fetch.bytes``) after a pause is 104,858 a second
-over Kafka's shortest window, 10 s. The others: a topic of 11 partitions at once, a deployment of ten producers."""
+"""Minimum quotas. Byte rates: one request of 1 MiB (``max.request.size``, ``max.partition.fetch.bytes``) after a pause
+is 104,858 bytes a second over Kafka's shortest window, 10 s. The others allow for a topic of 11 partitions at once, and
+a deployment of ten producers.
+"""
 
 _ESTIMATED: Final = (
-    "; ids are counted by InitProducerId requests, since none were recorded: an upper bound of those that were new,"
-    " while producers that only go on count once an hour and are not seen here"
+    "; ids are counted by InitProducerId requests, since none were recorded: this may be more than the new ids, and"
+    " misses long-lived producers, which the quota counts once an hour"
 )
 _ENTITY: Final = ("user", "client_id")
 _PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 _ACTIVE: Final = "active"
-"""Beside the quota keys: that the entity did anything at all in a second."""
+"""A pseudo key beside the quota keys: the entity had any usage in a second."""
 
 
 class By(StrEnum):
-    """What an entity is."""
+    """The kinds of entities."""
 
     USER = "user"
     CLIENT_ID = "client-id"
@@ -71,45 +73,48 @@ class By(StrEnum):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Of `_ENTITY`, those that name it."""
+        """The columns of `_ENTITY` that name the entity."""
         return {By.USER: ("user",), By.CLIENT_ID: ("client_id",), By.BOTH: _ENTITY}[self]
 
     @property
     def keys(self) -> tuple[QuotaKey, ...]:
-        """Producer ids are for users (KIP-936)."""
+        """The quota keys that apply; producer ids are for users only (KIP-936)."""
         return tuple(key for key in QuotaKey if self is By.USER or key is not QuotaKey.PRODUCER_IDS_RATE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """How usage becomes a quota."""
+    """The rules by which usage becomes a quota, which are the command's options."""
 
     by: By = By.USER
     windows: Mapping[QuotaKey, Window] = field(default_factory=lambda: DEFAULT_WINDOWS)
     headroom: float = 1.3
-    """Over the 99th percentile."""
+    """Multiple of the 99th percentile."""
     throttled_headroom: float = 2.0
-    """The same for those that the quota's key has throttled: how much they wanted is not known."""
+    """The multiple for entities that this quota has throttled, since their demand is not known."""
     allow_throttled: float = 0.0
-    """The part of an entity's seconds that may be above its quota."""
+    """Share of an entity's seconds that may be above its quota."""
     least: Mapping[QuotaKey, float] = field(default_factory=lambda: DEFAULT_LEAST)
     least_seconds: int = 60
-    """An entity that was active for less has no recommendation of its own."""
+    """Minimum activity of an entity to get a quota of its own."""
     default: bool = True
-    """Whether the default entity has one."""
+    """Whether to recommend quotas for the default entity."""
 
     def span_s(self, key: str) -> int:
-        """The seconds of the key's window."""
+        """Return the length of the key's window in seconds."""
         window = self.windows[QuotaKey(key)]
         return window.seconds if key == QuotaKey.PRODUCER_IDS_RATE else window.samples * window.seconds
 
     def divisor(self, key: str) -> int:
-        """Of a window's sum, to have its rate; producer ids are counted by the window."""
+        """Return the divisor of a window's sum for the rate; 1 for producer ids, which are counted per window."""
         return 1 if key == QuotaKey.PRODUCER_IDS_RATE else self.span_s(key)
 
     def shortest(self, key: str) -> int:
-        """The same, where the quota's arithmetic takes least time for the sum: Kafka's rates are over one sample less
-        while the last has just begun (``Rate.windowSize``). Token buckets let pass what fits their whole window."""
+        """Return the smallest divisor that the quota's arithmetic can use for a window's sum.
+
+        Kafka's rates are over one sample less when the last sample has just begun (``Rate.windowSize``). Token buckets
+        accept the amount of a whole window at once.
+        """
         if key in (QuotaKey.PRODUCER_IDS_RATE, QuotaKey.CONTROLLER_MUTATION_RATE):
             return self.divisor(key)
         window = self.windows[QuotaKey(key)]
@@ -117,21 +122,22 @@ class Rules:
 
 
 def recommend(usage: DataFrame, rules: Rules) -> DataFrame:
-    """Quotas for each entity and key, and for the default entity (`schemas.RECOMMENDATIONS`).
+    """Return quotas for each entity and key, and for the default entity (`schemas.RECOMMENDATIONS`).
 
-    Left out is usage that does not tell its sender, and that of names that no quota can have: empty ones, and one that
-    is spelled as the default entity is.
+    Usage without a sender is left out, and usage of names that cannot have a quota: empty ones, and "<default>".
     """
     return recommendations(needs_of(usage, rules), rules)
 
 
 def needs_of(usage: DataFrame, rules: Rules) -> DataFrame:
-    """What each entity needs of each key (`with_quotas`): few rows that took long, and worth to be kept."""
+    """Return what each entity needs of each key (`with_quotas`): few rows that are expensive to compute, so persist
+    them.
+    """
     return with_quotas(measured(rates(demand(usage, rules), rules), rules), rules)
 
 
 def recommendations(needs: DataFrame, rules: Rules) -> DataFrame:
-    """Of `needs_of`: the entities that were active for long enough, and the default entity."""
+    """Return the rows of `needs_of` whose entities were active for long enough, and those of the default entity."""
     own = needs.where(sf.col("entity_seconds") >= rules.least_seconds).withColumn("reason", _reason(rules))
     if not rules.default:
         return own.select(*schemas.RECOMMENDATIONS.names)
@@ -142,9 +148,10 @@ def recommendations(needs: DataFrame, rules: Rules) -> DataFrame:
 
 
 def demand(usage: DataFrame, rules: Rules) -> DataFrame:
-    """What each entity has used of each key in each second: ``amount``, in units of the key times seconds.
+    """Return the usage of each entity, key and second: ``amount``, in units of the key times seconds.
 
-    Also ``throttled`` and ``refused``: requests, by this key; and ``estimated``, for producer ids by InitProducerId.
+    Also ``throttled`` and ``refused``, numbers of requests by this key, and ``estimated``, true for producer ids
+    counted by InitProducerId requests.
     """
     named = sf.lit(True)
     for name in rules.by.columns:
@@ -173,7 +180,9 @@ def demand(usage: DataFrame, rules: Rules) -> DataFrame:
 
 
 def rates(demands: DataFrame, rules: Rules) -> DataFrame:
-    """With ``rate``, over the key's window that ends with the second, and ``most``, as the quota may see it."""
+    """Add ``rate``, over the key's window that ends with the second, and ``most``, the highest rate that the quota may
+    compute.
+    """
     seconds = Rows.partitionBy(*_ENTITY, "key", "estimated").orderBy("second")
     amount = sf.coalesce("amount", sf.lit(0.0))
     until_now = sf.sum(amount).over(seconds.rangeBetween(Rows.unboundedPreceding, 0))
@@ -185,7 +194,8 @@ def rates(demands: DataFrame, rules: Rules) -> DataFrame:
     in_window = sf.coalesce(
         *(sf.when(sf.col("key") == key.value, until_now - before[rules.span_s(key)]) for key in rules.by.keys)
     )
-    with_sum = demands.withColumn("_in_window", sf.round(in_window, 6))  # differences of large sums are not exact
+    # Rounded, since differences of large floating-point sums are inexact.
+    with_sum = demands.withColumn("_in_window", sf.round(in_window, 6))
     return with_sum.withColumns(
         {
             "rate": sf.col("_in_window") / _by_key(rules, rules.divisor),
@@ -195,10 +205,11 @@ def rates(demands: DataFrame, rules: Rules) -> DataFrame:
 
 
 def measured(rated: DataFrame, rules: Rules) -> DataFrame:
-    """By entity and key: percentiles, ``peak``, ``burst``, ``need`` (what lets pass what has passed), and for how long.
+    """Return, by entity and key, percentiles, ``peak``, ``burst``, ``need`` (the quota that recorded usage needs) and
+    durations.
 
-    ``entity_seconds``: in how many the entity did anything. Producer ids by InitProducerId stay only where none were
-    recorded.
+    ``entity_seconds``: number of seconds with any usage of the entity. Producer ids counted by InitProducerId are kept
+    only where none were recorded.
     """
     used = sf.when(sf.col("amount") > 0, sf.col("rate"))
     most = sf.when(sf.col("amount") > 0, sf.col("most"))
@@ -232,7 +243,7 @@ def measured(rated: DataFrame, rules: Rules) -> DataFrame:
 
 
 def with_quotas(needs: DataFrame, rules: Rules) -> DataFrame:
-    """With ``quota``, and ``wanted`` before it was rounded up, and ``factor``, which is the headroom that was taken."""
+    """Add ``quota``, ``wanted`` (the quota before it is rounded up) and ``factor`` (the headroom that was applied)."""
     held = sf.col("throttled") + sf.col("refused") > 0
     factor = sf.when(held, rules.throttled_headroom).otherwise(rules.headroom)
     return (
@@ -244,7 +255,9 @@ def with_quotas(needs: DataFrame, rules: Rules) -> DataFrame:
 
 
 def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
-    """What is enough for 19 of 20 entities (`schemas.RECOMMENDATIONS`, with the columns of `with_quotas`)."""
+    """Return the quotas that suffice for 19 of 20 entities (`schemas.RECOMMENDATIONS`, with the columns of
+    `with_quotas`).
+    """
     widely = ("p50", "p95", "p99", "peak", "burst", "need", "wanted")
     name = {each: str(DEFAULT) if each in rules.by.columns else None for each in _ENTITY}
     over_entities = needs.groupBy("key").agg(
@@ -254,9 +267,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         sf.count("*").alias("_entities"),
         sf.max("estimated").alias("_estimated"),
     )
-    told = sf.format_string(
-        "for all without a quota of their own: what is enough for %d %% of the %,d entities that used it, each with its"
-        " own headroom, is %s",
+    reason = sf.format_string(
+        "for entities without a quota of their own: %d %% of the %,d entities with such usage need at most, with their"
+        " headroom, %s",
         sf.lit(round(WIDELY * 100)),
         sf.col("_entities"),
         _shown(sf.col("wanted")),
@@ -265,7 +278,9 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
         over_entities.withColumns({each: sf.lit(value).cast("string") for each, value in name.items()})
         .withColumn("quota", _quota(rules))
         .withColumn("headroom", sf.col("quota") / sf.col("p99"))
-        .withColumn("reason", sf.concat(told, sf.when(sf.col("_estimated"), _ESTIMATED).otherwise(""), _raised(rules)))
+        .withColumn(
+            "reason", sf.concat(reason, sf.when(sf.col("_estimated"), _ESTIMATED).otherwise(""), _raised(rules))
+        )
         .drop("_entities", "_estimated")
     )
 
@@ -274,7 +289,7 @@ def for_default(needs: DataFrame, rules: Rules) -> DataFrame:
 
 
 def _of_key(name: str, key: str) -> Column:
-    """How many requests, of a map by quota key."""
+    """Return the sum of one quota key's values in a map."""
     return sf.sum(sf.coalesce(sf.try_element_at(sf.col(name), sf.lit(key)), sf.lit(0).cast("long")))
 
 
@@ -289,13 +304,13 @@ def _quota(rules: Rules) -> Column:
 
 
 def rounded_up(value: Column) -> Column:
-    """To two significant digits; a hair above these, which only arithmetic put there, does not count."""
+    """Round up to two significant digits, ignoring excess that is due to floating-point arithmetic."""
     step = sf.pow(sf.lit(10.0), sf.floor(sf.log10(value)) - 1)
     return sf.round(sf.ceil(value / step - 1e-9) * step, 9)
 
 
 def _shown(rate: Column) -> Column:
-    """With its unit, for people."""
+    """Return the rate with its unit as text."""
     steps = ((1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"))
     sized = sf.coalesce(
         *(sf.when(rate >= size, sf.format_string(f"%.1f {unit}", rate / size)) for size, unit in steps),
@@ -310,7 +325,7 @@ def _shown(rate: Column) -> Column:
 
 
 def _reason(rules: Rules) -> Column:
-    """Of a row of `with_quotas`."""
+    """Return the reason for a row of `with_quotas`."""
     measured = sf.format_string(
         "99 %% of %,d active seconds are at %s or less, over %s",
         sf.col("active_seconds"),
@@ -319,14 +334,14 @@ def _reason(rules: Rules) -> Column:
     )
     share = f"at most {rules.allow_throttled * 100:g} %% of the seconds" if rules.allow_throttled else "no second"
     raised = sf.format_string(
-        f"; x %s is not enough: it takes %s for {share} to be throttled",
+        f"; x %s is not enough: %s is needed for {share} to be throttled",
         _number(sf.col("factor")),
         _shown(sf.col("need")),
     )
     multiplied = sf.format_string("; x %s headroom", _number(sf.col("factor")))
     held = sf.format_string(
-        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d: nobody saw how much was"
-        " wanted",
+        f", not {rules.headroom:g}, since this quota throttled %,d requests and refused %,d, so the demand is not"
+        " known",
         sf.col("throttled"),
         sf.col("refused"),
     )
@@ -340,12 +355,12 @@ def _reason(rules: Rules) -> Column:
 
 
 def _raised(rules: Rules) -> Column:
-    """Where the least is more than what was wanted."""
+    """Return text for a quota that was raised to the minimum of its key; otherwise empty."""
     least = _by_key(rules, lambda key: rules.least[QuotaKey(key)])
-    told = sf.format_string("; raised to %s, the least for this key", _shown(least))
-    return sf.when(least > rounded_up(sf.col("wanted")), told).otherwise("")
+    raised = sf.format_string("; raised to %s, the minimum for this key", _shown(least))
+    return sf.when(least > rounded_up(sf.col("wanted")), raised).otherwise("")
 
 
 def _number(value: Column) -> Column:
-    """Without trailing zeros."""
+    """Format a number without trailing zeros."""
     return sf.regexp_replace(sf.format_string("%.3f", value), r"\.?0+$", "")

@@ -1,7 +1,7 @@
-"""Rollup: usage by hour and day, with the team of each sender, and the bills that follow from it.
+"""Rollup: sums of usage by hour and day with each sender's team, and the bills computed from them.
 
-Nothing falls out on the way: what does not tell its sender has a row of its own, and a bill a line for it, so that
-every total is that of the usage, to the byte. Sums are of whole numbers, but for times; money is decimal.
+No usage is left out: usage without a sender has a row of its own, and a line in a bill of its own, so that all totals
+equal those of the usage records. Sums are of integers, except for times; money is decimal.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from headrace.pipeline.analysis.prices import Item, PriceSheet
 
 TeamRow = tuple[str | None, str | None, str]
-"""User, client id and team, as in `schemas.TEAMS`."""
+"""User, client id and team (`schemas.TEAMS`)."""
 
 MAX_TEAM_ROWS: Final = 1_000_000
-"""Of a teams file: all of it goes to every executor."""
-MAX_TOLD: Final = 20
-"""Faults of a teams file that are told at once."""
+"""Maximum number of lines in a teams file: each executor receives all of it."""
+MAX_FAULTS_SHOWN: Final = 20
+"""Maximum number of faults of a teams file that one error lists."""
 
 _SENDER: Final = ("user", "client_id")
 _SUMS: Final = tuple(name for name in schemas.TOTALS.names if name not in (*_SENDER, "team"))
@@ -45,7 +45,7 @@ _BY_QUOTA: Final = ("throttled", "throttle_ms", "refused")
 
 
 class Period(StrEnum):
-    """What a bill is for."""
+    """The period that a bill covers."""
 
     DAY = "day"
     MONTH = "month"
@@ -55,7 +55,7 @@ class Period(StrEnum):
 
 
 def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
-    """Usage (`schemas.USAGE`) summed up by hour and sender, with the sender's team (`schemas.ROLLUP_HOUR`)."""
+    """Return the sums of usage (`schemas.USAGE`) by hour and sender, with the sender's team (`schemas.ROLLUP_HOUR`)."""
     hour = sf.date_trunc("hour", sf.timestamp_seconds("second")).alias("hour")
     api_key = sf.col("api_key")
     special = {
@@ -69,13 +69,13 @@ def by_hour(usage: DataFrame, teams: DataFrame) -> DataFrame:
 
 
 def by_day(hours: DataFrame) -> DataFrame:
-    """`by_hour` summed up by day (`schemas.ROLLUP_DAY`)."""
+    """Return the sums of `by_hour` by day (`schemas.ROLLUP_DAY`)."""
     sums = [sf.sum(name).alias(name) for name in _SUMS]
     return hours.groupBy("date", *_SENDER, "team").agg(*sums).select(*schemas.ROLLUP_DAY.names)
 
 
 def with_teams(senders: DataFrame, teams: DataFrame) -> DataFrame:
-    """With ``team``: by user and client id, or else by user, or else by client id, or else null (`schemas.TEAMS`)."""
+    """Add ``team``: by user and client id, else by user, else by client id, else null (`schemas.TEAMS`)."""
     has_user, has_client = sf.col("user").isNotNull(), sf.col("client_id").isNotNull()
     of_both = teams.where(has_user & has_client).select(*_SENDER, sf.col("team").alias("_of_both"))
     of_user = teams.where(has_user & ~has_client).select("user", sf.col("team").alias("_of_user"))
@@ -97,9 +97,9 @@ def _or_zero(total: Column, name: str) -> Column:
 
 
 def read_teams(text: str, path: str) -> list[TeamRow]:
-    """A teams file: CSV with the columns ``user``, ``client_id`` and ``team``; user or client id may be empty.
+    """Parse a teams file: CSV with the columns ``user``, ``client_id`` and ``team``; user or client id may be empty.
 
-    Raises `InputError` with the lines that are wrong, the first `MAX_TOLD` of them.
+    Raises `InputError` with the faulty lines, at most `MAX_FAULTS_SHOWN` of them.
     """
     lines = csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline=""), strict=True)
     rows: dict[tuple[str | None, str | None], tuple[int, str]] = {}
@@ -107,26 +107,28 @@ def read_teams(text: str, path: str) -> list[TeamRow]:
     try:
         header = [name.strip() for name in next(lines, [])]
         if header != schemas.TEAMS.names:
-            told = ",".join(header) or "nothing"
-            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {told}")
+            got = ",".join(header) or "nothing"
+            raise InputError(f"{path}:1: expected the columns {','.join(schemas.TEAMS.names)}; got {got}")
         for cells in lines:
             fault = _take_team(cells, lines.line_num, rows)
             if fault is not None:
                 faults.append(f"{path}:{lines.line_num}: {fault}")
             if len(rows) > MAX_TEAM_ROWS:
-                raise InputError(f"{path}: more than {MAX_TEAM_ROWS:,} lines; give whole users or client ids a team")
+                raise InputError(
+                    f"{path}: more than {MAX_TEAM_ROWS:,} lines; assign whole users or client ids to teams"
+                )
     except csv.Error as error:
         raise InputError(f"{path}:{lines.line_num}: not CSV: {error}") from error
     if faults:
-        more = [f"{path}: and {len(faults) - MAX_TOLD:,} more"] if len(faults) > MAX_TOLD else []
-        raise InputError("\n".join(faults[:MAX_TOLD] + more))
+        more = [f"{path}: and {len(faults) - MAX_FAULTS_SHOWN:,} more"] if len(faults) > MAX_FAULTS_SHOWN else []
+        raise InputError("\n".join(faults[:MAX_FAULTS_SHOWN] + more))
     return [(user, client_id, team) for (user, client_id), (_, team) in rows.items()]
 
 
 def _take_team(
     cells: Sequence[str], number: int, rows: dict[tuple[str | None, str | None], tuple[int, str]]
 ) -> str | None:
-    """Add the line, or say what is wrong with it; empty lines are passed over."""
+    """Add the line to ``rows``, or return what is wrong with it; skip empty lines."""
     if not any(cell.strip() for cell in cells):
         return None
     if len(cells) != len(schemas.TEAMS.names):
@@ -135,12 +137,12 @@ def _take_team(
     if team is None:
         return "no team"
     if team in (NO_TEAM, UNATTRIBUTED):
-        return f"team {team}: bills use this name for usage without a team; expected another"
+        return f"team {team}: this name is reserved for usage without a team; expected another"
     if user is None and client_id is None:
-        return f"team {team} of nobody; expected a user, a client_id or both"
+        return f"team {team} without user and client_id; expected a user, a client_id or both"
     first = rows.get((user, client_id))
     if first is not None and first[1] != team:
-        return f"team {team}, but line {first[0]} says {first[1]} of the same sender; expected one team"
+        return f"team {team}, but line {first[0]} gives the same sender team {first[1]}; expected one team"
     rows.setdefault((user, client_id), (number, team))
     return None
 
@@ -149,10 +151,10 @@ def _take_team(
 
 
 def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
-    """What each team pays for what it has used in each period (`schemas.CHARGEBACK`).
+    """Return what each team pays for its usage in each period (`schemas.CHARGEBACK`).
 
-    ``days`` (`schemas.ROLLUP_DAY`) has whole periods. Amounts are rounded half up, line by line, and totals are the
-    sums of these. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
+    ``days`` (`schemas.ROLLUP_DAY`) must have whole periods. Amounts are rounded half up, line by line; totals are sums
+    of rounded amounts. Usage without a team, or without a sender, has a bill of its own, without discount and minimum.
     """
     items = sheet.items()
     used = _by_team(days, items, period).join(sf.broadcast(_terms(days.sparkSession, sheet)), "team", "left")
@@ -165,11 +167,13 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
     }
     with_sum = priced.withColumns(amounts).withColumn("sum", _money(reduce(add, map(sf.col, amounts))))
     percent, least = _given("percent", None), _given("own_minimum", sheet.minimum)
-    zero, nobody = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
+    zero, has_no_terms = sf.lit(Decimal(0)), sf.col("team").isin(NO_TEAM, UNATTRIBUTED)
     totals = (
         with_sum.withColumn("discount", -_rounded(sf.col("sum") * percent / 100, sheet))
         .withColumn("reduced", _money(sf.col("sum") + sf.col("discount")))
-        .withColumn("minimum", _money(sf.when(nobody, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero))))
+        .withColumn(
+            "minimum", _money(sf.when(has_no_terms, zero).otherwise(sf.greatest(least - sf.col("reduced"), zero)))
+        )
         .withColumn("total", _money(sf.col("reduced") + sf.col("minimum")))
     )
     lines = [_item_line(number, item) for number, item in enumerate(items, 1)]
@@ -183,7 +187,7 @@ def bill(days: DataFrame, sheet: PriceSheet, period: Period) -> DataFrame:
 
 
 def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFrame:
-    """What each team has used in a period: ``date``, ``team``, and a column for each price."""
+    """Return the usage of each team in each period: ``date``, ``team``, and a column per price."""
     team = sf.when(sf.col("user").isNull(), UNATTRIBUTED).otherwise(sf.coalesce("team", sf.lit(NO_TEAM))).alias("team")
     start = (sf.col("date") if period is Period.DAY else sf.trunc("date", "month")).alias("date")
     sums = [sf.sum(sf.col(item.column).cast(schemas.USED)).cast(schemas.USED).alias(item.key) for item in items]
@@ -191,7 +195,9 @@ def _by_team(days: DataFrame, items: Iterable[Item], period: Period) -> DataFram
 
 
 def _terms(spark: SparkSession, sheet: PriceSheet) -> DataFrame:
-    """What single teams pay: ``team``, ``percent``, ``own_minimum``, and a column for each price; null as everybody."""
+    """Return the prices of single teams: ``team``, ``percent``, ``own_minimum``, and a column per price, null if not
+    given.
+    """
     items = sheet.items()
     rows = [
         (team, terms.discount_percent, terms.minimum, *(terms.prices().get(item.key) for item in items))
@@ -228,9 +234,9 @@ def _line(number: int, item: str, amount: Column, **more: Column) -> Column:
     )
 
 
-def _given(own: str, everybodys: Decimal | None) -> Column:
-    """A team's own price, or else everybody's, or else 0."""
-    return sf.coalesce(own, sf.lit(everybodys or Decimal(0)).cast(schemas.PRICE))
+def _given(own: str, general: Decimal | None) -> Column:
+    """Return a team's own price, else the price for all teams, else 0."""
+    return sf.coalesce(own, sf.lit(general or Decimal(0)).cast(schemas.PRICE))
 
 
 def _money(amount: Column) -> Column:

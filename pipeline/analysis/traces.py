@@ -1,4 +1,4 @@
-"""The traces of ``headrace replay``, as the events and quotas that `headrace.pipeline.analysis.what_if` takes."""
+"""The traces of ``headrace replay``, as events and quotas for `headrace.pipeline.analysis.what_if`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.records.replay import Change
 
 MAX_CHANGES: Final = 100_000
-"""Quota changes of a trace: all of them go to every executor."""
+"""Maximum number of quota changes in a trace: each executor receives all of them."""
 
 
 def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
-    """A trace of ``headrace replay``: lines (``value``) with their numbers (``order``, from 1), as events and quotas.
+    """Return the events and quotas of a trace of ``headrace replay``, given as lines (``value``) numbered from 1
+    (``order``).
 
-    Raises `InputError` for the first line that replay would not take.
+    Raises `InputError` for the first line that replay would reject.
     """
     first = lines.where("order = 1").first()
     if first is None:
-        raise InputError("line 1: nothing, the trace is empty; expected a window line")
+        raise InputError("line 1: the trace is empty; expected a window line")
     try:
         windows = read_windows(parse(first["value"]))
     except BadLineError as error:
@@ -46,14 +47,14 @@ def read_trace(lines: DataFrame) -> tuple[DataFrame, Quotas]:
     altered = parsed.where(sf.col("alter").isNotNull()).select("order", "alter").orderBy("order").limit(MAX_CHANGES + 1)
     changes = [(row["order"], _change(row["alter"])) for row in altered.collect()]
     if len(changes) > MAX_CHANGES:
-        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times; what-if takes no more")
+        raise InputError(f"the trace changes quotas more than {MAX_CHANGES:,} times, the maximum of what-if")
     began = parsed.agg(sf.min("t_ms")).first()
     events = parsed.where(sf.col("alter").isNull()).select(*schemas.EVENTS.names)
     return events, Quotas(windows=windows, changes=changes, began_ms=None if began is None else began[0])
 
 
 def _times_that_go_back(parsed: DataFrame) -> list[tuple[int, str]]:
-    """From one partition to the next; within one, `_parse_all` looks."""
+    """Return faults for times that decrease from one partition to the next; `_parse_all` checks within partitions."""
     by_partition = parsed.where("fault is null").groupBy(sf.spark_partition_id().alias("number"))
     ends = by_partition.agg(
         sf.min("order").alias("order"),
@@ -74,7 +75,7 @@ _PARSED: Final = StructType(
 
 
 def _parse_all(batches: Iterable[Any]) -> Iterator[Any]:
-    """The lines of a partition, which stand behind each other in the trace."""
+    """Parse the lines of a partition, which are consecutive lines of the trace."""
     last_ms = 0
     for batch in batches:
         rows = []
@@ -95,8 +96,16 @@ def _parse_line(order: int, line: str) -> tuple[Any, ...]:
         return (order, 0, None, None, None, None, 0, None, None, str(error))
     if isinstance(entry, Usage):
         producer_id = int(entry.amount) if entry.op is Op.PRODUCER_ID else 0
-        told = (entry.t_ms, entry.user, entry.client_id, entry.op.value, float(entry.amount), producer_id, entry.strict)
-        return (order, *told, None, None)
+        event = (
+            entry.t_ms,
+            entry.user,
+            entry.client_id,
+            entry.op.value,
+            float(entry.amount),
+            producer_id,
+            entry.strict,
+        )
+        return (order, *event, None, None)
     return (order, entry.t_ms, None, None, None, None, 0, None, line, None)
 
 

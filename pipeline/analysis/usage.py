@@ -1,4 +1,4 @@
-"""What several jobs ask of usage records."""
+"""Functions of usage records that several jobs need."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Row
 
 SHOWN = 5
-"""Clusters that an error names."""
+"""Maximum number of clusters that an error names."""
 
 
 def over_quotas(name: str) -> Column:
-    """The sum over a map by quota key; 0 for a record without one."""
+    """Return the sum of a map by quota key; 0 for a record without a map."""
     zero = sf.lit(0).cast("long")
     values = sf.map_values(sf.col(name))
     return sf.coalesce(sf.aggregate(values, zero, lambda total, each: total + sf.coalesce(each, zero)), zero)
 
 
 def of_one_cluster(usage: DataFrame, cluster: str | None) -> tuple[DataFrame, Row]:
-    """The usage of ``cluster``, or of the only one there is, and what it is.
+    """Return the usage of ``cluster``, or of the only cluster in it, and a row that describes it.
 
-    The row has its ``records``, ``since`` and ``until`` (minutes of UTC, as text) and the bytes that are
-    ``unattributed``: of records that do not tell their sender. Quotas hold in one cluster. Raises `InputError`.
+    The row has the number of ``records``, ``since`` and ``until`` (UTC, to the minute, as text) and the
+    ``unattributed`` bytes of records without a sender. Raises `InputError` if the usage is of several clusters, since a
+    quota applies to one.
     """
     if cluster is not None:
         usage = usage.where(sf.col("cluster") == cluster)

@@ -1,9 +1,9 @@
-"""What becomes of usage when its senders wait as they are told: by how much it comes later.
+"""Usage whose senders wait for their throttle times: by how much it is delayed.
 
-One channel for each sender (user and client id): what it sends while it is muted comes when the mute ends, in order.
-Used by `headrace.pipeline.analysis.what_if` for one bucket at a time; charges by
-`headrace.quota_callbacks.records.replay`. Pure. Memory is bounded: of a sender that falls behind for good, what waits
-is put together into `QUEUED` lots.
+A sender (user and client id) is one connection: what it would send while it is muted is sent in order when the mute
+ends. `headrace.pipeline.analysis.what_if` uses this for one bucket at a time, and the charges are those of
+`headrace.quota_callbacks.records.replay`. Pure Python. Memory is bounded: the waiting usage of a sender that falls
+behind permanently is merged into `QUEUED` lots.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 QUEUED: Final = 600
-"""Lots that wait for one sender; ten minutes of seconds. Those beyond are added to the last one."""
+"""Maximum number of lots that wait per sender: ten minutes of seconds. Further usage is added to the last lot."""
 
 KEPT: Final = 10_000
-"""Senders that are kept before those that wait for nothing are forgotten."""
+"""Number of senders above which those without waiting usage are removed."""
 
 
 class Lot:
-    """Usage that waits: its amount, and when it was meant to be, on average (by amount) and at the earliest."""
+    """Waiting usage: its amount, and its intended times, as the mean weighted by amount and as the earliest."""
 
     __slots__ = ("amount", "first_ms", "hour", "mean_ms", "usage")
 
@@ -40,14 +40,14 @@ class Lot:
         self.hour = usage.t_ms // 3_600_000
 
     def add(self, usage: Usage) -> None:
-        """Put it together with what waits already."""
+        """Merge ``usage`` into this lot."""
         amount = self.amount + usage.amount
         self.mean_ms += (usage.t_ms - self.mean_ms) * usage.amount / amount
         self.amount = amount
 
 
 class Shift:
-    """What came later than it was meant to, in one hour."""
+    """The delays of usage intended for one hour."""
 
     __slots__ = ("amount", "amount_ms", "longest_ms", "waited_ms", "waits")
 
@@ -60,7 +60,7 @@ class Shift:
 
 
 class Sender:
-    """One channel."""
+    """The waiting usage of one sender, and the time at which its mute ends."""
 
     __slots__ = ("free_ms", "lots")
 
@@ -81,7 +81,7 @@ class WaitingSenders:
         self.hours: dict[int, Shift] = {}
 
     def send(self, usage: Usage) -> None:
-        """``usage`` is meant to be sent at its time; times do not go back."""
+        """Send ``usage`` at its time, or queue it behind its sender's waiting usage. Times must not decrease."""
         due = self._due
         while due and due[0][0] <= usage.t_ms:
             self._send_lot()
@@ -94,15 +94,15 @@ class WaitingSenders:
             return
         self._wait(sender, usage)
 
-    def told(self, usage: Usage, verdict: Throttle | Refuse) -> None:
-        """``usage``, the last one, was charged already, and its sender told to wait."""
+    def throttled(self, usage: Usage, verdict: Throttle | Refuse) -> None:
+        """Mute the sender of ``usage``, the last usage, which was charged to the bucket elsewhere."""
         sender = self._sender(usage)
         self._mute(sender, usage.t_ms, usage.t_ms // 3_600_000, verdict)
         if isinstance(verdict, Refuse):
             self._wait(sender, usage)
 
     def finish(self) -> None:
-        """Send what still waits."""
+        """Send the usage that still waits."""
         while self._due:
             self._send_lot()
 
@@ -116,7 +116,7 @@ class WaitingSenders:
         return sender
 
     def _forget(self, now_ms: int) -> None:
-        """Those that are as good as new."""
+        """Remove the senders that neither wait nor are muted."""
         self._senders = {
             name: sender for name, sender in self._senders.items() if sender.lots or sender.free_ms > now_ms
         }
@@ -139,13 +139,14 @@ class WaitingSenders:
         shift.amount_ms += lot.amount * (at_ms - lot.mean_ms)
         shift.longest_ms = max(shift.longest_ms, at_ms - lot.first_ms)
         usage = lot.usage
-        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False  # it would be refused for ever among many
+        # Not strict: it might be refused forever while other senders use the bucket.
+        usage.t_ms, usage.amount, usage.strict = at_ms, lot.amount, False
         self._charge(sender, usage, lot.hour)
         if sender.lots:
             self._push(sender)
 
     def _charge(self, sender: Sender, usage: Usage, hour: int) -> bool:
-        """Whether it was taken; what is refused is to be sent again."""
+        """Charge ``usage``; return whether it was accepted. Refused usage has to be sent again."""
         open_second(self._bucket, usage.t_ms)
         verdict = charge(self._bucket, usage, empty_fetches=False)
         if verdict is not None:

@@ -1,9 +1,9 @@
-"""What-if: usage against quotas, with the very code that the proxy enforces them with.
+"""What-if: usage charged to quotas by the code with which the proxy enforces them.
 
-Events (`schemas.EVENTS`) are brought together by the bucket that they would be charged to, in order, and charged by
-`headrace.quota_callbacks.records.replay` in Arrow batches, one bucket after the other. A bucket is never in memory
-whole: what is kept is its state, as in the proxy. So a job's memory does not grow with its events, and its speed does
-with its cores, as long as no bucket has most of them.
+Events (`schemas.EVENTS`) are grouped by the bucket that they are charged to, ordered, and charged by
+`headrace.quota_callbacks.records.replay` in Arrow batches, one bucket after the other. Only the state of a bucket is in
+memory, not its events. So a job's memory does not grow with the number of events, and its speed grows with the number
+of cores, unless a single bucket has most of the events.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 MAX_NAMES: Final = 100_000
-"""Names of buckets that an executor's process keeps."""
+"""Maximum number of bucket names that an executor's process caches."""
 
 _OPS: Final = {op.value: op for op in Op}
 _SENDER: Final = ("op", "user", "client_id")
 _EVENT: Final = ("bucket", "t_ms", "user", "client_id", "op", "amount", "producer_id", "strict")
 
 _SEPARATOR: Final = "\x1f"
-"""Between the parts of a bucket's name."""
+"""Separator of the parts of a bucket's name."""
 
 OrderedChange = tuple[int, "Change"]
 """A change, and the number of its line."""
@@ -52,22 +52,22 @@ OrderedChange = tuple[int, "Change"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """What is asked about: quotas, how they change, and what they are measured over."""
+    """The quotas to apply, their changes, and their windows."""
 
     windows: Mapping[QuotaKey, Window]
     changes: Sequence[OrderedChange]
-    """In order; those with order 0 hold from the beginning."""
+    """In order; those with order 0 apply from the beginning."""
     began_ms: int | None = None
-    """When the record begins; idle buckets are looked for from then on."""
+    """The time of the first event; expiry of idle buckets is checked from then on."""
 
     @property
     def fixed(self) -> bool:
-        """Whether they stay as they are from the beginning."""
+        """Whether the quotas never change."""
         return all(order == 0 for order, _ in self.changes)
 
 
 def fixed_quotas(changes: Sequence[Change], windows: Mapping[QuotaKey, Window]) -> Quotas:
-    """Quotas that hold from the beginning."""
+    """Return quotas that apply from the beginning and never change."""
     return Quotas(windows=windows, changes=[(0, change) for change in changes])
 
 
@@ -75,7 +75,7 @@ def fixed_quotas(changes: Sequence[Change], windows: Mapping[QuotaKey, Window]) 
 
 
 def decide(events: DataFrame, quotas: Quotas) -> DataFrame:
-    """What quotas say of each event, as it was recorded, nobody waiting (`schemas.DECISIONS`)."""
+    """Return the verdict on each event as recorded, without waiting senders (`schemas.DECISIONS`)."""
 
     def decide_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Run(quotas)
@@ -93,9 +93,13 @@ def decide(events: DataFrame, quotas: Quotas) -> DataFrame:
 
 
 def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
-    """Who would be throttled, for how long, and how much would come later (`schemas.WHAT_IF`), by hour and bucket."""
+    """Return, by hour and bucket, who would be throttled, for how long, and how much would be delayed
+    (`schemas.WHAT_IF`).
+
+    Raises `InputError` if the quotas change.
+    """
     if not quotas.fixed:
-        raise InputError("quotas that change are for --trace; what-if over usage takes quotas that hold throughout")
+        raise InputError("quotas that change are only supported with --trace; over usage, quotas must apply throughout")
 
     def total_all(batches: Iterable[Any]) -> Iterator[Any]:
         run = _Totals(quotas)
@@ -111,24 +115,26 @@ def what_if(events: DataFrame, quotas: Quotas) -> DataFrame:
 
 
 def _by_bucket(events: DataFrame, quotas: Quotas, *, keep_free: bool = False) -> DataFrame:
-    """With ``bucket``, the name of what they are charged to; those without one only where they are asked for."""
+    """Add ``bucket``, the name of the bucket that an event is charged to; keep events without one if ``keep_free`` is
+    true.
+    """
 
     def name_all(batches: Iterator[tuple[pd.Series, ...]]) -> Iterator[pd.Series]:
         namer = _Namer(quotas)
         for batch in batches:
             yield pd.Series(namer.names(*(column.tolist() for column in batch)), dtype=object)
 
-    # not deterministic, or Spark would ask it twice: once for the column, and once for the condition on it
+    # Declared nondeterministic, since Spark would otherwise call it twice: for the column, and for the condition on it.
     bucket_of = cast("Any", pandas_udf)(name_all, StringType()).asNondeterministic()
     named = events.withColumn("bucket", bucket_of("order", *_SENDER))
     return named if keep_free else named.where(sf.col("bucket").isNotNull())
 
 
 def _in_order(events: DataFrame) -> DataFrame:
-    """Each bucket's events behind each other, in time, then by sender, so that the answer is always the same; a bucket
-    is in one partition.
+    """Sort each bucket's events by time, then by sender, so that results are reproducible; a bucket is in one
+    partition.
 
-    Their number is given, so that Spark does not put small ones together: what they cost is Python, not bytes.
+    The number of partitions is given, so that Spark does not merge small ones: their cost is Python time, not bytes.
     """
     partitions = int(events.sparkSession.conf.get("spark.sql.shuffle.partitions") or 200)
     return events.repartition(partitions, "bucket").sortWithinPartitions("bucket", "t_ms", "order", "user", "client_id")
@@ -138,7 +144,7 @@ def _in_order(events: DataFrame) -> DataFrame:
 
 
 class _Namer:
-    """Names the bucket of an event by the quotas as they are at its line."""
+    """Finds the name of an event's bucket by the quotas that apply at its line."""
 
     def __init__(self, quotas: Quotas) -> None:
         self._quotas = quotas
@@ -151,7 +157,7 @@ class _Namer:
         self._order = -1
 
     def names(self, orders: list[int], *senders: list[str]) -> list[str | None]:
-        """Of each event, by what makes up `_SENDER`."""
+        """Return the bucket's name for each event, given the columns `_SENDER`."""
         keys = zip(*senders, strict=True)
         if not self._quotas.fixed:
             return [self._name_at(order, key) for order, key in zip(orders, keys, strict=True)]
@@ -174,7 +180,7 @@ class _Namer:
         return self._names[key]
 
     def _tags(self, op: Op, user: str, client_id: str) -> Mapping[str, str] | None:
-        """None, too, for a bucket that will never have a limit."""
+        """Return the bucket's tags; ``None`` also for a bucket that can never have a limit."""
         if self._quotas.fixed and not self._replay.limited(op, user, client_id):
             return None
         return self._replay.tags(op, user, client_id)
@@ -204,7 +210,7 @@ class _Run:
         self._apply(0)
 
     def charge(self, order: int, bucket: str, *event: Any) -> Throttle | Refuse | None:
-        """The verdict, as it was recorded."""
+        """Charge an event at its recorded time and return the verdict."""
         if bucket != self._bucket_name:
             self.begin_bucket(bucket)
         if not self._quotas.fixed:
@@ -212,7 +218,7 @@ class _Run:
         return self.replay.charge(usage_of(*event))
 
     def begin_bucket(self, name: str) -> None:
-        """Forget the one before."""
+        """Discard the previous bucket's state and start this one."""
         self._bucket_name = name
         if self._quotas.fixed:
             self.replay.forget(self._quotas.began_ms)
@@ -229,7 +235,7 @@ class _Run:
 
 
 class _Tally:
-    """Of one hour, as recorded."""
+    """The sums of one hour, as recorded."""
 
     __slots__ = ("amount", "events", "longest_ms", "refused", "throttle_ms", "throttled")
 
@@ -249,9 +255,9 @@ class _Tally:
 
 
 class _Totals:
-    """Both ways at once: as recorded, and with senders that wait.
+    """Charges events both as recorded and with waiting senders.
 
-    They are the same until somebody is told to wait; from then on, the bucket of those that wait is one of its own.
+    Both are equal until the first throttle; from then on, waiting senders have a copy of the bucket.
     """
 
     def __init__(self, quotas: Quotas) -> None:
@@ -264,7 +270,7 @@ class _Totals:
         self.rows: list[tuple[Any, ...]] = []
 
     def add(self, name: str, *event: Any) -> None:
-        """One more event."""
+        """Add one event."""
         usage = usage_of(*event)
         if name != self._name:
             self.end_bucket()
@@ -289,15 +295,15 @@ class _Totals:
             waiting = _bucket_of(self._waiting_run, name, usage)
             waiting.restore(bucket.state(now_ms), now_ms)
             self._waiting = WaitingSenders(waiting)
-            self._waiting.told(usage, verdict)
+            self._waiting.throttled(usage, verdict)
 
     def take(self) -> list[tuple[Any, ...]]:
-        """The rows of buckets that are over."""
+        """Return the rows of completed buckets, and remove them."""
         rows, self.rows = self.rows, []
         return rows
 
     def end_bucket(self) -> None:
-        """The bucket's last event was added."""
+        """Complete the current bucket after its last event."""
         bucket, waiting = self._bucket, self._waiting
         if bucket is None:
             return
@@ -326,14 +332,14 @@ class _Totals:
 def _bucket_of(run: _Run, name: str, usage: Usage) -> QuotaBucket:
     bucket = run.replay.bucket(usage.op, usage.user, usage.client_id)
     if bucket is None:
-        raise ValueError(f"{name!r} is no bucket of its event")
+        raise ValueError(f"{name!r} is not a bucket of its event")
     return bucket
 
 
 def usage_of(
     t_ms: int, user: str, client_id: str, op_name: str, amount: float, producer_id: int, strict: bool
 ) -> Usage:
-    """A row of `schemas.EVENTS` as the event that is charged."""
+    """Return a row of `schemas.EVENTS` as the event for `charge`."""
     op = _OPS[op_name]
     if op is Op.PRODUCER_ID:
         amount = producer_id
@@ -341,7 +347,7 @@ def usage_of(
 
 
 def _rows(batch: Any, *columns: str) -> Iterator[Any]:
-    """As tuples of Python's own values, which are faster to reckon with than numpy's."""
+    """Yield rows as tuples of Python values, with which arithmetic is faster than with numpy's."""
     return zip(*(batch[column].tolist() for column in columns), strict=True)
 
 

@@ -1,8 +1,8 @@
-"""From usage records in files or a topic to the tables of the lake.
+"""Reading usage records from files or a topic into the tables of the lake.
 
 ingest     records from Kafka or files into the lake, each once
-sources    files and topics that ingest reads
-watermark  how far the lake is, and which hours are final
-lock       one ingest at a time
-instances  what each instance has recorded, and what is missing
+sources    the files and topics that ingest reads
+watermark  the newest ingested second, which decides which hours are final
+lock       a lock file that allows one ingest at a time
+instances  the records of each instance, and those that are missing
 """

@@ -1,13 +1,13 @@
-"""Ingest: lines from Kafka or files into the lake, each record once.
+"""Ingest: write lines from Kafka or files to the lake, each record once.
 
-A record is known by its instance and sequence number, and its second says which hour it belongs to; so what comes
-again, after a kill, a lost checkpoint or a copied file, is found by looking into that one hour of the table, however
-late it comes, and no state has to be kept for it. Batches can be repeated at will: that, and not a commit across
-several tables, is why each record is there once.
+A record is identified by its instance and sequence number, and its second determines its hour in the table ``usage``. A
+record that is read again, after a kill, a lost checkpoint or a copied file, is therefore found in that one hour of the
+table, however late it arrives, and no other state has to be kept. Batches can be repeated: this, and not a transaction
+across several tables, is why each record is stored once.
 
-What is older than the watermark (the newest second before the run, less ``--watermark``) and not there yet is put
-aside: hours before it are final, their bills may have been sent. So is what is ahead of the clock, and what is no
-record, each with the reason.
+New records older than the watermark (the newest second before the run, minus ``--watermark``) go to the quarantine: the
+hours before it are final, since their bills may have been sent. Records ahead of the clock and lines that are not valid
+records go there as well, each with the reason.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StringType, StructField, StructType
 
 from headrace.pipeline.errors import PipelineError
-from headrace.pipeline.ingestion.lock import one_at_a_time
-from headrace.pipeline.ingestion.sources import as_ours, checkpoint_name
+from headrace.pipeline.ingestion.lock import ingest_lock
+from headrace.pipeline.ingestion.sources import as_pipeline_error, checkpoint_name
 from headrace.pipeline.ingestion.watermark import Watermark
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import exists
@@ -38,19 +38,22 @@ if TYPE_CHECKING:
     from headrace.pipeline.ingestion.sources import Source
     from headrace.pipeline.lake.tables import Lake
 
-MOST_HOURS: Final = 1000
-"""That a batch may be of and still be looked up hour by hour."""
+MAX_HOURS: Final = 1000
+"""Maximum number of hours in a batch that are looked up one by one; above it, the whole table is read."""
 LAST_SECOND: Final = 253_402_300_799
-"""The end of the year 9999, the last that Spark's dates have."""
-MOST_AHEAD_S: Final = 3600
-"""That a proxy's clock may be ahead of ours. One that is further ahead would make all others late."""
-MOST_OF_A_SECOND: Final = 2**40
-"""Of a usage record's counts, bytes and milliseconds: a tebibyte, or the time of a billion requests that all waited
-for a quarter of an hour. Eight million records with so much still have a sum that a long holds."""
-MOST_LOST: Final = 2**53
-"""Of what an instance has lost since it last could tell, and of its sequence; beyond it JSON's are not exact."""
-STOP_LOOK_S: Final = 1
-"""How often a stream is looked at for whether it is to stop."""
+"""The end of the year 9999, the last year that Spark's dates support."""
+MAX_AHEAD_S: Final = 3600
+"""Maximum by which a proxy's clock may be ahead of this machine's. A clock further ahead would move the watermark, and
+make the records of all other proxies late.
+"""
+MAX_PER_RECORD: Final = 2**40
+"""Maximum of a usage record's counts, bytes and milliseconds: a tebibyte, or the waiting times of a billion requests of
+a quarter of an hour each. The sum of eight million such records still fits a long.
+"""
+MAX_LOST: Final = 2**53
+"""Maximum of the sequence number, and of the records in one ``lost`` mark; above it, numbers in JSON are not exact."""
+STOP_CHECK_S: Final = 1
+"""Interval in which a running stream checks whether it has to stop."""
 LAST_API_KEY: Final = 2**15 - 1
 
 _CORRUPT: Final = "_corrupt"
@@ -58,11 +61,13 @@ _KEY: Final = ("instance", "sequence")
 _LATE: Final = "late: "
 
 
-# --- pure: from lines to records --------------------------------------------------------------------------------------
+# --- pure functions: lines to records ----------------------------------------------------------------------------
 
 
 def parse(raw: DataFrame) -> DataFrame:
-    """Lines (`schemas.RAW`) as records (`schemas.RECORD`), with ``value``, ``origin`` and ``fault``: why it is none."""
+    """Parse lines (`schemas.RAW`) into records (`schemas.RECORD`), with ``value``, ``origin``, and ``fault``: what is
+    wrong, or null.
+    """
     schema = StructType([*schemas.RECORD.fields, StructField(_CORRUPT, StringType())])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
     parsed = raw.withColumn("record", sf.from_json("value", schema, options))
@@ -71,7 +76,7 @@ def parse(raw: DataFrame) -> DataFrame:
 
 
 def _fault(record: Column) -> Column:
-    """The first thing that is wrong with it; null for what is right."""
+    """Return the first fault of a record; null for a valid one."""
     kinds = [kind.value for kind in Kind]
     of_usage = record["kind"] == Kind.USAGE.value
     with_second = record["kind"] != Kind.END.value
@@ -86,19 +91,19 @@ def _fault(record: Column) -> Column:
         (
             record["schema"] > SCHEMA_VERSION,
             sf.format_string(
-                f"schema %d is newer than {SCHEMA_VERSION}, which this pipeline knows;"
+                f"schema %d is newer than {SCHEMA_VERSION}, the newest version that this pipeline supports;"
                 " update it, then ingest --quarantined",
                 record["schema"],
             ),
         ),
-        (record["schema"] < 1, sf.format_string("schema is %d; there is none below 1", record["schema"])),
+        (record["schema"] < 1, sf.format_string("schema is %d; expected 1 or more", record["schema"])),
         (record["kind"].isNull(), sf.lit("no kind")),
         (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
         (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
         (record["sequence"].isNull(), sf.lit("no sequence")),
         (
-            ~record["sequence"].between(0, MOST_LOST),
-            sf.format_string(f"sequence is %d; expected 0 to {MOST_LOST}", record["sequence"]),
+            ~record["sequence"].between(0, MAX_LOST),
+            sf.format_string(f"sequence is %d; expected 0 to {MAX_LOST}", record["sequence"]),
         ),
         (with_second & record["second"].isNull(), sf.lit("no second")),
         (
@@ -116,8 +121,8 @@ def _fault(record: Column) -> Column:
 
 
 def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:
-    """What is missing, below 0 or beyond reason. To Spark, NaN is above all numbers."""
-    most = sf.when(of_usage, sf.lit(MOST_OF_A_SECOND)).otherwise(sf.lit(MOST_LOST))
+    """Return conditions for numbers that are missing, negative or too large. Spark orders NaN above all numbers."""
+    most = sf.when(of_usage, sf.lit(MAX_PER_RECORD)).otherwise(sf.lit(MAX_LOST))
     faults: list[tuple[Column, Column]] = []
     for name in (*schemas.COUNTS, *schemas.TIMES, "records"):
         wrong = (record[name] < 0) | (record[name] > most)
@@ -132,44 +137,48 @@ def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, C
 
 
 def with_hour(parsed: DataFrame) -> DataFrame:
-    """With ``date`` and ``hour`` of its second; an end has none, and stands at 1970."""
+    """Add ``date`` and ``hour`` of the record's second. An ``end`` mark has no second; its date is 1970-01-01."""
     when = sf.timestamp_seconds(sf.coalesce("second", sf.lit(0)))
     right = sf.col("fault").isNull()
     return parsed.withColumns({"date": sf.when(right, sf.to_date(when)), "hour": sf.when(right, sf.hour(when))})
 
 
-def with_fate(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -> DataFrame:
-    """What is to become of each line: ``fate`` is ``new``, ``mark``, ``aside`` or ``duplicate``.
+def with_action(parsed: DataFrame, known: DataFrame, open_from: int, now: int) -> DataFrame:
+    """Add ``action``, what to do with each line: ``new``, ``mark``, ``quarantine`` or ``duplicate``.
 
-    ``known`` has the ``instance`` and ``sequence`` of what is there already; records before ``open_from`` (a second)
-    are late, and those more than `MOST_AHEAD_S` after ``now`` too early, unless they are there. ``value`` is kept of
-    what goes aside alone.
+    ``known`` has the ``instance`` and ``sequence`` of stored records. A record that is not among them is late if it is
+    from before the second ``open_from``, and too early if it is more than `MAX_AHEAD_S` after ``now``. ``value`` is
+    kept only for lines that go to the quarantine.
     """
     first = sf.row_number().over(Window.partitionBy(*_KEY).orderBy("origin")) == 1
     right = parsed.where(sf.col("fault").isNull()).withColumn("first", first)
     met = right.join(known.select(*_KEY, sf.lit(True).alias("known")), [*_KEY], "left")
     is_late = (sf.col("kind") == Kind.USAGE.value) & (sf.col("second") < open_from)
-    is_ahead = sf.col("second") > now + MOST_AHEAD_S
+    is_ahead = sf.col("second") > now + MAX_AHEAD_S
     second = sf.col("second")
     why_late = f"{_LATE}second %d is before {open_from}, and hours before that are final (--watermark)"
-    why_ahead = f"ahead: second %d is more than {MOST_AHEAD_S} s after {now}, when it came; ingest --quarantined, later"
+    why_ahead = (
+        f"ahead: second %d is more than {MAX_AHEAD_S} s after {now}, when it was read; run ingest --quarantined later"
+    )
     why = sf.when(is_ahead, sf.format_string(why_ahead, second)).when(is_late, sf.format_string(why_late, second))
-    fate = (
+    action = (
         sf.when(~sf.col("first") | sf.col("known"), "duplicate")
-        .when(is_ahead, "aside")
+        .when(is_ahead, "quarantine")
         .when(sf.col("kind") != Kind.USAGE.value, "mark")
-        .when(is_late, "aside")
+        .when(is_late, "quarantine")
         .otherwise("new")
     )
-    judged = met.withColumn("fate", fate).withColumn("fault", sf.when(sf.col("fate") == "aside", why))
-    wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("fate", sf.lit("aside"))
-    fated = judged.select(*wrong.columns).unionByName(wrong)
-    return fated.withColumn("value", sf.when(sf.col("fate") == "aside", sf.col("value")))
+    valid = met.withColumn("action", action).withColumn("fault", sf.when(sf.col("action") == "quarantine", why))
+    wrong = parsed.where(sf.col("fault").isNotNull()).withColumn("action", sf.lit("quarantine"))
+    with_actions = valid.select(*wrong.columns).unionByName(wrong)
+    return with_actions.withColumn("value", sf.when(sf.col("action") == "quarantine", sf.col("value")))
 
 
-def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
-    """What is to be put aside and is not yet (`schemas.QUARANTINE`): a line is known by where it was."""
-    aside = fated.where("fate = 'aside'").select(
+def new_quarantine_rows(with_actions: DataFrame, known: DataFrame) -> DataFrame:
+    """Return the rejected lines that are not in the quarantine yet (`schemas.QUARANTINE`); a line is identified by its
+    origin and value.
+    """
+    rejected = with_actions.where("action = 'quarantine'").select(
         sf.current_date().alias("date"),
         "origin",
         "value",
@@ -177,9 +186,9 @@ def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
         sf.current_timestamp().alias("ingested"),
     )
     there = known.select(sf.col("origin").alias("there_origin"), sf.col("value").alias("there_value"))
-    same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone has none
+    same_value = sf.col("value").eqNullSafe(sf.col("there_value"))  # a tombstone's value is null
     same = (sf.col("origin") == sf.col("there_origin")) & same_value
-    return aside.dropDuplicates(["origin", "value"]).join(there, same, "left_anti")
+    return rejected.dropDuplicates(["origin", "value"]).join(there, same, "left_anti")
 
 
 # --- the job ----------------------------------------------------------------------------------------------------------
@@ -187,7 +196,7 @@ def aside_of(fated: DataFrame, known: DataFrame) -> DataFrame:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run has done."""
+    """The numbers of lines that a run has read, by what was done with them."""
 
     batches: int = 0
     lines: int = 0
@@ -195,14 +204,14 @@ class Outcome:
     duplicates: int = 0
     marks: int = 0
     quarantined: dict[str, int] = field(default_factory=dict)
-    """By reason."""
+    """Number of lines, by reason."""
 
     def add(self, lines: Mapping[tuple[str, str | None], int]) -> None:
-        """One more batch: its lines by fate and reason."""
+        """Add the lines of one batch, by action and reason."""
         self.batches += 1
-        for (fate, why), count in lines.items():
+        for (action, why), count in lines.items():
             self.lines += count
-            match fate:
+            match action:
                 case "new":
                     self.records += count
                 case "mark":
@@ -213,96 +222,100 @@ class Outcome:
                     reason = why or ""
                     self.quarantined[reason] = self.quarantined.get(reason, 0) + count
 
-    def told(self) -> str:
-        """A line for people."""
-        aside = sum(self.quarantined.values())
+    def summary(self) -> str:
+        """Return the numbers as one line of text."""
+        rejected = sum(self.quarantined.values())
         return (
             f"{self.lines:,} lines in {self.batches:,} batches: {self.records:,} records, {self.marks:,} marks,"
-            f" {self.duplicates:,} duplicates, {aside:,} put aside"
+            f" {self.duplicates:,} duplicates, {rejected:,} quarantined"
         )
 
 
 def wall_clock_s() -> int:
-    """Seconds since 1970, now."""
+    """Return the current time in seconds since 1970."""
     return int(datetime.now(UTC).timestamp())
 
 
 class Ingest:
-    """Batches of lines into the lake."""
+    """Writes batches of lines to the lake."""
 
     def __init__(
         self,
         lake: Lake,
         watermark_s: int | None,
-        told: Callable[[str], None],
+        on_progress: Callable[[str], None],
         now_s: Callable[[], int] = wall_clock_s,
     ) -> None:
-        """``told`` gets a line for each batch; without ``watermark_s`` no hour is ever final."""
+        """Create an ingest; ``on_progress`` receives a line of text per batch. Without ``watermark_s``, no hour is ever
+        final.
+        """
         self._lake = lake
         self._watermark_s = watermark_s
-        self._told = told
+        self._on_progress = on_progress
         self._now_s = now_s
         self._failed: PipelineError | None = None
         self._stopping = False
         self.outcome = Outcome()
 
     def run(self, source: Source, *, follow_s: float | None = None) -> Outcome:
-        """Take in what is there, and then, every ``follow_s`` seconds, what comes, until it is stopped.
+        """Read the lines that exist, then, if ``follow_s`` is given, new lines every ``follow_s`` seconds until `stop`
+        is called.
 
-        What is there is one run, under one watermark; of what comes, each batch is one.
+        The lines that exist at the start are one run with one watermark; each later batch is a run of its own. Raises
+        `PipelineError`.
         """
-        with one_at_a_time(self._lake):
+        with ingest_lock(self._lake):
             name = checkpoint_name(source, self._lake.spark)
-            self._run(source, name, {"availableNow": True}, self.take)
+            self._run(source, name, {"availableNow": True}, self.ingest_batch)
             if not self._stopping:
                 Watermark.read(self._lake).ended(name).write(self._lake)
-                if not self.outcome.lines and (nothing := source.nothing_there(self._lake.spark)):
-                    self._told(nothing)
+                if not self.outcome.lines and (nothing := source.describe_empty(self._lake.spark)):
+                    self._on_progress(nothing)
             if follow_s is not None and not self._stopping:
-                self._run(source, name, {"processingTime": f"{follow_s} seconds"}, self.take_as_a_run)
+                self._run(source, name, {"processingTime": f"{follow_s} seconds"}, self.ingest_batch_as_run)
         return self.outcome
 
     def stop(self) -> None:
-        """End `run` within a second or so; a batch that is under way is repeated by the next. For signal handlers."""
+        """Make `run` return within about a second; the next run repeats an unfinished batch. Signal-safe."""
         self._stopping = True
 
-    def take(self, name: str, batch: DataFrame, number: int) -> None:
-        """One batch of the run of the source with this ``name``; may be repeated."""
+    def ingest_batch(self, name: str, batch: DataFrame, number: int) -> None:
+        """Ingest one batch of the run with the checkpoint ``name``; may be repeated."""
         watermark = Watermark.read(self._lake).begun(name)
         watermark.write(self._lake)
-        newest = self._take(batch, self._open_from(watermark.before(name)))
+        newest = self._write_new(batch, self._open_from(watermark.before(name)))
         watermark.moved(name, newest).write(self._lake)
-        self._told(f"batch {number}: {self.outcome.told()} so far")
+        self._on_progress(f"batch {number}: {self.outcome.summary()} so far")
 
-    def take_as_a_run(self, name: str, batch: DataFrame, number: int) -> None:
-        """One batch, and the run with it."""
-        self.take(name, batch, number)
+    def ingest_batch_as_run(self, name: str, batch: DataFrame, number: int) -> None:
+        """Ingest one batch, and end the run with it."""
+        self.ingest_batch(name, batch, number)
         Watermark.read(self._lake).ended(name).write(self._lake)
 
-    def again(self) -> Outcome:
-        """Take in what was put aside and is right by now; what was late is so still, unless no hour is final."""
-        with one_at_a_time(self._lake):
-            aside = self._lake.read("quarantine", schemas.QUARANTINE)
+    def retry_quarantined(self) -> Outcome:
+        """Ingest quarantined lines that are valid by now. Late ones stay late, unless no hour is final."""
+        with ingest_lock(self._lake):
+            lines_kept = self._lake.read("quarantine", schemas.QUARANTINE)
             was_late = sf.col("reason").startswith(_LATE)
             name = "quarantine"
             watermark = Watermark.read(self._lake).begun(name)
             for lines, open_from in (
-                (aside.where(~was_late), 0),
-                (aside.where(was_late), self._open_from(watermark.second)),
+                (lines_kept.where(~was_late), 0),
+                (lines_kept.where(was_late), self._open_from(watermark.second)),
             ):
-                watermark = watermark.moved(name, self._take(lines.select("value", "origin"), open_from))
+                watermark = watermark.moved(name, self._write_new(lines.select("value", "origin"), open_from))
             watermark.ended(name).write(self._lake)
         return self.outcome
 
     def _run(
-        self, source: Source, name: str, trigger: dict[str, Any], take: Callable[[str, DataFrame, int], None]
+        self, source: Source, name: str, trigger: dict[str, Any], ingest_one: Callable[[str, DataFrame, int], None]
     ) -> None:
-        """Until the trigger has no more, or it is to stop."""
+        """Run a stream until its trigger has no more batches, or until `stop` is called."""
 
         def batch_taken(batch: DataFrame, number: int) -> None:
             try:
-                take(name, batch, number)
-            except PipelineError as error:  # Spark keeps its text alone
+                ingest_one(name, batch, number)
+            except PipelineError as error:  # Spark would keep only its text
                 self._failed = error
                 raise
 
@@ -311,80 +324,81 @@ class Ingest:
         try:
             stream = source.read(self._lake.spark).writeStream.foreachBatch(batch_taken)
             query = stream.option("checkpointLocation", checkpoint).trigger(**trigger).start()
-            # Not without a limit: until the JVM answers, nothing else can be asked of it, such as to stop.
-            while not query.awaitTermination(STOP_LOOK_S) and not self._stopping:
+            # With a time-out, since no other call, such as `stop`, can be made until the JVM has answered.
+            while not query.awaitTermination(STOP_CHECK_S) and not self._stopping:
                 pass
         except PipelineError:
             raise
         except Exception as error:
-            ours = self._failed or as_ours(error, source)
-            if ours is None:
+            converted = self._failed or as_pipeline_error(error, source)
+            if converted is None:
                 raise
-            raise ours from error
+            raise converted from error
         finally:
             if query is not None:
                 query.stop()
 
     def _open_from(self, newest: int | None) -> int:
-        """The first second that is not final."""
+        """Return the first second that is not final."""
         if newest is None or self._watermark_s is None:
             return 0
         oldest = newest - self._watermark_s
         return oldest - oldest % 3600
 
-    def _take(self, raw: DataFrame, open_from: int) -> int | None:
-        """Write what is new; the newest second of it."""
-        fated = self._fated(raw, open_from)
-        fates = fated.groupBy("fate", _kind_of_fault().alias("why")).agg(
+    def _write_new(self, raw: DataFrame, open_from: int) -> int | None:
+        """Write the new rows to the tables; return the newest second of the new usage records."""
+        with_actions = self._with_actions(raw, open_from)
+        by_action = with_actions.groupBy("action", _kind_of_fault().alias("why")).agg(
             sf.count("*").alias("lines"), sf.max("second").alias("newest")
         )
-        found = {(row["fate"], row["why"]): row for row in fates.collect()}
+        found = {(row["action"], row["why"]): row for row in by_action.collect()}
         lake = self._lake
         if ("new", None) in found:
-            new = fated.where("fate = 'new'").select(*schemas.USAGE.names)
-            # Few files, and of an hour with much in it several, written at the same time.
+            new = with_actions.where("action = 'new'").select(*schemas.USAGE.names)
+            # Few files; an hour with many records gets several, which are written in parallel.
             lake.append("usage", new.hint("rebalance", "date", "hour"), "date", "hour")
         if ("mark", None) in found:
-            marks = fated.where("fate = 'mark'").select(*schemas.MARKS.names)
+            marks = with_actions.where("action = 'mark'").select(*schemas.MARKS.names)
             lake.append("marks", marks.coalesce(1), "date")
-        if any(fate == "aside" for fate, _ in found):
-            there = lake.read_if_there("quarantine", schemas.QUARANTINE)
-            lake.append("quarantine", aside_of(fated, there).coalesce(1), "date")
-        self.outcome.add({fate: row["lines"] for fate, row in found.items()})
+        if any(action == "quarantine" for action, _ in found):
+            there = lake.read_or_empty("quarantine", schemas.QUARANTINE)
+            lake.append("quarantine", new_quarantine_rows(with_actions, there).coalesce(1), "date")
+        self.outcome.add({action: row["lines"] for action, row in found.items()})
         new_records = found.get(("new", None))
         return None if new_records is None else int(new_records["newest"])
 
-    def _fated(self, raw: DataFrame, open_from: int) -> DataFrame:
-        """`with_fate`, for good.
+    def _with_actions(self, raw: DataFrame, open_from: int) -> DataFrame:
+        """Return `with_action` of the lines, checkpointed.
 
-        What `DataFrame.persist` keeps, Spark makes anew when a table behind it is written to, which our own writes do.
+        `DataFrame.persist` is not enough: Spark recomputes persisted rows when a table that they depend on is written
+        to, which `_write_new` does.
         """
         parsed = with_hour(parse(raw)).persist()
         try:
-            hours = parsed.groupBy("date", "hour").count().limit(MOST_HOURS + 1).collect()
+            hours = parsed.groupBy("date", "hour").count().limit(MAX_HOURS + 1).collect()
             known = self._known([row for row in hours if row["date"]])
-            return with_fate(parsed, known, open_from, self._now_s()).localCheckpoint()
+            return with_action(parsed, known, open_from, self._now_s()).localCheckpoint()
         finally:
             parsed.unpersist()
 
     def _known(self, hours: list[Any]) -> DataFrame:
-        """The keys that the tables have of these hours; of all, when there are too many to name."""
-        usage = self._lake.read_if_there("usage", schemas.USAGE)
-        if len(hours) <= MOST_HOURS:
+        """Return the keys of the stored records of these hours; of all hours, if there are more than `MAX_HOURS`."""
+        usage = self._lake.read_or_empty("usage", schemas.USAGE)
+        if len(hours) <= MAX_HOURS:
             in_hours = [(sf.col("date") == row["date"]) & (sf.col("hour") == row["hour"]) for row in hours]
             usage = usage.where(functools.reduce(operator.or_, in_hours, sf.lit(False)))
-        marks = self._lake.read_if_there("marks", schemas.MARKS)
+        marks = self._lake.read_or_empty("marks", schemas.MARKS)
         return usage.select(*_KEY).unionByName(marks.select(*_KEY))
 
     def _checkpoint(self, name: str) -> str:
         path = self._lake.path(f"_checkpoints/{name}")
         if self._lake.has("usage") and not exists(self._lake.spark, path):
-            self._told(
-                f"no checkpoint for this source in {path}: all of it is read, and what the lake has is passed over"
+            self._on_progress(
+                f"no checkpoint for this source in {path}: all of it is read, and records in the lake are skipped"
             )
         return path
 
 
 def _kind_of_fault() -> Column:
-    """Without its numbers, so that there are few."""
+    """Return the fault with its numbers replaced by "N", so that there are few distinct ones."""
     return sf.regexp_replace("fault", r"-?\d+(\.\d+)?", "N")

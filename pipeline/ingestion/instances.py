@@ -1,4 +1,4 @@
-"""What each instance of the proxy has recorded, and what is missing: its numbers grow by 1 as long as nothing is."""
+"""The records of each instance of the proxy, and the gaps in their sequence numbers, which grow by 1."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ if TYPE_CHECKING:
 
 
 def instances(usage: DataFrame, marks: DataFrame, *, whole: bool = True) -> DataFrame:
-    """What each instance has told, and what is missing: one row for each.
+    """Return one row per instance: its records, and how many are missing.
 
-    ``missing``: sequence numbers between its first and last that nobody has seen; ``gaps``: in how many places;
-    ``lost``: records that it says are lost; ``ended``: whether it said that it stopped. Without ``ended`` it was killed
-    or still runs: up to the second after ``last_second`` may be missing at the end.
+    ``missing``: number of sequence numbers between the first and the last that have no record; ``gaps``: number of
+    places where some are missing; ``lost``: number of records that the instance reported as lost; ``ended``: whether it
+    wrote an ``end`` mark. An instance without one was killed or still runs: the second after ``last_second`` may be
+    missing.
 
-    When the tables are not the ``whole`` lake but some of its days, instances without a second there are left out, and
-    so is what these are missing before the first and after the last of their numbers.
+    If the tables are not the ``whole`` lake but some of its days, instances without records in these days are left out,
+    and only gaps between their first and last sequence number are counted.
     """
     columns = ("instance", "sequence", "second")
     seen = usage.select(*columns, sf.lit(Kind.USAGE.value).alias("kind"), sf.lit(0).cast("long").alias("records"))
-    told = marks.select(*columns, "kind", sf.coalesce("records", sf.lit(0)).alias("records"))
+    marked = marks.select(*columns, "kind", sf.coalesce("records", sf.lit(0)).alias("records"))
     before = sf.lag("sequence").over(Window.partitionBy("instance").orderBy("sequence"))
     skipped = sf.col("sequence") - sf.coalesce(before, sf.lit(-1)) - 1
     if not whole:
         is_outside = before.isNull() | (sf.col("kind") == Kind.END.value)
         skipped = sf.when(is_outside, sf.lit(0)).otherwise(skipped)
     found = (
-        seen.unionByName(told)
+        seen.unionByName(marked)
         .withColumn("skipped", skipped)
         .groupBy("instance")
         .agg(

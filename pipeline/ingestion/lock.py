@@ -1,7 +1,7 @@
-"""One ingest at a time: a small file beside the tables, which says whose turn it is.
+"""A lock file beside the tables that allows one ingest at a time. It names the host and process that hold it.
 
-It is created where none is. On a disk and in HDFS that is one step, so of two that begin at once one is told off; an
-object store looks first and writes then, so two that begin within the same moment may both go on.
+Creating the file is atomic on a disk and in HDFS. An object store checks and then writes, so two processes that start
+at the same moment may both proceed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ FILE: Final = "_ingest/lock.json"
 
 
 @contextlib.contextmanager
-def one_at_a_time(lake: Lake) -> Iterator[None]:
-    """Hold the lake for writing; one of a process of this machine that is no more is taken over.
+def ingest_lock(lake: Lake) -> Iterator[None]:
+    """Hold the lake's lock for writing; take over the lock of a process of this machine that has died.
 
-    Raises `OutputError` with who holds it.
+    Raises `OutputError`, which names the holder.
     """
     path = lake.path(FILE)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": now})
     if not create_text(lake.spark, path, mine):
-        _take_away(lake, path)
+        _take_over(lake, path)
         if not create_text(lake.spark, path, mine):
             raise _held(lake, path, _read(lake, path))
     try:
@@ -43,21 +43,21 @@ def one_at_a_time(lake: Lake) -> Iterator[None]:
         remove(lake.spark, path)
 
 
-def _take_away(lake: Lake, path: str) -> None:
-    """The lock of a dead process; it is moved, since of two who find it only one can do that."""
+def _take_over(lake: Lake, path: str) -> None:
+    """Remove the lock of a process that has died. It is renamed first, which only one of several processes can do."""
     found = _read(lake, path)
-    if not _is_of_the_dead(found):
+    if not _owner_has_died(found):
         raise _held(lake, path, found)
     moved = f"{path}.{os.getpid()}"
     move(lake.spark, path, moved)
-    if _read(lake, moved) != found:  # another has taken it over since
+    if _read(lake, moved) != found:  # another process has taken it over in the meantime
         move(lake.spark, moved, path)
         raise _held(lake, path, _read(lake, path))
     remove(lake.spark, moved)
 
 
 def _read(lake: Lake, path: str) -> str:
-    """Empty when it is not there, or not written yet."""
+    """Return the contents of the lock; empty if it does not exist or is not written yet."""
     try:
         return read_text(lake.spark, path)
     except InputError:
@@ -72,7 +72,7 @@ def _owner(text: str) -> dict[str, object]:
     return owner if isinstance(owner, dict) else {}
 
 
-def _is_of_the_dead(text: str) -> bool:
+def _owner_has_died(text: str) -> bool:
     owner = _owner(text)
     pid = owner.get("pid")
     if owner.get("host") != socket.gethostname() or not isinstance(pid, int):
@@ -81,14 +81,18 @@ def _is_of_the_dead(text: str) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's, so it lives
+    except PermissionError:  # a process of another user
         pass
     return False
 
 
 def _held(lake: Lake, path: str, text: str) -> OutputError:
     owner = _owner(text)
-    by = f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}" if owner else "an unknown one"
+    by = (
+        f"process {owner.get('pid')} on {owner.get('host')} since {owner.get('since')}"
+        if owner
+        else "an unknown process"
+    )
     return OutputError(
-        f"another ingest writes to {lake.root}: {by}; one at a time may. If it is no more, remove {path}"
+        f"another ingest writes to {lake.root}: {by}; only one can run at a time. If it no longer runs, remove {path}"
     )

@@ -1,8 +1,7 @@
-"""Where `headrace.pipeline.ingestion.ingest` takes lines from: finished files of proxies, or the topic that they write
-to.
+"""The sources of `headrace.pipeline.ingestion.ingest`: finished files of proxies, or the topic that they write to.
 
-A source is known by what it reads (`identity`): its checkpoint bears that name, so settings of how it is read can
-change from run to run.
+A source is identified by what it reads (`identity`), and its checkpoint is named after that, so that the settings for
+reading it can change between runs.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.errors import InputError, PipelineError
 from headrace.pipeline.lake.jars import KAFKA_CONNECTOR
-from headrace.pipeline.lake.tables import cause_of, files_below, is_folder, of_spark, qualified
+from headrace.pipeline.lake.tables import cause_of, files_below, is_folder, is_spark_error, qualified
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,28 +23,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FILES_AT_ONCE: Final = 100
-"""In a batch: of proxies that rotate each minute, 100 minutes."""
+"""Maximum number of files in a batch: 100 minutes of a proxy that rotates its files every minute."""
 RECORDS_AT_ONCE: Final = 5_000_000
-"""In a batch from Kafka, about 2 GiB of JSON."""
+"""Maximum number of records in a batch from Kafka, about 2 GiB of JSON."""
 FILE_PATTERN: Final = "usage-*.jsonl*"
 NEVER_TOO_OLD: Final = "36500d"
-"""A hundred years. By default Spark passes over files that are seven days older than the newest, without a word."""
+"""A hundred years. By default, Spark silently ignores files that are more than seven days older than the newest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSource:
-    """Finished files of the proxies' ``folder`` and the folders below it, here or copied elsewhere."""
+    """Finished files in a folder that proxies write to, and in the folders below it, or copies of these."""
 
     folder: str
 
     def identity(self, spark: SparkSession) -> str:
-        """The folder, however it is spelled."""
+        """Return the folder's full path, independent of its spelling."""
         return f"files {qualified(spark, self.folder)}"
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """As a stream (`schemas.RAW`). Raises `InputError`."""
+        """Return the lines as a stream (`schemas.RAW`). Raises `InputError`."""
         if not is_folder(spark, self.folder):
-            raise InputError(f"--from-files {self.folder}: there is no such folder")
+            raise InputError(f"--from-files {self.folder}: the folder does not exist")
         stream = (
             spark.readStream.format("text")
             .option("maxFilesPerTrigger", FILES_AT_ONCE)
@@ -56,20 +55,20 @@ class FileSource:
         )
         return stream.select("value", sf.col("_metadata.file_path").alias("origin"))
 
-    def nothing_there(self, spark: SparkSession) -> str | None:
-        """In a sentence, when it has no file to read; reads names up to the first that fits."""
+    def describe_empty(self, spark: SparkSession) -> str | None:
+        """Return a sentence if no file matches, or else ``None``. Stops at the first name that matches."""
         if any(fnmatch(name, FILE_PATTERN) for name in files_below(spark, self.folder)):
             return None
-        return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or below"
+        return f"--from-files {self.folder}: no file {FILE_PATTERN} in it or in the folders below it"
 
-    def as_ours(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
-        """Nothing: Spark names the file."""
+    def as_pipeline_error(self, error: Exception) -> PipelineError | None:  # noqa: ARG002 -- a source's signature
+        """Return ``None``: Spark's errors name the file already."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSource:
-    """The topic that the proxies write to."""
+    """The topic that proxies write to."""
 
     topic: str
     bootstrap_servers: str
@@ -78,12 +77,12 @@ class KafkaSource:
     accept_data_loss: bool = False
 
     def identity(self, spark: SparkSession) -> str:  # noqa: ARG002 -- a source's signature
-        """The topic and its cluster, however it is read."""
+        """Return the topic and its bootstrap servers, independent of their order."""
         servers = sorted(each.strip() for each in self.bootstrap_servers.split(","))
         return f"topic {self.topic} of {','.join(servers)}"
 
     def read(self, spark: SparkSession) -> DataFrame:
-        """As a stream (`schemas.RAW`)."""
+        """Return the records as a stream (`schemas.RAW`)."""
         reader = (
             spark.readStream.format("kafka")
             .option("kafka.bootstrap.servers", self.bootstrap_servers)
@@ -97,12 +96,12 @@ class KafkaSource:
         origin = sf.concat_ws("/", "topic", "partition", "offset")
         return reader.load().select(sf.col("value").cast("string").alias("value"), origin.alias("origin"))
 
-    def nothing_there(self, spark: SparkSession) -> str | None:  # noqa: ARG002 -- a source's signature
-        """A topic may be empty."""
+    def describe_empty(self, spark: SparkSession) -> str | None:  # noqa: ARG002 -- a source's signature
+        """Return ``None``: an empty topic is not an error."""
         return None
 
-    def as_ours(self, error: Exception) -> PipelineError | None:
-        """What it has to say of an error of Spark's; ``None`` when nothing."""
+    def as_pipeline_error(self, error: Exception) -> PipelineError | None:
+        """Return a clearer error for one of Spark's; ``None`` if there is none."""
         text = str(error)
         if "data source: kafka" in text:
             return InputError(
@@ -110,11 +109,11 @@ class KafkaSource:
                 f" --packages {KAFKA_CONNECTOR}"
             )
         if "UnknownTopicOrPartition" in text:
-            return InputError(f"--topic {self.topic}: {self.bootstrap_servers} has no such topic")
+            return InputError(f"--topic {self.topic}: {self.bootstrap_servers} has no topic of this name")
         if "Some data may have been lost" in text or "KAFKA_DATA_LOSS" in text:
             return InputError(
-                f"--topic {self.topic}: records were removed from it (retention) before they were taken in;"
-                " --accept-data-loss goes on with what is left"
+                f"--topic {self.topic}: retention removed records before they were ingested;"
+                " --accept-data-loss continues with the remaining ones"
             )
         if "TimeoutException" in text or "bootstrap" in text:
             return InputError(f"--bootstrap-servers {self.bootstrap_servers}: {cause_of(error)}")
@@ -125,12 +124,12 @@ Source = FileSource | KafkaSource
 
 
 def checkpoint_name(source: Source, spark: SparkSession) -> str:
-    """The same for all sources that read the same."""
+    """Return the name of the source's checkpoint, equal for all sources that read the same."""
     return "ingest-" + hashlib.sha256(source.identity(spark).encode()).hexdigest()[:16]
 
 
-def as_ours(error: Exception, source: Source) -> PipelineError | None:
-    """An error of Spark's in a line; ``None`` when it is none."""
-    if not of_spark(error):
+def as_pipeline_error(error: Exception, source: Source) -> PipelineError | None:
+    """Return an error of Spark as a `PipelineError` in one line; ``None`` for other errors."""
+    if not is_spark_error(error):
         return None
-    return source.as_ours(error) or PipelineError(f"ingest ended: {cause_of(error)}")
+    return source.as_pipeline_error(error) or PipelineError(f"ingest ended: {cause_of(error)}")

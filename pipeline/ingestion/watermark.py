@@ -1,9 +1,8 @@
-"""How far the lake is: the newest second that ingest has taken in, beside the tables.
+"""The newest second that ingest has written, kept in a file beside the tables; hours far before it are final.
 
-Hours far behind it are final. What decides is the watermark from before a run, so that the histories of several
-proxies, which one run takes in one after the other, do not make each other late; and a run that was killed goes on
-under the watermark that it began with, so that a batch that is repeated is judged as before. Runs are known by their
-source's checkpoint.
+A run uses the watermark from before its start, so that the records of several proxies that one run reads one after the
+other do not make each other late. A run that was killed continues with the watermark that it started with, so that a
+repeated batch gives the same result. A run is identified by its source's checkpoint.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ FILE: Final = "_ingest/watermark.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One that has not ended in order: it runs, or was killed."""
+    """A run that has not ended in order: it is running, or was killed."""
 
     before: int | None
-    """The watermark when it began."""
+    """The watermark when it started."""
     newest: int | None
-    """The newest second that it has taken in."""
+    """The newest second that it has written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +41,7 @@ class Watermark:
 
     @classmethod
     def read(cls, lake: Lake) -> Watermark:
-        """As it was written last. Raises `OutputError` when it is damaged."""
+        """Read the file; without one, return the initial state. Raises `OutputError` if the file is damaged."""
         path = lake.path(FILE)
         if not exists(lake.spark, path):
             return cls()
@@ -54,30 +53,30 @@ class Watermark:
             }
             return cls(second=_second(kept["second"]), runs=runs)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise OutputError(f"{path} is damaged ({error!r}); remove it: the watermark then begins anew") from error
+            raise OutputError(f"{path} is damaged ({error!r}); remove it to start without a watermark") from error
 
     def write(self, lake: Lake) -> None:
-        """In one step. Raises `OutputError`."""
+        """Write the file atomically. Raises `OutputError`."""
         runs = {source: {"before": run.before, "newest": run.newest} for source, run in self.runs.items()}
         write_text(lake.spark, lake.path(FILE), json.dumps({"second": self.second, "runs": runs}))
 
     def begun(self, source: str) -> Watermark:
-        """``source`` runs; if its last run has not ended, that goes on."""
+        """Return the state after ``source`` has started; an unfinished run of this source is continued."""
         if source in self.runs:
             return self
         return replace(self, runs={**self.runs, source: Run(before=self.second, newest=None)})
 
     def before(self, source: str) -> int | None:
-        """The one in force for the run of ``source``."""
+        """Return the watermark that applies to the run of ``source``."""
         return self.runs[source].before
 
     def moved(self, source: str, newest: int | None) -> Watermark:
-        """The run of ``source`` has taken in ``newest``."""
+        """Return the state after the run of ``source`` has written records up to the second ``newest``."""
         run = self.runs[source]
         return replace(self, runs={**self.runs, source: replace(run, newest=_later(run.newest, newest))})
 
     def ended(self, source: str) -> Watermark:
-        """The run of ``source`` has ended in order; nothing happens when there is none."""
+        """Return the state after the run of ``source`` has ended in order; unchanged if there is no such run."""
         others = {each: run for each, run in self.runs.items() if each != source}
         newest = self.runs[source].newest if source in self.runs else None
         return Watermark(second=_later(self.second, newest), runs=others)
@@ -90,4 +89,4 @@ def _later(one: int | None, other: int | None) -> int | None:
 def _second(value: object) -> int | None:
     if value is None or (isinstance(value, int) and not isinstance(value, bool)):
         return value
-    raise TypeError(f"{value!r} is no second")
+    raise TypeError(f"{value!r} is not a second")

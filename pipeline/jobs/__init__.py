@@ -1,4 +1,4 @@
-"""The thin entry of each job: options in, a pure function of `pipeline` called, its outcome printed.
+"""The command of each job. It reads options, calls the functions of `pipeline.analysis` and others, and prints results.
 
 ingest     ``headrace pipeline ingest``
 instances  ``headrace pipeline instances``

@@ -1,4 +1,4 @@
-"""``headrace pipeline anomalies``."""
+"""The command ``headrace pipeline anomalies``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.anomalies import anomalies
 from headrace.pipeline.analysis.anomaly_baselines import Rules, windows_of
-from headrace.pipeline.cli import LAKE, day_options, number_option, spark_options, told
+from headrace.pipeline.cli import LAKE, day_options, number_option, report_progress, spark_options
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,55 +34,68 @@ MINUTES_OF_A_DAY = 1440
 @day_options
 @number_option(
     "--window", click.IntRange(1, MINUTES_OF_A_DAY), RULES.window_s // 60,
-    "What is judged as one; days have to be multiples of it.", metavar="MINUTES",
+    "Length of a window; it must divide a day.", metavar="MINUTES",
 )  # fmt: skip
 @number_option(
     "--past", click.IntRange(1), RULES.past_days,
-    "With how many days before a day, and the day itself so far, its windows are compared.",
+    "Days before a day with which its windows are compared, besides the day itself so far.",
     metavar="DAYS", to="past_days",
 )  # fmt: skip
 @number_option(
     "--least-past", click.IntRange(2), RULES.least_past,
-    "Who has used something in fewer is compared with nothing.", metavar="WINDOWS",
+    "An entity with usage in fewer windows is not compared with its past.", metavar="WINDOWS",
 )  # fmt: skip
 @number_option(
-    "--score", click.FloatRange(0), RULES.score, "So many times the usual spread off, on a logarithmic scale,"
+    "--score",
+    click.FloatRange(0),
+    RULES.score,
+    "Minimum deviation in multiples of the usual spread, on a logarithmic scale.",
 )
 @number_option(
     "--factor", click.FloatRange(1), RULES.factor,
-    "and so many times the usual, or that part of it, is unlike the past,",
+    "Minimum deviation as a multiple, or fraction, of the usual value.",
 )  # fmt: skip
 @number_option(
-    "--known", click.IntRange(1), RULES.known_hours, "unless it has come in so many earlier hours.",
+    "--known", click.IntRange(1), RULES.known_hours, "A level reached in this many earlier hours is not reported.",
     metavar="HOURS", to="known_hours",
 )  # fmt: skip
 @number_option(
     "--least-ids", click.IntRange(1), RULES.least_ids,
-    "New producer ids in a window that are worth telling; the same for what follows.",
+    "Minimum number of new producer ids in a window.",
 )  # fmt: skip
-@number_option("--least-failed", click.IntRange(1), RULES.least_failed, "Requests that failed or were refused.")
-@number_option("--least-connections", click.IntRange(1), RULES.least_connections, "Connections opened.")
-@number_option("--least-bytes", click.IntRange(1), RULES.least_bytes, "Bytes of requests and replies, seen or usual.")
-@number_option("--least-thread-ms", click.FloatRange(0, min_open=True), RULES.least_thread_ms, "Thread time, likewise.")
+@number_option(
+    "--least-failed", click.IntRange(1), RULES.least_failed, "Minimum number of requests that failed or were refused."
+)
+@number_option(
+    "--least-connections", click.IntRange(1), RULES.least_connections, "Minimum number of connections opened."
+)
+@number_option(
+    "--least-bytes", click.IntRange(1), RULES.least_bytes, "Minimum bytes of requests and replies, observed or usual."
+)
+@number_option(
+    "--least-thread-ms",
+    click.FloatRange(0, min_open=True),
+    RULES.least_thread_ms,
+    "Minimum thread time, observed or usual.",
+)
 @spark_options
 def command(
     *, spark: SparkOptions, lake: str, first: date | None, last: date | None, window: int, **rules_given: Any
 ) -> None:
-    """Find what is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
+    """Find usage that is unlike each entity's own past: producer ids, retries, connections, bytes and thread time.
 
-    The table anomalies is made anew for the days that are judged: without --from and --to, the last two there are.
-    Without a past (of --least-past windows) only what is
-    wrong in itself is told: half of all requests fail, open a connection, or ask for a producer id, and five times as
-    many as is worth telling.
+    The table anomalies is rewritten for the days that are examined: by default, the last two days of usage. An entity
+    whose past is too short (fewer than --least-past windows) is reported only if half of its requests fail, open a
+    connection or request a producer id, and the number is at least five times the --least value.
     """
     if MINUTES_OF_A_DAY % window:
-        raise click.BadParameter(f"--window {window}: expected minutes that divide a day of {MINUTES_OF_A_DAY}")
+        raise click.BadParameter(f"--window {window}: expected a divisor of the {MINUTES_OF_A_DAY} minutes of a day")
     rules = Rules(window_s=window * 60, **rules_given)
     tables = Lake(start_session("anomalies", spark), lake)
     usage = tables.read("usage", schemas.USAGE)
     newest, until_s = _end(usage)
     if newest is None:
-        told("there is no usage, so there is nothing to judge")
+        report_progress("the lake has no usage, so no day was examined")
         return
     end = newest if last is None else last
     days = list(_days(end - timedelta(days=1) if first is None else first, end))
@@ -90,21 +103,23 @@ def command(
     windows = windows_of(usage.where(sf.col("date").between(begin, sf.lit(days[-1]))), rules.window_s).persist()
     try:
         for day in days:
-            tables.replace_partition("anomalies", judged(windows, day, until_s, rules).coalesce(1), "date", day)
+            tables.replace_partition(
+                "anomalies", anomalies_of_day(windows, day, until_s, rules).coalesce(1), "date", day
+            )
     finally:
         windows.unpersist()
-    _say(tables, days)
+    _report_result(tables, days)
 
 
-def judged(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
-    """The anomalies of ``day``, whatever other days there are."""
+def anomalies_of_day(windows: DataFrame, day: date, until_s: int, rules: Rules) -> DataFrame:
+    """Return the anomalies of ``day``; other days in ``windows`` serve only as its past."""
     date = sf.to_date(sf.timestamp_seconds("start"))
     begin = day - timedelta(days=rules.past_days)
     return anomalies(windows.where(date.between(sf.lit(begin), sf.lit(day))), day, until_s, rules)
 
 
 def _end(usage: DataFrame) -> tuple[date | None, int]:
-    """The newest day, and the second by which it is complete."""
+    """Return the newest day with usage, and the second (exclusive) up to which its usage has been ingested."""
     newest = usage.agg(sf.max("date")).collect()[0][0]
     second = usage.where(sf.col("date") == sf.lit(newest)).agg(sf.max("second")).collect()[0][0]
     return newest, (second or 0) + 1
@@ -112,17 +127,17 @@ def _end(usage: DataFrame) -> tuple[date | None, int]:
 
 def _days(first: date, last: date) -> Iterator[date]:
     if first > last:
-        raise InputError(f"--from {first} is after {last}, the last day there is usage of")
+        raise InputError(f"--from {first} is after {last}, the last day with usage")
     for number in range((last - first).days + 1):
         yield first + timedelta(days=number)
 
 
-def _say(tables: Lake, days: list[date]) -> None:
+def _report_result(tables: Lake, days: list[date]) -> None:
     whole = tables.read("anomalies", schemas.ANOMALIES).where(sf.col("date").between(sf.lit(days[0]), sf.lit(days[-1])))
     counts = whole.groupBy("kind").count().orderBy("kind").collect()  # a row for each of a few kinds
     kinds = ", ".join(f"{row['count']:,} x {row.kind}" for row in counts) or "nothing unusual"
-    told(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")
+    report_progress(f"{days[0]:%Y-%m-%d} to {days[-1]:%Y-%m-%d}: {kinds}")
     for row in whole.orderBy("start", "user", "client_id", "kind").limit(SHOWN).collect():
-        click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.told}")
+        click.echo(f"{row.start:%Y-%m-%d %H:%M} {row.kind}: {row.description}")
     if sum(row["count"] for row in counts) > SHOWN:
-        told(f"the first {SHOWN}; the table anomalies has all")
+        report_progress(f"these are the first {SHOWN}; the table anomalies has all of them")

@@ -1,4 +1,4 @@
-"""``headrace pipeline calibrate``."""
+"""The command ``headrace pipeline calibrate``."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.analysis.calibrate import Method, calibrate, samples, span_of, taken_of
+from headrace.pipeline.analysis.calibrate import Method, accepted_costs, calibrate, samples, span_of
 from headrace.pipeline.analysis.handler_times import HOW, read_jmx
 from headrace.pipeline.analysis.usage import of_one_cluster
-from headrace.pipeline.cli import CLUSTER, LAKE, check_output, number_option, spark_options, told, write_file
+from headrace.pipeline.cli import CLUSTER, LAKE, check_output, number_option, report_progress, spark_options, write_file
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 METHOD = Method()
 NO_TRUTH = (
-    "expected --truth: the time of the brokers' handlers. The proxy's own broker_ms will not do: it holds the network"
-    " and all queues, and no request is charged more than that as it is, so that costs fitted to it would charge"
+    "expected --truth: the handler times of the brokers. The proxy's broker_ms cannot replace them: it includes the"
+    " network and all queues, and is already the upper limit of a request's cost, so costs fitted to it would charge"
     f" clients for a slow network. To sample a broker, while the proxy records usage:\n{HOW}"
 )
 
@@ -39,32 +39,34 @@ NO_TRUTH = (
 @click.command()
 @LAKE
 @click.option(
-    "--truth", "truths", multiple=True, metavar="PATH", help="What JmxTool has printed of a broker; one for each."
+    "--truth",
+    "truths",
+    multiple=True,
+    metavar="PATH",
+    help="Output of JmxTool for a broker; repeat it for each broker.",
 )
-@click.option("--output", metavar="FILE", help="Where the costs go, for the option costs_file of request_percentage.")
-@click.option(
-    "--against", metavar="FILE", help="The costs_file in force, where there is one.  [default: the shipped costs]"
-)
+@click.option("--output", metavar="FILE", help="File for the costs, for the option costs_file of request_percentage.")
+@click.option("--against", metavar="FILE", help="The costs_file in force.  [default: the shipped costs]")
 @CLUSTER
 @number_option(
-    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Usage and truth are compared in sums over this time.",
+    "--interval", click.IntRange(1, 3600), METHOD.interval_s, "Length of an interval for comparing usage and truth.",
     metavar="SECONDS", to="interval_s",
 )  # fmt: skip
 @number_option(
     "--held-out", click.FloatRange(0.01, 0.9), METHOD.held_out,
-    "This part of the intervals is for the error, and not for the fit.", metavar="SHARE",
+    "Share of the intervals that is used for the error, and not for the fit.", metavar="SHARE",
 )  # fmt: skip
 @number_option(
-    "--least-samples", click.IntRange(2), METHOD.least_samples, "An API with fewer is not fitted.",
+    "--least-samples", click.IntRange(2), METHOD.least_samples, "Minimum number of intervals to fit an API.",
     metavar="INTERVALS",
 )  # fmt: skip
 @number_option(
     "--mismatch", click.FloatRange(0, 1), METHOD.mismatch,
-    "An interval in which brokers and proxies count requests that differ by more is left out.", metavar="SHARE",
+    "Maximum difference of the request counts of brokers and proxies in an interval.", metavar="SHARE",
 )  # fmt: skip
 @number_option(
     "--truth-step", click.FloatRange(0), METHOD.step_ms,
-    "What the truth rounds each request's time to; Kafka's LocalTimeMs to 1 ms. 0: it does not.",
+    "Step to which the truth rounds each request's time: 1 ms in Kafka's LocalTimeMs; 0: not rounded.",
     metavar="MS", to="step_ms",
 )  # fmt: skip
 @spark_options
@@ -78,12 +80,12 @@ def command(
     cluster: str | None,
     **method: Any,
 ) -> None:
-    """Fit what a request costs (request_percentage) to what brokers say of their handlers' time.
+    """Fit the cost model of request_percentage to the handler times that brokers report.
 
-    --truth has a broker's LocalTimeMs over some minutes in which the proxy recorded usage; without all brokers' files
-    nothing can be fitted, since usage does not tell them apart. The table costs has each API's line with its error on
-    intervals that it was not fitted to, beside the error of the costs in force. The lines that are better go to
-    --output, together with those of --against that are not replaced:
+    --truth is a broker's LocalTimeMs, sampled for some minutes while the proxy recorded usage. The samples of all
+    brokers are required, since usage records do not distinguish brokers. The table costs has the fitted model of each
+    API, with its error on intervals that were not used for the fit and the error of the costs in force. Models that are
+    better are written to --output, together with those of --against that are not replaced:
 
     \b
     [plugins.options.request_percentage]
@@ -104,13 +106,13 @@ def command(
     finally:
         both.unpersist()
     costs = tables.read("costs", schemas.COSTS)
-    taken = taken_of(costs)
+    accepted = accepted_costs(costs)
     rows = costs.orderBy("api_key").collect()  # a row for each API
     for row in rows:
         click.echo(_line(row))
-    told(f"{len(taken)} of {len(rows)} APIs have better costs than before")
+    report_progress(f"{len(accepted)} of {len(rows)} APIs have better costs than those in force")
     if output is not None:
-        _write(session, output, {**kept, **taken}, {row.api_key: row for row in rows})
+        _write(session, output, {**kept, **accepted}, {row.api_key: row for row in rows})
 
 
 def _in_force(against: str | None) -> Mapping[int, RequestCost]:
@@ -123,7 +125,10 @@ def _in_force(against: str | None) -> Mapping[int, RequestCost]:
 
 
 def _of_span(usage: DataFrame, span: tuple[int, int], cluster: str | None) -> DataFrame:
-    """The usage while the truth was sampled. Raises `InputError` when there is none, or of whom is not clear."""
+    """Return the usage of the time in which the truth was sampled.
+
+    Raises `InputError` if there is none, or if it is of several clusters.
+    """
     first, last = span
     days = (sf.to_date(sf.timestamp_seconds(sf.lit(each))) for each in span)
     usage = usage.where(sf.col("date").between(*days) & sf.col("second").between(first, last))
@@ -147,12 +152,14 @@ def _line(row: Row) -> str:
 
 def _write(session: SparkSession, output: str, costs: Mapping[int, RequestCost], rows: Mapping[int, Row]) -> None:
     notes = {
-        api_key: f"{api_name(api_key)}, {rows[api_key].reason.removeprefix('taken: ')}"
-        if api_key in rows and rows[api_key].taken
-        else f"{api_name(api_key)}: as before"
+        api_key: f"{api_name(api_key)}, {rows[api_key].reason.removeprefix('accepted: ')}"
+        if api_key in rows and rows[api_key].accepted
+        else f"{api_name(api_key)}: unchanged"
         for api_key in costs
     }
-    head = "The costs of requests, by headrace pipeline calibrate; for plugins.options.request_percentage.costs_file."
+    head = (
+        "Costs of requests, written by headrace pipeline calibrate for plugins.options.request_percentage.costs_file."
+    )
     text = spell_costs(costs, notes, head)
     write_file(session, output, [text])
-    told(f"wrote {len(costs)} costs to {output}")
+    report_progress(f"wrote {len(costs)} costs to {output}")

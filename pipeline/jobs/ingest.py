@@ -1,4 +1,4 @@
-"""``headrace pipeline ingest``."""
+"""The command ``headrace pipeline ingest``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, settings_of, spark_options, told
+from headrace.pipeline.cli import LAKE, report_progress, settings_of, spark_options
 from headrace.pipeline.ingestion.ingest import Ingest
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource
 from headrace.pipeline.lake.session import start_session
@@ -27,24 +27,34 @@ DAY_S = 86_400
 
 @click.command()
 @LAKE
-@click.option("--from-files", "folder", metavar="PATH", help="The folder that proxies write to.")
-@click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="The cluster with the topic.")
+@click.option("--from-files", "folder", metavar="PATH", help="Folder that proxies write to, or a copy of it.")
+@click.option("--bootstrap-servers", metavar="HOST:PORT,…", help="Cluster that has the topic.")
+@click.option("--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="Topic that proxies write to.")
 @click.option(
-    "--topic", default=DEFAULT_TOPIC, show_default=True, metavar="NAME", help="The topic that proxies write to."
+    "--kafka",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A setting of Kafka's consumer, for example for TLS; may be repeated.",
 )
-@click.option("--kafka", multiple=True, metavar="NAME=VALUE", help="A setting of Kafka's consumer, such as for TLS.")
-@click.option("--accept-data-loss", is_flag=True, help="Go on where the topic's retention has removed records.")
-@click.option("--quarantined", is_flag=True, help="Take in what was put aside and is right by now.")
-@click.option("--follow", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Go on, looking that often.")
+@click.option(
+    "--accept-data-loss", is_flag=True, help="Continue if the topic's retention has removed records that were not read."
+)
+@click.option("--quarantined", is_flag=True, help="Ingest quarantined lines that are valid by now.")
+@click.option(
+    "--follow",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help="Keep running, and look for new records in this interval.",
+)
 @click.option(
     "--watermark",
     type=click.IntRange(min=0),
     default=DAY_S,
     show_default=True,
     metavar="SECONDS",
-    help="How long hours stay open behind the newest record; what comes later is put aside.",
+    help="Time after which an hour is final, behind the newest record; later records are quarantined.",
 )
-@click.option("--accept-late", is_flag=True, help="No hour is ever final.")
+@click.option("--accept-late", is_flag=True, help="Accept records of any hour: no hour is final.")
 @spark_options
 def command(
     *,
@@ -60,22 +70,23 @@ def command(
     watermark: int,
     accept_late: bool,
 ) -> None:
-    """Take usage records into the lake, each once: from files or from Kafka.
+    """Read usage records from files or from Kafka into the lake, each record once.
 
-    Without --follow, what is there; the next run goes on from there. A run that was killed is repeated by the next one,
-    and nothing doubles. Lines that are no usage records go to the table quarantine with the reason; duplicates are
-    passed over. One ingest at a time writes to a lake.
+    Without --follow, the command reads the records that exist now and exits; the next run continues from there. After a
+    run was killed, the next one repeats its last batch, without duplicates. Lines that are not usage records are
+    written to the table quarantine with the reason; duplicates are skipped. Only one ingest at a time can write to a
+    lake.
     """
     source = _source(
         folder, bootstrap_servers, topic, kafka, quarantined=quarantined, accept_data_loss=accept_data_loss
     )
     session = start_session("ingest", spark, kafka=bootstrap_servers is not None)
-    ingest = Ingest(Lake(session, lake), None if accept_late else watermark, told)
+    ingest = Ingest(Lake(session, lake), None if accept_late else watermark, report_progress)
     with _stopping_on_signals(ingest):
-        outcome = ingest.again() if source is None else ingest.run(source, follow_s=follow)
-    told(outcome.told())
+        outcome = ingest.retry_quarantined() if source is None else ingest.run(source, follow_s=follow)
+    report_progress(outcome.summary())
     for reason, count in sorted(outcome.quarantined.items(), key=lambda each: -each[1]):
-        told(f"  put aside: {count:,} x {reason}")
+        report_progress(f"  quarantined: {count:,} x {reason}")
 
 
 def _source(
@@ -87,7 +98,7 @@ def _source(
     quarantined: bool,
     accept_data_loss: bool,
 ) -> Source | None:
-    """The one that is given; ``None`` for what was put aside. Raises `click.UsageError`."""
+    """Return the source that the options name; ``None`` for --quarantined. Raises `click.UsageError`."""
     given = [name for name, value in (("--from-files", folder), ("--bootstrap-servers", bootstrap_servers)) if value]
     given += ["--quarantined"] if quarantined else []
     if len(given) != 1:
@@ -108,7 +119,7 @@ def _source(
 
 @contextlib.contextmanager
 def _stopping_on_signals(ingest: Ingest) -> Iterator[None]:
-    """SIGTERM and SIGINT end it in order: the lake is let go of, which another machine could not do for us."""
+    """Stop in order on SIGTERM and SIGINT, to remove the lake's lock, which no other machine can take over."""
 
     def stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 -- a signal handler's signature
         ingest.stop()

@@ -1,4 +1,4 @@
-"""``headrace pipeline instances``."""
+"""The command ``headrace pipeline instances``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 from pyspark.sql import functions as sf
 
-from headrace.pipeline.cli import LAKE, day_options, spark_options, told
+from headrace.pipeline.cli import LAKE, day_options, report_progress, spark_options
 from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.lake.session import SparkOptions
 
 SHOWN = 1000
-"""Rows that are printed; a fleet that restarts each night has so many in a month."""
+"""Maximum number of rows printed: about those of a fleet of 30 processes that restarts every night for a month."""
 
 
 @click.command()
@@ -28,15 +28,15 @@ SHOWN = 1000
 @day_options
 @spark_options
 def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | None) -> None:
-    """Say of each instance (a run of one process of the proxy) what it has recorded, and what is missing.
+    """List the instances (runs of one process of the proxy) with the records of each, and those that are missing.
 
-    MISSING are sequence numbers that nobody has seen, LOST records that the instance itself could not write. One
-    without ENDED was killed or still runs: its last second may be missing. With --from and --to, which a large lake
-    needs, all of this is of these days alone, and MISSING is between their first number and their last.
+    MISSING counts sequence numbers without a record, LOST the records that the instance could not write. An instance
+    whose ENDED is "no" was killed or still runs: its last second may be missing. With --from and --to, which a large
+    lake needs, all columns are of these days alone, and MISSING is between their first sequence number and their last.
     """
     tables = Lake(start_session("instances", spark), lake)
-    marks = tables.read_if_there("marks", schemas.MARKS)
-    ends = marks.where(sf.col("kind") == Kind.END.value)  # of no day
+    marks = tables.read_or_empty("marks", schemas.MARKS)
+    ends = marks.where(sf.col("kind") == Kind.END.value)  # end marks have no second, and so no day
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     lost = of_days(marks.where(sf.col("kind") != Kind.END.value), first, last)
     found = instances(usage, lost.unionByName(ends), whole=first is None and last is None)
@@ -48,4 +48,4 @@ def command(*, spark: SparkOptions, lake: str, first: date | None, last: date | 
             f"  {'yes' if row.ended else 'no'}"
         )
     if len(rows) > SHOWN:
-        told(f"there are more than these {SHOWN:,}; --from and --to choose days")
+        report_progress(f"these are the first {SHOWN:,}; use --from and --to to select days")

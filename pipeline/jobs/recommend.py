@@ -1,4 +1,4 @@
-"""``headrace pipeline recommend``."""
+"""The command ``headrace pipeline recommend``."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from headrace.pipeline.cli import (
     check_output,
     day_options,
     number_option,
+    report_progress,
+    report_usage,
     settings_of,
     spark_options,
-    tell_usage,
-    told,
     write_file,
 )
 from headrace.pipeline.lake import schemas
@@ -48,30 +48,35 @@ SHOWN = 20
     type=click.Choice([by.value for by in By]),
     default=By.USER.value,
     show_default=True,
-    help="What an entity is.",
+    help="Kind of entity.",
 )
 @click.option(
-    "--config", metavar="FILE", type=click.Path(dir_okay=False), help="The proxy's file, for the windows of its quotas."
+    "--config",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="The proxy's configuration, for the windows of its quotas.",
 )
-@number_option("--headroom", click.FloatRange(min=1), RULES.headroom, "Times the 99th percentile of an entity's rate.")
+@number_option(
+    "--headroom", click.FloatRange(min=1), RULES.headroom, "Multiple of the 99th percentile of an entity's rate."
+)
 @number_option(
     "--throttled-headroom",
     click.FloatRange(min=1),
     RULES.throttled_headroom,
-    "The same for entities that the quota has throttled: how much they wanted is not known.",
+    "Headroom for entities that the quota has throttled, since their demand is not known.",
 )
 @number_option(
     "--allow-throttled",
     click.FloatRange(min=0, max=1, max_open=True),
     RULES.allow_throttled,
-    "At most this part of an entity's seconds may be above its quota.",
+    "Maximum share of an entity's seconds that may be above its quota.",
     metavar="FRACTION",
 )
 @click.option(
     "--least",
     multiple=True,
     metavar="KEY=VALUE",
-    help="No quota of this key is lower.  [default: "
+    help="Minimum quota of a key; may be repeated.  [default: "
     + ", ".join(f"{key}={DEFAULT_LEAST[key]:g}" for key in QuotaKey)
     + "]",
 )
@@ -79,24 +84,24 @@ SHOWN = 20
     "--least-seconds",
     click.IntRange(min=1),
     RULES.least_seconds,
-    "Entities active for less have no quota of their own.",
+    "Minimum number of active seconds for a quota of the entity's own.",
 )
-@click.option("--no-default", is_flag=True, help="No quotas for the default entity.")
-@click.option("--toml", metavar="FILE", help="[[quotas]] for the proxy's configuration.")
-@click.option("--commands", metavar="FILE", help="The same as kafka-configs commands.")
+@click.option("--no-default", is_flag=True, help="Recommend no quotas for the default entity.")
+@click.option("--toml", metavar="FILE", help="File for [[quotas]] tables, for the proxy's configuration.")
+@click.option("--commands", metavar="FILE", help="File for kafka-configs commands that set the quotas.")
 @click.option(
     "--bootstrap-server",
     "server",
     default="localhost:9192",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where --commands are to go: the proxy. A broker would take each quota for itself alone.",
+    help="Address in --commands, which set the quotas of the brokers.",
 )
 @number_option(
     "--most",
     click.IntRange(min=1),
     10_000,
-    "Entities that go into --toml and --commands, the largest first.",
+    "Maximum number of entities in --toml and --commands, the largest first.",
 )
 @spark_options
 def command(
@@ -117,10 +122,10 @@ def command(
     most: int,
     **factors: float,
 ) -> None:
-    """Propose a quota for each entity and key, with its reason, from what was used.
+    """Recommend a quota for each entity and quota key, with the reason, from recorded usage.
 
-    The table recommendations has them all; --toml and --commands have them as files. What the quotas would do to the
-    same usage is what-if's to say.
+    The table recommendations has all of them; --toml and --commands write them to files. Use what-if to see what these
+    quotas would have done to the same usage.
     """
     rules = Rules(
         by=By(by),
@@ -134,9 +139,9 @@ def command(
     check_output("--commands", commands)
     tables = Lake(start_session("recommend", spark), lake)
     usage, what = of_one_cluster(of_days(tables.read("usage", schemas.USAGE), first, last), cluster)
-    tell_usage(what)
+    report_usage(what)
     if not what.records:
-        told("nothing is recommended, and nothing was written")
+        report_progress("no quotas are recommended, and nothing was written")
         return
     needs = needs_of(usage, rules).persist()
     try:
@@ -146,9 +151,11 @@ def command(
     finally:
         needs.unpersist()
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
-    _say(found)
+    _report_result(found)
     if brief:
-        told(f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own")
+        report_progress(
+            f"{brief:,} entities were active for less than {least_seconds:,} s, and have no quota of their own"
+        )
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
 
@@ -166,14 +173,14 @@ def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:
     return least
 
 
-def _say(found: DataFrame) -> None:
+def _report_result(found: DataFrame) -> None:
     entities = found.select("user", "client_id").distinct().count()
-    told(f"{found.count():,} quotas for {entities:,} entities")
+    report_progress(f"{found.count():,} quotas for {entities:,} entities")
     for row in found.orderBy("key", sf.desc("quota"), "user", "client_id").limit(SHOWN).collect():
         click.echo(f"{row.key} = {row.quota:.10g} of {_name(row)}: {row.reason}")
     more = found.count() - SHOWN
     if more > 0:
-        told(f"and {more:,} more in the table recommendations")
+        report_progress(f"and {more:,} more in the table recommendations")
 
 
 def _name(row: Any) -> str:
@@ -181,7 +188,7 @@ def _name(row: Any) -> str:
 
 
 def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, server: str) -> None:
-    """The default entity first, then by bytes a second."""
+    """Write the files: the default entity first, the others by the sum of their byte rates, descending."""
     rates = sf.when(sf.col("key").isin([key.value for key in QuotaKey if key.integral]), sf.col("quota"))
     by_entity = found.groupBy("user", "client_id").agg(
         sf.coalesce(sf.sum(rates), sf.lit(0.0)).alias("size"),
@@ -194,15 +201,15 @@ def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, 
         by_key = {QuotaKey(each.key): (each.quota, each.reason) for each in row.quotas}
         quotas[row.user, row.client_id] = {key: by_key[key] for key in QuotaKey if key in by_key}
     left_out = by_entity.count() - len(quotas)
-    head = ["# Recommended by headrace pipeline recommend, from what was used.\n"]
+    head = ["# Recommended by headrace pipeline recommend from recorded usage.\n"]
     if left_out:
         head.append(
             f"# {left_out:,} smaller entities are left out (--most {most}); the table recommendations has them.\n"
         )
-        told(f"{left_out:,} smaller entities are left out of the files (--most {most})")
+        report_progress(f"{left_out:,} smaller entities are left out of the files (--most {most})")
     if toml is not None:
         write_file(found.sparkSession, toml, [*head, "\n", as_toml(quotas)])
-        told(f"the quotas are in {toml}")
+        report_progress(f"the quotas are in {toml}")
     if commands is not None:
         write_file(found.sparkSession, commands, head + [f"{each}\n" for each in as_kafka_configs(quotas, server)])
-        told(f"the commands are in {commands}")
+        report_progress(f"the commands are in {commands}")

@@ -1,4 +1,4 @@
-"""``headrace pipeline report``."""
+"""The command ``headrace pipeline report``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
+from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
 from headrace.pipeline.errors import InputError
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
@@ -34,22 +34,22 @@ TABLES = {
 @click.command()
 @LAKE
 @day_options
-@click.option("--output", required=True, metavar="FILE", help="The HTML file, here or in any store.")
-@click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Its title.")
+@click.option("--output", required=True, metavar="FILE", help="The HTML file, local or in any store.")
+@click.option("--title", default=TITLE, show_default=True, metavar="TEXT", help="Title of the report.")
 @spark_options
 def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, last: date | None, title: str) -> None:
-    """Write one HTML file with plots and tables, which opens anywhere: it loads nothing and runs no scripts.
+    """Write one HTML file with plots and tables. It opens anywhere: it loads nothing and runs no scripts.
 
-    What was used, by whom, who was throttled; beside it what recommend, what-if, rollup, calibrate and anomalies have
-    put into the lake; and how complete the records are. A table that is not there is a sentence that says which job
-    makes it. Days and times are UTC. A file that is there is replaced.
+    The report shows what was used and by whom, who was throttled, the results of recommend, what-if, rollup, calibrate
+    and anomalies, and how complete the records are. For a missing table it names the job that writes it. Days and times
+    are UTC. An existing file is replaced.
     """
     check_output("--output", output)
     session = start_session("report", spark)
     if not exists(session, lake):
-        raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest makes it")
+        raise InputError(f"--lake {lake} does not exist; headrace pipeline ingest creates it")
     there = Lake(session, lake)
     tables = {name: there.read(name, schema) for name, schema in TABLES.items() if there.has(name)}
     page = report(tables, made=datetime.now(UTC), days=Days(first=first, last=last), title=title)
     write_file(session, output, [page])
-    told(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")
+    report_progress(f"{len(page.encode()) / 1024:,.0f} KiB in {output}")

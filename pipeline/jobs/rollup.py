@@ -1,4 +1,4 @@
-"""``headrace pipeline rollup``."""
+"""The command ``headrace pipeline rollup``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 
 from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.analysis.rollup import Period, bill, by_day, by_hour, read_teams
-from headrace.pipeline.cli import LAKE, check_output, day_options, spark_options, told, write_file
+from headrace.pipeline.cli import LAKE, check_output, day_options, report_progress, spark_options, write_file
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake, of_days, read_text
@@ -33,16 +33,22 @@ SHOWN = 20
 @click.command()
 @LAKE
 @day_options
-@click.option("--teams", metavar="PATH", help="CSV with the columns user, client_id and team, here or in any store.")
-@click.option("--prices", metavar="FILE", type=click.Path(dir_okay=False), help="A price sheet: makes the bill.")
+@click.option(
+    "--teams", metavar="PATH", help="CSV file with the columns user, client_id and team, local or in any store."
+)
+@click.option(
+    "--prices", metavar="FILE", type=click.Path(dir_okay=False), help="Price sheet (TOML); with it, bills are written."
+)
 @click.option(
     "--per",
     type=click.Choice([period.value for period in Period]),
     default=Period.MONTH.value,
     show_default=True,
-    help="What a bill is for.",
+    help="Period of a bill.",
 )
-@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: the bill as CSV.")
+@click.option(
+    "--output", metavar="FILE", type=click.Path(dir_okay=False), help="With --prices: CSV file for the bills."
+)
 @spark_options
 def command(
     *,
@@ -55,13 +61,13 @@ def command(
     per: str,
     output: str | None,
 ) -> None:
-    """Sum usage up by hour and day, sender and team; with --prices, bill the teams for it.
+    """Sum usage by hour and day, sender and team; with --prices, write a bill for each team.
 
-    Days are made anew whole, so a run may be repeated; days without usage (any more) keep what they have. Bills are
-    of all rolled up days of the periods that the days asked for are in.
+    Whole days are rewritten, so a run may be repeated; days that have no usage (any more) keep their rows. Bills are of
+    all rolled up days of each period that contains one of the selected days.
     """
     if output is not None and prices is None:
-        raise click.UsageError("--output is where the bill goes, and without --prices there is none")
+        raise click.UsageError("--output is the file for the bills, which require --prices")
     check_output("--output", output)
     sheet = None if prices is None else read_prices(prices)
     tables = Lake(start_session("rollup", spark), lake)
@@ -75,16 +81,16 @@ def _roll_up(tables: Lake, first: date | None, last: date | None, teams: str | N
     rows = [] if teams is None else read_teams(read_text(spark, teams), teams)
     usage = of_days(tables.read("usage", schemas.USAGE), first, last)
     if usage.isEmpty():
-        told(f"there is no usage in {tables.root}{_between(first, last)}: nothing was rolled up")
+        report_progress(f"{tables.root} has no usage{_between(first, last)}: nothing was rolled up")
         return
     hours = by_hour(usage, spark.createDataFrame(rows, schemas.TEAMS))
     tables.replace("rollup_hour", hours.repartition("date"), "date")
     hours = of_days(tables.read("rollup_hour", schemas.ROLLUP_HOUR), first, last)
     tables.replace("rollup_day", by_day(hours).repartition("date"), "date")
-    _say(of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last), hours)
+    _report_result(of_days(tables.read("rollup_day", schemas.ROLLUP_DAY), first, last), hours)
 
 
-def _say(days: DataFrame, hours: DataFrame) -> None:
+def _report_result(days: DataFrame, hours: DataFrame) -> None:
     size = sf.col("request_bytes") + sf.col("response_bytes")
     found = days.agg(
         sf.count_distinct("date").alias("days"),
@@ -97,9 +103,9 @@ def _say(days: DataFrame, hours: DataFrame) -> None:
         ),
     ).collect()[0]
     until = hours.agg(sf.date_format(sf.max("hour"), "yyyy-MM-dd HH:mm").alias("hour")).collect()[0].hour
-    told(
+    report_progress(
         f"{found.days:,} days, the last hour is {until} UTC; {found.senders:,} senders, {found.requests:,} requests,"
-        f" {found.bytes:,} bytes, of which {found.unattributed:,} do not tell their sender and {found.no_team:,} are of"
+        f" {found.bytes:,} bytes, {found.unattributed:,} of them without a recorded sender and {found.no_team:,} of"
         " senders without a team"
     )
 
@@ -110,36 +116,36 @@ def _bill(
     if period is Period.MONTH:
         first = None if first is None else first.replace(day=1)
         last = None if last is None else last.replace(day=calendar.monthrange(last.year, last.month)[1])
-    days = of_days(tables.read_if_there("rollup_day", schemas.ROLLUP_DAY), first, last)
+    days = of_days(tables.read_or_empty("rollup_day", schemas.ROLLUP_DAY), first, last)
     if days.isEmpty():
-        told(f"there are no rolled up days in {tables.root}{_between(first, last)}: there is nothing to bill")
+        report_progress(f"{tables.root} has no rolled up days{_between(first, last)}: no bill was written")
         return
     tables.replace("chargeback", bill(days, sheet, period).repartition(1), "period", "date")
     there = tables.read("chargeback", schemas.CHARGEBACK).where(sf.col("period") == period.value)
     lines = of_days(there, first, last)
     if output is not None:
         write_file(tables.spark, output, _as_csv(lines.orderBy("date", "team", "line"), sheet))
-        told(f"the bill is in {output}")
-    _say_totals(lines, sheet, period)
+        report_progress(f"the bill is in {output}")
+    _report_totals(lines, sheet, period)
 
 
-def _say_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
+def _report_totals(lines: DataFrame, sheet: PriceSheet, period: Period) -> None:
     totals = lines.where("item = 'total'")
     found = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount")).collect()[0]
-    told(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")
+    report_progress(f"{found.bills:,} bills, {_money(found.amount, sheet)} in all")
     for row in totals.orderBy(sf.desc("amount"), "date", "team").limit(SHOWN).collect():
-        told(
+        report_progress(
             f"  {row.date:{'%Y-%m' if period is Period.MONTH else '%Y-%m-%d'}}  {row.team}  {_money(row.amount, sheet)}"
         )
     billed = {
         row.team for row in totals.where(sf.col("team").isin(list(sheet.teams))).select("team").distinct().collect()
     }
     for team in sorted(sheet.teams.keys() - billed):
-        told(f"the price sheet has terms for team {team}, of which there is no usage")
+        report_progress(f"the price sheet has prices for team {team}, which has no usage")
 
 
 def _as_csv(lines: DataFrame, sheet: PriceSheet) -> Iterator[str]:
-    """Line by line, however many there are."""
+    """Yield the lines of the CSV file one by one, so that memory does not grow with their number."""
 
     def line(cells: list[str]) -> str:
         text = io.StringIO()

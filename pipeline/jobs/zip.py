@@ -1,4 +1,4 @@
-"""``headrace pipeline zip``."""
+"""The command ``headrace pipeline zip``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SUFFIXES = (".py", ".properties", ".toml", ".json")
 @click.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path), default="headrace-pipeline.zip")
 def command(file: Path) -> None:
-    """Write the pipeline, and what it needs of the proxy, for spark-submit --py-files FILE.
+    """Write a zip of the pipeline and the packages of Headrace that it imports, for spark-submit --py-files FILE.
 
     \b
     headrace pipeline zip headrace-pipeline.zip

@@ -1,7 +1,7 @@
 """The tables on disk, and the Spark session that reads and writes them.
 
-tables   where the tables are, and how they are read and written
-schemas  the columns of every table, in one place
-session  a Spark session, for a laptop or a cluster
-jars     the connector's jars, resolved once
+tables   reading and writing the tables, and small files beside them
+schemas  the columns of every table
+session  a Spark session, local or on a cluster
+jars     the jars of Spark's Kafka connector, downloaded once
 """

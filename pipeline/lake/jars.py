@@ -1,7 +1,8 @@
-"""The jars of Spark's Kafka connector, in a cache of their own, resolved once.
+"""The jars of Spark's Kafka connector, downloaded once into a cache.
 
-Spark's own ``spark.jars.packages`` asks for more than Maven repositories may have; here the run-time dependencies are
-resolved by jgo, put into one folder, and passed as ``spark.jars``. ``--packages`` is for who has a better way.
+Spark's own ``spark.jars.packages`` requests files that not all Maven repositories have. Here jgo resolves the run-time
+dependencies, which are copied into one folder and passed as ``spark.jars``. ``--packages`` replaces this mechanism.
+Called by `headrace.pipeline.lake.session`.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from typing import Final
 from headrace.pipeline.errors import NoJarsError
 
 KAFKA_CONNECTOR: Final = "org.apache.spark:spark-sql-kafka-0-10_2.13:4.0.0"
-"""Of the version of pyspark that the extra pins."""
+"""Maven coordinate; its version is that of the pyspark that the extra ``pipeline`` pins."""
 
 CACHE_VARIABLE: Final = "HEADRACE_PIPELINE_CACHE"
 REPOSITORY_VARIABLE: Final = "HEADRACE_PIPELINE_REPOSITORY"
 
 
 def cache_folder() -> Path:
-    """$HEADRACE_PIPELINE_CACHE, else headrace-pipeline in the user's cache."""
+    """Return $HEADRACE_PIPELINE_CACHE, or else ``headrace-pipeline`` in the user's cache folder."""
     if own := os.environ.get(CACHE_VARIABLE):
         return Path(own).expanduser().absolute()
     xdg = os.environ.get("XDG_CACHE_HOME")
@@ -31,9 +32,9 @@ def cache_folder() -> Path:
 
 
 def kafka_jars(coordinate: str = KAFKA_CONNECTOR) -> tuple[Path, ...]:
-    """The connector and what it needs, without what Spark has itself. The first call downloads for about 20 s.
+    """Return the jars of the connector and its dependencies, without those that Spark contains.
 
-    Raises `NoJarsError`.
+    The first call downloads them, which takes about 20 s. Raises `NoJarsError`.
     """
     folder = cache_folder() / re.sub(r"[^\w.-]+", "_", coordinate)
     if not folder.is_dir():
@@ -42,7 +43,7 @@ def kafka_jars(coordinate: str = KAFKA_CONNECTOR) -> tuple[Path, ...]:
 
 
 def _download(coordinate: str, folder: Path) -> None:
-    """Into a folder beside it, which then gets the name: whoever sees ``folder`` sees all of it."""
+    """Download into a temporary folder and rename it, so that ``folder`` is never seen half filled."""
     try:
         from jgo.constants import MAVEN_CENTRAL_URL
         from jgo.maven import MavenContext
@@ -58,19 +59,19 @@ def _download(coordinate: str, folder: Path) -> None:
             draft = Path(name, "jars")
             draft.mkdir()
             context = MavenContext(repo_cache=Path(name, "maven"), remote_repos={"central": repository.rstrip("/")})
-            wanted = context.create_dependency(Coordinate.parse(coordinate))
-            inputs, transitive = context.resolver.resolve([wanted])
+            connector = context.create_dependency(Coordinate.parse(coordinate))
+            inputs, transitive = context.resolver.resolve([connector])
             needed = [*inputs, *(each for each in transitive if each.scope in {"compile", "runtime"})]
             for jar in (Path(each.artifact.resolve()) for each in needed):
                 shutil.copy(jar, draft / jar.name)
             try:
                 draft.rename(folder)
             except OSError:
-                if not folder.is_dir():  # another process was faster
+                if not folder.is_dir():  # else another process has created it first
                     raise
     except Exception as error:
         raise NoJarsError(
-            f"cannot get {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a"
-            f" Maven repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central is out of reach), set"
-            f" {CACHE_VARIABLE} to a cache filled elsewhere, or pass --packages {coordinate}"
+            f"cannot download {coordinate}: {str(error).strip().partition(chr(10))[0][:300]}; connect this machine to a"
+            f" Maven repository (set {REPOSITORY_VARIABLE} to a mirror's URL if Maven Central cannot be reached), set"
+            f" {CACHE_VARIABLE} to a cache filled on another machine, or pass --packages {coordinate}"
         ) from error

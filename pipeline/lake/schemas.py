@@ -1,7 +1,7 @@
-"""The columns of every table, in one place. Units are in the names; times are seconds of UTC or Spark timestamps.
+"""The columns of every table. Names contain units; times are seconds since 1970 (UTC) or Spark timestamps.
 
-What a usage record holds is `headrace.quota_callbacks.records.usage_records`; `RECORD` is the same as Spark reads it,
-with every column nullable, since `ingest` says itself what is missing.
+The fields of a usage record are defined in `headrace.quota_callbacks.records.usage_records`. `RECORD` is the same
+schema for Spark, with all columns nullable, since `ingest` itself checks for missing values and names them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TEXT, _LONG, _INT, _DOUBLE = StringType(), LongType(), IntegerType(), DoubleTyp
 COUNTS: Final = ("requests", "errors", "request_bytes", "response_bytes", "mutations", "producer_ids")
 TIMES: Final = ("thread_ms", "broker_ms")
 BY_QUOTA: Final = ("throttle_ms", "throttled", "refused")
-"""Maps from quota keys. With `COUNTS` and `TIMES`: what a usage record sums up."""
+"""Maps from quota keys to numbers. Together with `COUNTS` and `TIMES`: the columns that a usage record sums."""
 
 
 def _columns(**types: DataType) -> StructType:
@@ -54,16 +54,16 @@ RECORD: Final = _columns(
     records=_LONG,
     reason=_TEXT,
 )
-"""A line of any kind, as `headrace.quota_callbacks.records.usage_records` has it."""
+"""A line of any kind (`headrace.quota_callbacks.records.usage_records`)."""
 
 RAW: Final = _columns(value=_TEXT, origin=_TEXT)
-"""What a source gives: a line, and where it is from: ``topic/partition`` or a file."""
+"""A line as read from a source. ``origin`` is ``topic/partition/offset`` or the path of the file."""
 
 USAGE: Final = StructType(
     [StructField("date", DateType()), StructField("hour", _INT)]
     + [field for field in RECORD.fields if field.name not in ("schema", "kind", "records", "reason")]
 )
-"""The lake's table ``usage``: usage records, each once, by ``date`` and ``hour`` of their second."""
+"""The table ``usage``: usage records without duplicates, partitioned by ``date`` and ``hour`` of their second."""
 
 MARKS: Final = StructType(
     [StructField("date", DateType())]
@@ -71,10 +71,11 @@ MARKS: Final = StructType(
         "kind", "instance", "sequence", "second", "records", "requests", "request_bytes", "response_bytes", "reason",
     )]
 )  # fmt: skip
-"""The lake's table ``marks``: what instances say of themselves: ``lost`` and ``end``."""
+"""The table ``marks``: records of the kinds ``lost`` and ``end``, which an instance writes about itself."""
 
 QUARANTINE: Final = _columns(date=DateType(), origin=_TEXT, value=_TEXT, reason=_TEXT, ingested=TimestampType())
-"""The lake's table ``quarantine``: lines that are no usage records, and why; ``date`` of when they were found."""
+"""The table ``quarantine``: lines that were rejected, with the reason. ``date`` is the day on which they were ingested.
+"""
 
 EVENTS: Final = _columns(
     order=_LONG,
@@ -86,11 +87,13 @@ EVENTS: Final = _columns(
     producer_id=_LONG,
     strict=BooleanType(),
 )
-"""What quotas are charged with (`headrace.pipeline.analysis.events`); ``order`` decides between events of the same
-millisecond. ``producer_id`` is for the op of this name, whose ids a double does not hold; else 0."""
+"""Charges to quotas (`headrace.pipeline.analysis.events`). ``order`` orders events of the same millisecond.
+
+``producer_id`` is set for events whose ``op`` is ``producer_id``, since a double cannot hold these ids; else 0.
+"""
 
 DECISIONS: Final = _columns(order=_LONG, throttle_time_ms=_LONG, accepted=BooleanType(), entity=_TEXT)
-"""What quotas say of each event, as it was recorded: what ``headrace replay`` says of the line with this number."""
+"""The verdict on each event without waiting senders: what ``headrace replay`` answers for the line ``order``."""
 
 WHAT_IF: Final = _columns(
     hour=TimestampType(),
@@ -111,11 +114,15 @@ WHAT_IF: Final = _columns(
     mean_shift_ms=_DOUBLE,
     longest_shift_ms=_LONG,
 )
-"""By hour and bucket (``user``, ``client_id``: its metric tags). ``throttled`` to ``longest_throttle_ms``: as recorded,
-nobody waiting. From ``waits`` on: every sender waits when told to, and what it sends comes later by that."""
+"""The table ``what_if``: by hour and bucket, whose metric tags are ``user`` and ``client_id``.
+
+``throttled`` to ``longest_throttle_ms`` are for the usage as recorded, with no sender waiting. ``waits`` and the
+columns after it are for senders that wait for each throttle time, so that their usage is delayed.
+"""
 
 TEAMS: Final = _columns(user=_TEXT, client_id=_TEXT, team=_TEXT)
-"""Who belongs to which team; a null ``client_id`` is all of the user's, a null ``user`` all of the client id's."""
+"""The teams file. A null ``client_id`` matches all client ids of the user, a null ``user`` all users of the client id.
+"""
 
 TOTALS: Final = _columns(
     user=_TEXT,
@@ -135,18 +142,20 @@ TOTALS: Final = _columns(
     throttle_ms=_LONG,
     refused=_LONG,
 )
-"""What the rollups have of each sender; a row without ``user`` is of those that records do not tell."""
+"""The columns of the rollups. ``user`` is null for usage whose sender was not recorded."""
 
 ROLLUP_HOUR: Final = StructType([StructField("date", DateType()), StructField("hour", TimestampType()), *TOTALS.fields])
-"""The lake's table ``rollup_hour``; ``hour`` is when it begins, ``team`` null where nobody knows it."""
+"""The table ``rollup_hour``. ``hour`` is the start of the hour; ``team`` is null for senders without a team."""
 
 ROLLUP_DAY: Final = StructType([StructField("date", DateType()), *TOTALS.fields])
-"""The lake's table ``rollup_day``."""
+"""The table ``rollup_day``."""
 
 USED: Final = DecimalType(22, 3)
 PRICE: Final = DecimalType(14, 6)
 AMOUNT: Final = DecimalType(28, 6)
-"""Usage to the byte and the microsecond, prices and money: a product of the first two has 37 digits, of Spark's 38."""
+"""Decimal types of usage (to the byte and the microsecond), prices and money. The product of usage and price has at
+most 37 digits; Spark's maximum is 38.
+"""
 
 CHARGEBACK: Final = _columns(
     period=_TEXT,
@@ -162,9 +171,11 @@ CHARGEBACK: Final = _columns(
     amount=AMOUNT,
     currency=_TEXT,
 )
-"""A line of a bill. ``date``: the first day of the ``period``, which is a day or a month. ``used`` is exact, in
-``unit``; ``quantity`` is the same in the unit that the ``price`` is ``per``. Those are null in the lines ``discount``,
-``minimum`` and ``total``, which is the sum of the lines before it."""
+"""The table ``chargeback``: lines of bills. ``date`` is the first day of the ``period``, a day or a month.
+
+``used`` is exact, in ``unit``; ``quantity`` is the same in the unit of the ``price`` (``per``). They are null in the
+lines ``discount``, ``minimum`` and ``total``; ``total`` is the sum of the lines before it.
+"""
 
 RECOMMENDATIONS: Final = _columns(
     user=_TEXT,
@@ -181,16 +192,19 @@ RECOMMENDATIONS: Final = _columns(
     throttled=_LONG,
     reason=_TEXT,
 )
-"""A quota for each entity (null: not part of it) and key, in the key's unit.
+"""The table ``recommendations``: a quota for each entity and key, in the key's unit. A null ``user`` or ``client_id``
+is not part of the entity.
 
-``p50`` to ``peak``: the rate over the quota's own window, at the seconds in which something was used, as many as
-``active_seconds``. ``burst``: the most in a second, by ``p99``; ``headroom``: the quota, by ``p99``. ``throttled``:
-requests that this quota throttled. Of the default entity, ``p50`` to ``burst`` are 95th percentiles over the
-entities."""
+``p50`` to ``peak``: the rate over the quota's own window, at the ``active_seconds`` in which something was used.
+``burst``: the largest amount in one second, divided by ``p99``; ``headroom``: the quota divided by ``p99``.
+``throttled``: number of requests that this quota throttled. For the default entity, ``p50`` to ``burst`` are 95th
+percentiles over the entities.
+"""
 
 TRUTH: Final = _columns(broker=_TEXT, t_ms=_LONG, api_key=_INT, requests=_LONG, local_ms=_DOUBLE)
-"""What a broker has counted since its start at a time ``t_ms`` (milliseconds since 1970): requests of an API, and the
-sum of its handlers' time for them."""
+"""What a broker has counted since its start until ``t_ms`` (milliseconds since 1970): the requests of an API, and the
+sum of their handler times in milliseconds.
+"""
 
 SAMPLES: Final = _columns(
     api_key=_INT,
@@ -203,8 +217,11 @@ SAMPLES: Final = _columns(
     agrees=BooleanType(),
     held_out=BooleanType(),
 )
-"""What proxies have recorded of an API in an interval that begins at the second ``start``, beside what brokers say of
-it (null: nothing). ``agrees``: both count alike; ``held_out``: for the error, not for the fit."""
+"""Usage of an API in the interval that starts at the second ``start``, with the broker's numbers (null: not sampled).
+
+``agrees``: proxies and brokers counted nearly the same number of requests. ``held_out``: used for the error, not for
+the fit.
+"""
 
 COSTS: Final = _columns(
     api_key=_INT,
@@ -214,12 +231,15 @@ COSTS: Final = _columns(
     requests=_LONG,
     error_ms=_DOUBLE,
     default_error_ms=_DOUBLE,
-    taken=BooleanType(),
+    accepted=BooleanType(),
     reason=_TEXT,
 )
-"""The cost model of each API (`headrace.quota_callbacks.builtin.request_costs`), with the held-out error of a request,
-root mean square, beside that of the model before it; ``taken``: whether it is better, and goes into the file.
-``reason``: in a sentence; of an API that was not fitted, which has nulls, why not."""
+"""The table ``costs``: the cost model of each API (`headrace.quota_callbacks.builtin.request_costs`).
+
+The errors are root mean squares for one request over the held-out intervals, of the fitted model and of the model in
+force. ``accepted``: whether the fitted model is better, and is written to the file. ``reason`` is a sentence; for an
+API that was not fitted, whose model and errors are null, it says why.
+"""
 
 ANOMALIES: Final = _columns(
     start=TimestampType(),
@@ -229,9 +249,11 @@ ANOMALIES: Final = _columns(
     observed=_DOUBLE,
     usual=_DOUBLE,
     score=_DOUBLE,
-    told=_TEXT,
+    description=_TEXT,
     windows=_LONG,
 )
-"""What is unlike an entity's own past, from ``start`` on for so many windows; ``told`` is a sentence. ``observed`` is
-of the window furthest off; ``usual`` and ``score`` are null where there is no past to compare with. A null
-``client_id`` is all of the user's."""
+"""The table ``anomalies``: usage that is unlike an entity's own past, for ``windows`` windows from ``start`` on.
+
+``description`` is a sentence. ``observed``, ``usual`` and ``score`` are of the window that deviates most; ``usual`` and
+``score`` are null if the past is too short. A null ``client_id`` stands for all client ids of the user.
+"""

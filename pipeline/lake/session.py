@@ -1,6 +1,6 @@
-"""A Spark session: on this machine, or on the cluster that ``--master`` or spark-submit names.
+"""Start a Spark session, on this machine or on the cluster given by ``--master`` or spark-submit.
 
-Jobs are the same for both; nothing here is about what they do.
+Called by the jobs; it does not depend on what they compute.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 JAVA_VERSIONS: Final = (17, 21)
-"""What Spark 4.0 runs on."""
+"""The versions that Spark 4.0 supports."""
 NEEDED_MODULE: Final = "jdk.incubator.vector"
-"""Spark's linear algebra asks for it at start; small runtimes leave it out."""
+"""Spark's linear algebra loads this module at start; reduced Java runtimes lack it."""
 PROBE_TIMEOUT_S: Final = 30.0
 LOCAL_SHUFFLE_PARTITIONS: Final = 8
-"""Spark's 200 are for clusters; on one machine a shuffle of few rows would be 200 tasks."""
+"""Spark's default of 200 is meant for clusters: on one machine, a shuffle of few rows would start 200 tasks."""
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
-"""Set by spark-submit, which has started the JVM by then."""
+"""Set by spark-submit, which has started the JVM before it runs the job."""
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkOptions:
-    """What the command line says of Spark; passed through."""
+    """The options for Spark from the command line."""
 
     master: str | None = None
-    """``local[*]`` unless spark-submit, or a configuration of Spark's, says otherwise."""
+    """``None``: the value of spark-submit or $SPARK_MASTER, or else ``local[*]``."""
     packages: str | None = None
-    """Maven coordinates for ``spark.jars.packages``, in place of the connector's jars that are resolved here."""
+    """Maven coordinates for ``spark.jars.packages``, which replace the jars that are resolved by this package."""
     conf: Mapping[str, str]
-    """Any setting of Spark's; wins over what is set here."""
+    """Further settings of Spark; they override those made here."""
 
 
 def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> SparkSession:
-    """A session for ``job``; with the connector where it reads or writes ``kafka``. Raises PipelineError."""
+    """Start a session for ``job``, with the Kafka connector if ``kafka`` is true. Raises `PipelineError`."""
     submitted = _SUBMITTED in os.environ
     if submitted and options.packages:
         raise InputError(
-            f"--packages {options.packages} comes too late: spark-submit has started Spark; give it to spark-submit,"
+            f"--packages {options.packages} has no effect after spark-submit has started Spark; pass it to"
+            " spark-submit,"
             " before the job's file"
         )
     if not submitted:
@@ -74,7 +75,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
         if settings["spark.master"].startswith("local"):
             settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would take the first on the PATH
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
             settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
         if options.packages:
             settings["spark.jars.packages"] = options.packages
@@ -92,7 +93,7 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
 
 
 def check_java(home: str | None, search_path: str) -> None:
-    """Raise `NoJavaError` unless the Java that Spark would take is one that it runs on."""
+    """Raise `NoJavaError` unless Spark supports the Java that it would use."""
     java = shutil.which("java", path=str(Path(home, "bin"))) if home else shutil.which("java", path=search_path)
     hint = (
         f"Spark needs a full JDK of version {' or '.join(map(str, JAVA_VERSIONS))}: install one (on Debian:"
@@ -107,8 +108,8 @@ def check_java(home: str | None, search_path: str) -> None:
         raise NoJavaError(f"{java} does not run: {error}; {hint}") from error
     found = re.search(r'version "(\d+)', version.stderr)
     if found is None or int(found[1]) not in JAVA_VERSIONS:
-        told = version.stderr.strip().partition("\n")[0] or "tells no version"
-        raise NoJavaError(f"{java} is {told}; {hint}")
+        found_version = version.stderr.strip().partition("\n")[0] or "of unknown version"
+        raise NoJavaError(f"{java} is {found_version}; {hint}")
     if NEEDED_MODULE not in modules.stdout:
         raise NoJavaError(f"{java} has no module {NEEDED_MODULE}; {hint}")
 

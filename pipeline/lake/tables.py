@@ -1,17 +1,19 @@
-"""Where the tables are: Parquet below one root, on a disk or any store that Hadoop knows (``s3a://…``).
+"""Reading and writing the tables: Parquet below one root, on a disk or in any store that Hadoop supports (``s3a://…``).
 
-    usage           date, hour      usage records, each once
-    marks           date            what instances say of losses and of their end
-    quarantine      date            lines that are no usage records
-    rollup_hour     date            made anew for the hours that a job is asked for
-    rollup_day      date
-    chargeback      period, date    a bill, by day or month
-    recommendations
-    what_if
-    anomalies       date
-    costs
+    table            partitioned by   holds
+    usage            date, hour       usage records, each once
+    marks            date             losses and ends that instances recorded
+    quarantine       date             rejected lines
+    rollup_hour      date             usage by hour
+    rollup_day       date             usage by day
+    chargeback       period, date     bills, by day or month
+    recommendations                   recommended quotas
+    what_if                           the effect of quotas on recorded usage
+    anomalies        date             deviations from each entity's past
+    costs                             the cost model of requests
 
-Tables are read with their own schema, so that files of an older pipeline, which lack a column, have nulls in it.
+Tables are read with the schema of this version. A column that older files lack is null; one that they have under an
+older name (`RENAMED`) is read under its present name.
 """
 
 from __future__ import annotations
@@ -41,7 +43,10 @@ MADE_BY: Final = {
     "anomalies": "anomalies",
     "costs": "calibrate",
 }
-"""Which job makes a table."""
+"""The job that writes each table."""
+
+RENAMED: Final = {"anomalies": {"told": "description"}, "costs": {"taken": "accepted"}}
+"""Old names of columns, by table, which files written by version 0.1.0 or before have, and their present names."""
 
 
 class Lake:
@@ -52,53 +57,66 @@ class Lake:
         self.root = root.rstrip("/")
 
     def path(self, table: str) -> str:
-        """Of a table, or of what else is kept beside the tables."""
+        """Return the path of a table, or of another file or folder below the root."""
         return f"{self.root}/{table}"
 
     def has(self, table: str) -> bool:
-        """Whether somebody has written to it."""
+        """Return whether the table exists."""
         return exists(self.spark, self.path(table))
 
     def read(self, table: str, schema: StructType) -> DataFrame:
-        """The table; raises `InputError` when there is none."""
+        """Return the table. Raises `InputError` if it does not exist."""
         if not self.has(table):
-            raise InputError(f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} makes it")
-        return self.spark.read.schema(schema).parquet(self.path(table))
+            raise InputError(
+                f"there is no table {table!r} in {self.root}; headrace pipeline {MADE_BY[table]} creates it"
+            )
+        return self._read(table, schema)
 
-    def read_if_there(self, table: str, schema: StructType) -> DataFrame:
-        """The table; empty when there is none."""
+    def read_or_empty(self, table: str, schema: StructType) -> DataFrame:
+        """Return the table, or an empty DataFrame if it does not exist."""
         if not self.has(table):
             return self.spark.createDataFrame([], schema)
-        return self.spark.read.schema(schema).parquet(self.path(table))
+        return self._read(table, schema)
+
+    def _read(self, table: str, schema: StructType) -> DataFrame:
+        """Return an existing table; read columns under their old names in files that lack the new ones."""
+        from pyspark.sql import functions as sf
+        from pyspark.sql.types import StructField, StructType
+
+        renamed = {old: new for old, new in RENAMED.get(table, {}).items() if new in schema.names}
+        both = StructType([*schema.fields, *(StructField(old, schema[new].dataType) for old, new in renamed.items())])
+        frame = self.spark.read.schema(both).parquet(self.path(table))
+        values = {new: sf.coalesce(new, old) for old, new in renamed.items()}
+        return frame.withColumns(values).drop(*renamed) if renamed else frame
 
     def append(self, table: str, frame: DataFrame, *by: str) -> None:
-        """Add rows, partitioned ``by`` these columns; one at a time may. Raises `OutputError`.
+        """Append rows, partitioned by the columns ``by``; one writer at a time. Raises `OutputError`.
 
-        A job that was killed leaves its finished tasks in ``_temporary``, where the next one would take them for its
-        own: they go first.
+        A job that was killed leaves the output of its finished tasks in ``_temporary``. The next job would commit them
+        as its own, so they are removed first.
         """
         remove(self.spark, f"{self.path(table)}/_temporary")
         self._write(table, frame, "append", by)
 
     def replace(self, table: str, frame: DataFrame, *by: str) -> None:
-        """Write the partitions that ``frame`` has rows of in place of what they held; without ``by``, all of it."""
+        """Replace the partitions that ``frame`` has rows of; without ``by``, the whole table. Raises `OutputError`."""
         self._write(table, frame, "overwrite", by)
 
     def replace_partition(self, table: str, frame: DataFrame, column: str, value: object) -> None:
-        """Write ``frame``, which lacks ``column``, in place of all that has this value of it, with no rows as well."""
+        """Replace the partition in which ``column``, missing in ``frame``, has this value, also by an empty one."""
         self._write(f"{table}/{column}={value}", frame, "overwrite", ())
 
     def _write(self, table: str, frame: DataFrame, mode: str, by: tuple[str, ...]) -> None:
         try:
             frame.write.mode(mode).partitionBy(*by).parquet(self.path(table))
         except Exception as error:
-            if of_spark(error) and ("org.apache.hadoop.fs" in str(error) or "java.io" in str(error)):
+            if is_spark_error(error) and ("org.apache.hadoop.fs" in str(error) or "java.io" in str(error)):
                 raise OutputError(f"cannot write {self.path(table)}: {cause_of(error)}") from error
             raise
 
 
 def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFrame:
-    """The rows from the day ``first`` to the day ``last``, by their ``date``; ``None`` is no bound."""
+    """Return the rows whose ``date`` is between the days ``first`` and ``last``; ``None`` means no limit."""
     from pyspark.sql import functions as sf
 
     if first is not None:
@@ -109,51 +127,51 @@ def of_days(frame: DataFrame, first: date | None, last: date | None) -> DataFram
 
 
 def exists(spark: SparkSession, path: str) -> bool:
-    """Whether there is a file or a folder, in whatever store. Raises `InputError` when the store cannot be reached."""
-    with _reached(path):
+    """Return whether there is a file or folder, in any store. Raises `InputError` if the store cannot be reached."""
+    with _reading(path):
         return bool(_file_system(spark, path).exists(_path(spark, path)))
 
 
 def is_folder(spark: SparkSession, path: str) -> bool:
-    """Whether there is a folder. Raises `InputError` as `exists` does."""
-    with _reached(path):
+    """Return whether there is a folder. Raises `InputError` if the store cannot be reached."""
+    with _reading(path):
         return exists(spark, path) and bool(_file_system(spark, path).getFileStatus(_path(spark, path)).isDirectory())
 
 
 def files_below(spark: SparkSession, folder: str) -> Iterator[str]:
-    """The names, without their folders, of all files in a folder and below it. Raises `InputError`."""
-    with _reached(folder):
+    """Yield the names, without their folders, of all files in a folder and below it. Raises `InputError`."""
+    with _reading(folder):
         found = _file_system(spark, folder).listFiles(_path(spark, folder), True)
         while found.hasNext():
             yield str(found.next().getPath().getName())
 
 
 def qualified(spark: SparkSession, path: str) -> str:
-    """A path in full, with its store: one spelling for all. Raises `InputError` when there is no such store."""
-    with _reached(path):
+    """Return the full path with its store, so that different spellings compare equal. Raises `InputError`."""
+    with _reading(path):
         return str(_file_system(spark, path).makeQualified(_path(spark, path)).toString())
 
 
 def read_text(spark: SparkSession, path: str) -> str:
-    """A small file of UTF-8, in whatever store. Raises `InputError`."""
+    """Return the contents of a small UTF-8 file in any store. Raises `InputError`."""
     if not exists(spark, path):
         raise InputError(f"{path} does not exist")
     if is_folder(spark, path):
         raise InputError(f"{path} is a folder; expected a file")
     text = "\n".join(row.value for row in spark.read.text(path, wholetext=True).collect())
-    if "\ufffd" in text:  # what Spark puts in place of what it cannot decode
+    if "\ufffd" in text:  # Spark's replacement for bytes that it cannot decode
         raise InputError(f"{path} is not UTF-8")
     return text
 
 
 def write_text(spark: SparkSession, path: str, text: str) -> None:
-    """A small file in one step: whoever sees it sees all of it, before a kill or after it. Raises `OutputError`."""
+    """Write a small file atomically: a reader sees the old contents or the new. Raises `OutputError`."""
     draft = path + ".draft"
     here = _local(spark, path)
-    with _written(path):
+    with _writing(path):
         if here is not None:
             here.parent.mkdir(parents=True, exist_ok=True)
-            here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's, of what was there before
+            here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old contents
             Path(f"{here}.draft").write_text(text, encoding="utf-8")
             Path(f"{here}.draft").replace(here)
             return
@@ -162,12 +180,12 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
 
 
 def create_text(spark: SparkSession, path: str, text: str) -> bool:
-    """A small file where there is none; false when there is one. Raises `OutputError`.
+    """Create a small file; return false if it already exists. Raises `OutputError`.
 
-    One step on a disk and in HDFS; object stores look first and write then.
+    The operation is atomic on a disk and in HDFS; in object stores the check comes before the write.
     """
     here = _local(spark, path)
-    with _written(path):
+    with _writing(path):
         try:
             if here is None:
                 _create(spark, path, text, overwrite=False)
@@ -185,25 +203,25 @@ def create_text(spark: SparkSession, path: str, text: str) -> bool:
 
 
 def move(spark: SparkSession, path: str, target: str) -> None:
-    """A file to a name that is free. Raises `OutputError`."""
-    with _written(target):
+    """Rename a file to a name that does not exist. Raises `OutputError`."""
+    with _writing(target):
         if not _file_system(spark, path).rename(_path(spark, path), _path(spark, target)):
             raise OutputError(f"cannot move {path} to {target}")
 
 
 def remove(spark: SparkSession, path: str) -> None:
-    """A file, or a folder with all that is in it; nothing happens when there is none. Raises `OutputError`."""
-    with _written(path):
+    """Remove a file, or a folder with its contents; do nothing if it does not exist. Raises `OutputError`."""
+    with _writing(path):
         _file_system(spark, path).delete(_path(spark, path), True)
 
 
-def of_spark(error: BaseException) -> bool:
-    """Whether Spark or its JVM says it."""
+def is_spark_error(error: BaseException) -> bool:
+    """Return whether an exception was raised by Spark or its JVM."""
     return type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def cause_of(error: BaseException) -> str:
-    """What lies behind an error of Spark's, in a line."""
+    """Return the root cause of an error of Spark in one line."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     causes = [line.partition("Caused by: ")[2] for line in lines if "Caused by: " in line]
     thrown = [line.removeprefix(": ") for line in lines if line.startswith(": ")]  # py4j's second line
@@ -211,12 +229,12 @@ def cause_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def plain_errors() -> Iterator[None]:
-    """Say in a line what of a table cannot be read, which Spark finds when it is asked for rows."""
+def unreadable_table_errors() -> Iterator[None]:
+    """Raise `InputError` for tables that cannot be read, which Spark notices only when it computes rows."""
     try:
         yield
     except Exception as error:
-        if of_spark(error) and any(each in str(error) for each in _UNREADABLE):
+        if is_spark_error(error) and any(each in str(error) for each in _UNREADABLE):
             raise InputError(f"cannot read the lake: {cause_of(error)}") from error
         raise
 
@@ -225,28 +243,28 @@ _UNREADABLE: Final = ("FAILED_READ_FILE", "CANNOT_READ_FILE_FOOTER", "is not a P
 
 
 @contextlib.contextmanager
-def _reached(path: str) -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if of_spark(error):
-            raise InputError(f"cannot reach {path}: {_of_a_store(error)}") from error
+        if is_spark_error(error):
+            raise InputError(f"cannot reach {path}: {_describe_store_error(error)}") from error
         raise
 
 
 @contextlib.contextmanager
-def _written(path: str) -> Iterator[None]:
+def _writing(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise OutputError(f"cannot write {path}: {(error.strerror or str(error)).lower()}") from error
     except Exception as error:
-        if of_spark(error):
-            raise OutputError(f"cannot write {path}: {_of_a_store(error)}") from error
+        if is_spark_error(error):
+            raise OutputError(f"cannot write {path}: {_describe_store_error(error)}") from error
         raise
 
 
-def _of_a_store(error: Exception) -> str:
+def _describe_store_error(error: Exception) -> str:
     cause = cause_of(error)
     if "ClassNotFoundException" in str(error):
         cause += "; Spark lacks the jars of this store: for s3a, --packages org.apache.hadoop:hadoop-aws:3.4.1"
@@ -254,8 +272,8 @@ def _of_a_store(error: Exception) -> str:
 
 
 def _local(spark: SparkSession, path: str) -> Path | None:
-    """The file on this machine; ``None`` in other stores."""
-    with _reached(path):
+    """Return the path of a file on this machine; ``None`` for other stores."""
+    with _reading(path):
         uri = _file_system(spark, path).makeQualified(_path(spark, path)).toUri()
         return Path(uri.getPath()) if uri.getScheme() == "file" else None
 
@@ -269,7 +287,7 @@ def _create(spark: SparkSession, path: str, text: str, *, overwrite: bool) -> No
 
 
 def _rename_over(spark: SparkSession, draft: str, path: str) -> None:
-    """In one step where the store has it, as Spark's own checkpoints; else the old file goes first."""
+    """Rename atomically where the store can, as Spark does for its checkpoints; otherwise remove the old file first."""
     source, target = _path(spark, draft), _path(spark, path)
     jvm = _jvm(spark)
     rename = getattr(jvm.org.apache.hadoop.fs, "Options$Rename")

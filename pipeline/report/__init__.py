@@ -1,15 +1,15 @@
-"""Report: the lake's tables as one HTML file with plots, which opens anywhere, without a network.
+"""The report: the lake's tables as one HTML file with plots, which opens anywhere, without a network.
 
-    words           numbers, times and names as people read them
-    style           light, dark and on paper
-    page            sections, tables and figures as HTML; the one place that escapes
+    words           numbers, times and names as text
+    style           CSS for light and dark screens and for paper
+    page            sections, tables and figures as HTML; the only module that escapes text
     figures         plots as SVG
-    sums            what is told of the tables, summed up by Spark
+    sums            aggregates of the tables, computed by Spark
     usage, throttling, proposals, bills, quality
                     the sections
 
-A table that is not there is a sentence that says which job makes it. Whatever is in the tables, the file is small:
-plots have a limited number of bars, tables only the largest rows, with the sums of all others below them.
+For a missing table, the report names the job that writes it. The file is small whatever the size of the tables: plots
+have a limited number of bars, and tables have only the largest rows, followed by the sums of all others.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ if TYPE_CHECKING:
 TITLE: Final = "Kafka usage and quotas"
 SECTIONS: Final = {
     "glance": "At a glance",
-    "used": "What was used",
-    "senders": "Who used it",
+    "used": "Usage over time",
+    "senders": "Usage by user and client",
     "throttling": "Throttling",
-    "recommendations": "Recommended quotas beside the present use",
-    "what-if": "What if: who would be throttled",
+    "recommendations": "Recommended quotas and present usage",
+    "what-if": "What-if: who would be throttled",
     "bills": "Bills",
     "costs": "Cost model of requests",
     "anomalies": "Anomalies",
     "quality": "Data quality",
 }
-"""Titles by anchor, in their order."""
+"""Titles by anchor, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Days:
-    """From the first to the last, both included; ``None``: open."""
+    """A range of days, both ends included; ``None`` means no limit."""
 
     first: date | None = None
     last: date | None = None
 
     def of(self, frame: DataFrame, column: str) -> DataFrame:
-        """Rows whose ``column``, a date or a timestamp, is in these days."""
+        """Return the rows whose ``column``, a date or a timestamp, is in these days."""
         day = sf.col(column).cast("date")
         if self.first is not None:
             frame = frame.where(day >= sf.lit(self.first))
@@ -70,7 +70,9 @@ class Days:
 
 
 def report(tables: Mapping[str, DataFrame], *, made: datetime, days: Days | None = None, title: str = TITLE) -> str:
-    """The HTML file. ``tables``: those of `headrace.pipeline.lake.tables` that are there; ``made``: now, in UTC."""
+    """Return the HTML file. ``tables`` are the existing tables of `headrace.pipeline.lake.tables`; ``made`` is the
+    current time in UTC.
+    """
     days = days or Days()
     about = f"{days}, UTC. Made by headrace pipeline report on {made:%Y-%m-%d at %H:%M} UTC."
     return html(Page(title=title, about=about, sections=tuple(_sections(tables, days))))
@@ -99,7 +101,7 @@ def _of_usage(records: DataFrame) -> Iterator[tuple[str, Content]]:
             yield "senders", usage.senders(hours, total)
             yield "throttling", throttling.throttling(throttled, total)
         else:
-            yield from ((anchor, Content(sentences=("There is no usage of this time.",))) for anchor in _USAGE[1:])
+            yield from ((anchor, Content(sentences=("There is no usage in this period.",))) for anchor in _USAGE[1:])
     finally:
         hours.unpersist()
         throttled.unpersist()
@@ -110,7 +112,7 @@ def _without_usage() -> Iterator[tuple[str, Content]]:
 
 
 def _absent(table: str) -> Content:
-    return Content(sentences=(f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} makes it.",))
+    return Content(sentences=(f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it.",))
 
 
 _USAGE: Final = ("glance", "used", "senders", "throttling")
@@ -121,4 +123,4 @@ _MADE_BY_JOBS: Final[Mapping[str, tuple[str, Callable[[DataFrame], Content], str
     "costs": ("costs", proposals.costs, ""),
     "anomalies": ("anomalies", proposals.anomalies, "start"),
 }
-"""By table: its section, what makes that, and which column has the days, if any has."""
+"""By table: its section, the function that renders it, and the column with the days, or ""."""

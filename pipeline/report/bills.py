@@ -1,4 +1,6 @@
-"""Bills, as the table ``chargeback`` has them. Money is decimal, and each sum is of one currency and kind of period."""
+"""The section about bills, from the table ``chargeback``. Money is decimal; each sum is of one currency and kind of
+period.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,25 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 TOTAL: Final = "total"
-"""The line of a bill that is the sum of those before it."""
+"""The line of a bill that is the sum of the lines before it."""
 MOST_KINDS: Final = 6
-"""Currencies by day or month."""
+"""Maximum number of combinations of currency and kind of period."""
 MOST_ITEMS: Final = 100
-"""A price sheet has eight."""
+"""Maximum number of items shown; a price sheet has six, and a bill two more lines."""
 
 
 def bills(table: DataFrame) -> Content:
-    """The table ``chargeback``."""
+    """Return the section, from the table ``chargeback``."""
     kinds = table.select("period", "currency").distinct().orderBy("period", "currency").limit(MOST_KINDS).collect()
     if not kinds:
-        return Content(sentences=("The table chargeback has no bills of periods that begin in this time.",))
+        return Content(sentences=("The table chargeback has no bills of periods that begin on these days.",))
     parts = [part for period, currency in kinds for part in _of_kind(table, period, currency)]
-    return Content(sentences=("Sums over the bills of all periods that begin in this time.",), parts=tuple(parts))
+    return Content(sentences=("Sums over the bills of all periods that begin on these days.",), parts=tuple(parts))
 
 
 def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
     lines = table.where((sf.col("period") == period) & (sf.col("currency") == currency))
-    told = f"Bills by {words.name(period)}, in {words.name(currency)}"
+    heading = f"Bills by {words.name(period)}, in {words.name(currency)}"
     money = Column(title=words.name(currency), number=True)
     totals = lines.where(sf.col("item") == TOTAL).groupBy("team")
     summed = totals.agg(sf.count("*").alias("bills"), sf.sum("amount").alias("amount"))
@@ -44,7 +46,7 @@ def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
         rows.append((others(teams.other_rows), words.count(teams.others["bills"]), words.money(teams.others["amount"])))
     rows.append(("all", words.count(teams.total["bills"]), words.money(teams.total["amount"])))
     yield Table(
-        caption=f"{told}: teams, at most {sums.SHOWN}",
+        caption=f"{heading}: teams, at most {sums.SHOWN}",
         columns=(Column(title="team"), Column(title="bills", number=True), money),
         rows=tuple(rows),
     )
@@ -54,7 +56,7 @@ def _of_kind(table: DataFrame, period: str, currency: str) -> Iterator[Table]:
         .agg(sf.sum("quantity").alias("quantity"), sf.sum("amount").alias("amount"))
     )
     yield Table(
-        caption=f"{told}: items",
+        caption=f"{heading}: items",
         columns=(Column(title="item"), Column(title="used", number=True), Column(title="unit"), money),
         rows=tuple(
             (

@@ -1,11 +1,11 @@
-"""Pictures, as SVG that stands in the page.
+"""Plots as inline SVG.
 
-Vega-Lite draws them once, here, and the page carries the drawings: some hundred KiB where Vega's own JavaScript is
-most of a MiB, and they show wherever scripts do not: on paper, in a mail's preview, behind a strict policy. What a
-script would have been for, telling the numbers under the pointer, SVG's own ``<title>`` does.
+Vega-Lite draws them here, and the page contains the drawings: some hundred KiB, where Vega's JavaScript alone is almost
+a MiB. They are also visible where scripts do not run: on paper, in a mail preview, under a strict policy. Tooltips with
+the numbers are ``<title>`` elements of the SVG.
 
-Names reach Vega as data, never as part of an expression or of a field's name. Colours are the page's CSS variables, so
-that a picture is dark where the page is.
+Names are passed to Vega as data, never in an expression or a field's name. Colours are the page's CSS variables, so
+that plots follow the page's light or dark style.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDTH: Final = 860
 HEIGHT: Final = 150
 ROW: Final = 22
 LABEL_LIMIT: Final = 210
-"""Pixels of a name beside its bar; all of it is in the tooltip and in the table."""
+"""Maximum width, in pixels, of a name beside its bar; the tooltip and the table show the whole name."""
 
 Row = dict[str, Any]
 
@@ -49,35 +49,38 @@ _CONFIG: Final[dict[str, Any]] = {
 }  # fmt: skip
 
 
-def over_time(*, caption: str, told: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:
-    """Stacked bars along the time. A row has ``start`` and ``end`` (seconds since 1970), ``series``, ``value``, and
-    ``told``, its tooltip; where there are more series than one, they are above each other in their order."""
+def over_time(*, caption: str, description: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:
+    """Return stacked bars on a time axis.
+
+    A row has ``start`` and ``end`` (seconds since 1970), ``series``, ``value``, and ``description``, its tooltip.
+    Several series are stacked in the order of ``series``.
+    """
     spec: dict[str, Any] = {
         "data": {"values": _stacked(rows, series)},
         "width": WIDTH,
         "height": HEIGHT,
         "mark": {"type": "rect", "stroke": style.PAPER, "strokeWidth": 0.3},
         "encoding": {
-            # Vega takes times for the local ones of whoever draws, unless it is told.
+            # Vega uses the local time zone by default.
             "x": {"field": "start", "type": "temporal", "scale": {"type": "utc"}, "axis": _TIMES},
             "x2": {"field": "end"},
             "y": {"field": "from", "type": "quantitative", "axis": {**_axis(unit, rows), "minExtent": 45}},
             "y2": {"field": "to"},
             "color": _color(series),
-            "description": {"field": "told"},
+            "description": {"field": "description"},
         },
     }
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
 def _axis(unit: str, rows: Sequence[Row]) -> dict[str, Any]:
-    """Counts have whole ticks."""
+    """Return the axis of a quantity; counts have integer ticks."""
     axis: dict[str, Any] = {"title": unit, "tickCount": 4}
     return {**axis, "tickMinStep": 1} if all(isinstance(row["value"], int) for row in rows) else axis
 
 
 def _stacked(rows: Sequence[Row], series: Sequence[str]) -> list[Row]:
-    """With ``from`` and ``to``, and times in milliseconds; Vega-Lite itself would stack such bars sideways."""
+    """Add ``from`` and ``to``, with times in milliseconds; Vega-Lite itself would stack such bars horizontally."""
     reached: dict[int, float] = {}
     stacked = []
     for row in sorted(rows, key=lambda each: series.index(each.get("series", series[0]))):
@@ -89,8 +92,10 @@ def _stacked(rows: Sequence[Row], series: Sequence[str]) -> list[Row]:
     return stacked
 
 
-def ranked(*, caption: str, told: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:
-    """Stacked bars from above, one for each ``place``; with ``name``, ``series``, ``value`` and ``told``."""
+def ranked(*, caption: str, description: str, unit: str, rows: Sequence[Row], series: Sequence[str]) -> Figure:
+    """Return horizontal stacked bars, one per ``place``, from rows with ``name``, ``series``, ``value`` and
+    ``description``.
+    """
     spec = _places(
         [{**row, "order": series.index(row["series"])} for row in rows],
         {
@@ -99,16 +104,19 @@ def ranked(*, caption: str, told: str, unit: str, rows: Sequence[Row], series: S
                 "x": _length(unit),
                 "color": _color(series),
                 "order": {"field": "order", "type": "quantitative"},
-                "description": {"field": "told"},
+                "description": {"field": "description"},
             },
         },
     )
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
-def against_quota(*, caption: str, told: str, unit: str, rows: Sequence[Row]) -> Figure:
-    """For each ``place``: a bar to ``usual``, a thin one on to ``peak``, a mark at ``quota``; ``name`` and ``told``."""
-    described = {"description": {"field": "told"}}
+def against_quota(*, caption: str, description: str, unit: str, rows: Sequence[Row]) -> Figure:
+    """Return, per ``place``, a bar to ``usual``, a thin bar to ``peak`` and a mark at ``quota``.
+
+    A row has ``name`` and ``description`` as well.
+    """
+    described = {"description": {"field": "description"}}
     spec = _places(
         rows,
         {
@@ -124,7 +132,7 @@ def against_quota(*, caption: str, told: str, unit: str, rows: Sequence[Row]) ->
             "encoding": {"x": _length(unit, "quota"), **described},
         },
     )
-    return _figure(caption, told, spec)
+    return _figure(caption, description, spec)
 
 
 def _length(unit: str, field: str = "value") -> dict[str, Any]:
@@ -133,8 +141,8 @@ def _length(unit: str, field: str = "value") -> dict[str, Any]:
 
 
 def _places(rows: Sequence[Row], *layers: dict[str, Any]) -> dict[str, Any]:
-    """Bars below each other. Names are texts beside them: an axis would take two of the same name for one."""
-    # Of each place the first row tells its name.
+    """Return bars below each other. Names are text marks: an axis would merge two places with the same name."""
+    # The first row of each place has its name.
     firsts = list({row["place"]: row for row in reversed(rows)}.values())
     names = {
         "data": {"values": [{"place": row["place"], "name": row["name"]} for row in firsts]},
@@ -160,8 +168,8 @@ def _color(series: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _figure(caption: str, told: str, spec: Mapping[str, Any]) -> Figure:
-    return Figure(caption=caption, told=told, svg=_titled(_drawn({**spec, "config": _CONFIG})))
+def _figure(caption: str, description: str, spec: Mapping[str, Any]) -> Figure:
+    return Figure(caption=caption, description=description, svg=_titled(_drawn({**spec, "config": _CONFIG})))
 
 
 def _drawn(spec: Mapping[str, Any]) -> str:
@@ -176,10 +184,12 @@ def _drawn(spec: Mapping[str, Any]) -> str:
 
 
 def _titled(svg: str) -> str:
-    """With each mark's description as its tooltip, and without what only a reader of single marks would be told: the
-    figure has a label of its own, and a table beside it."""
+    """Replace the descriptions of marks by tooltips, and remove attributes for screen readers.
+
+    The figure has a label of its own, and a table beside it.
+    """
     ET.register_namespace("", SVG)
-    root = ET.fromstring(svg)  # noqa: S314 -- Vega's own writing, where names are text; it has no document type
+    root = ET.fromstring(svg)  # noqa: S314 -- written by Vega, with names as text and without a document type
     for mark in root.iter():
         described = mark.attrib.pop("aria-label", None)
         kind = mark.attrib.pop("aria-roledescription", None)

@@ -1,8 +1,8 @@
-"""What a report is made of, and the same as one HTML page that loads nothing.
+"""The elements of a report, and their rendering as one HTML page that loads nothing.
 
-Every text is escaped here, and only here; of what is put in unescaped there are the style and the pictures, which are
-SVG that was parsed and written anew (`headrace.pipeline.report.figures`). The page forbids itself all scripts and
-loads, so that a name which got through would still do nothing.
+All text is escaped here and nowhere else. Only the style and the figures are inserted unescaped; figures are SVG that
+was parsed and serialized (`headrace.pipeline.report.figures`). The page's content security policy forbids scripts and
+loading, so that a name that escaped the escaping would still do nothing.
 """
 
 from __future__ import annotations
@@ -21,40 +21,40 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none';
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Column:
-    """Of a table."""
+    """A column of a table."""
 
     title: str
     number: bool = False
-    """Numbers stand on the right."""
+    """Whether it holds numbers, which are right-aligned."""
     whole: bool = False
-    """Its texts are ours, and never broken."""
+    """Whether its texts are short and never wrapped."""
     roomy: bool = False
-    """Its texts are of some words."""
+    """Whether its texts are sentences, which need a minimum width."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Texts in rows; the first column names its row."""
+    """Rows of text; the first column is the row's heading."""
 
     caption: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[str, ...], ...]
     folded: bool = False
-    """Behind its caption, until it is asked for."""
+    """Whether only the caption is shown until it is opened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A picture; ``told`` is for who does not see it."""
+    """A plot; ``description`` is for screen readers."""
 
     caption: str
-    told: str
+    description: str
     svg: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Sentences, then tables and pictures in their order."""
+    """Sentences, followed by tables and figures in order."""
 
     sentences: tuple[str, ...] = ()
     parts: tuple[Table | Figure, ...] = ()
@@ -62,7 +62,7 @@ class Content:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """Under a heading of its own, which links find by its ``anchor``."""
+    """A section with a heading; links refer to its ``anchor``."""
 
     anchor: str
     title: str
@@ -80,7 +80,7 @@ class Page:
 
 
 def html(page: Page) -> str:
-    """The whole document."""
+    """Return the whole document."""
     return "\n".join(_document(page)) + "\n"
 
 
@@ -123,7 +123,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _figure(figure: Figure) -> Iterator[str]:
-    yield f'<figure role="group" aria-label="{escape(figure.told)}">'
+    yield f'<figure role="group" aria-label="{escape(figure.description)}">'
     yield f"<figcaption>{escape(figure.caption)}</figcaption>"
     yield f'<div class="wide">{figure.svg}</div>'
     yield "</figure>"
@@ -133,7 +133,7 @@ def _table(table: Table) -> Iterator[str]:
     caption = escape(table.caption)
     if table.folded:
         yield f"<details><summary>{caption}</summary>"
-    # A table that is wider than the window is scrolled by itself, by the keyboard, too.
+    # A table wider than the window scrolls on its own, also with the keyboard.
     yield f'<div class="wide" role="region" tabindex="0" aria-label="{caption}"><table>'
     if not table.folded:
         yield f"<caption>{caption}</caption>"
@@ -149,7 +149,7 @@ def _table(table: Table) -> Iterator[str]:
 
 def _cells(table: Table, row: tuple[str, ...]) -> Iterator[str]:
     for index, (column, text) in enumerate(zip(table.columns, row, strict=True)):
-        # Names may be of either direction; each keeps to its own cell.
+        # Names may be in right-to-left scripts; <bdi> limits the effect to the cell.
         shown = escape(text) if column.number else f"<bdi>{escape(text)}</bdi>"
         tag, scope = ("td", "") if index else ("th", ' scope="row"')
         yield f"<{tag}{scope}{_kind(column)}>{shown}</{tag}>"

@@ -1,4 +1,4 @@
-"""What other jobs propose and have found: quotas, the cost model, anomalies; and bills."""
+"""The sections about results of other jobs: recommended quotas, the cost model and anomalies."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from headrace.pipeline.report.sums import Numbers
 
 DRAWN: Final = 12
-"""Quotas in a picture, of each key."""
+"""Maximum number of quotas in a plot, for each key."""
 MOST_APIS: Final = 200
-"""Kafka has about 90."""
+"""Maximum number of APIs shown; Kafka has about 90."""
 
 
 def recommendations(table: DataFrame) -> Content:
-    """The table ``recommendations``: each quota beside what is used of it."""
+    """Return the section from the table ``recommendations``: each quota with the usage that it applies to."""
     counts = {
         row["key"]: row["count"] for row in table.groupBy("key").count().orderBy("key").limit(sums.SHOWN).collect()
     }
     if not counts:
         return Content(sentences=("The table recommendations is empty.",))
     sentence = (
-        "Use is measured over the window of its quota. p50, p99 and peak are of what the entity has used; a quota below"
+        "Usage is measured over the window of the quota. p50, p99 and peak are of the entity's usage; a quota below"
         " the peak would have throttled it. The largest quotas come first."
     )
     known = [key.value for key in QuotaKey if key.value in counts]
@@ -43,7 +43,7 @@ def _of_key(table: DataFrame, key: str, count: int) -> Iterator[Figure | Table]:
     if any(row["quota"] is not None and row["peak"] is not None for row in rows):
         yield _drawn(key, rows[:DRAWN])
     more = f", {sums.SHOWN} of {count:,}" if count > sums.SHOWN else ""
-    titles = ("quota", "p50", "p99", "peak", "seconds in use", "throttled so far")
+    titles = ("quota", "p50", "p99", "peak", "active seconds", "throttled so far")
     yield Table(
         caption=f"{words.name(key)}{more}",
         columns=(
@@ -72,14 +72,14 @@ def _drawn(key: str, rows: Sequence[Numbers]) -> Figure:
             "usual": (row["p99"] or 0) / divisor,
             "peak": (row["peak"] or 0) / divisor,
             "quota": (row["quota"] or 0) / divisor,
-            "told": f"{_entity(row)}: quota {words.of_key(key, row['quota'])}, p99 {words.of_key(key, row['p99'])},"
-            f" peak {words.of_key(key, row['peak'])}",
+            "description": f"{_entity(row)}: quota {words.of_key(key, row['quota'])},"
+            f" p99 {words.of_key(key, row['p99'])}, peak {words.of_key(key, row['peak'])}",
         }
         for place, row in enumerate(rows)
     ]
     return against_quota(
         caption=f"{words.name(key)}: p99 (thick bar), peak (thin bar) and the recommended quota (mark)",
-        told=f"{words.name(key)}: p99, peak and recommended quota by entity. The numbers are in the table below.",
+        description=f"{words.name(key)}: p99, peak and recommended quota by entity. The table below has the numbers.",
         unit=f"{unit}/s" if in_bytes else words.unit_of(key).strip(),
         rows=bars,
     )
@@ -91,14 +91,14 @@ def _entity(row: Numbers) -> str:
 
 
 def costs(table: DataFrame) -> Content:
-    """The table ``costs``."""
+    """Return the section from the table ``costs``."""
     columns = (
         Column(title="API"),
         *(
             Column(title=title, number=True)
-            for title in ("per request", "per KiB", "requests", "samples", "error", "error of the model before")
+            for title in ("per request", "per KiB", "requests", "samples", "error", "error of the model in force")
         ),
-        Column(title="taken"),
+        Column(title="accepted"),
         Column(title="reason", roomy=True),
     )
     rows = table.orderBy("api_key").limit(MOST_APIS).collect()
@@ -106,14 +106,14 @@ def costs(table: DataFrame) -> Content:
         return Content(sentences=("The table costs is empty.",))
     sentence = (
         "What request_percentage charges: thread time of a broker per request, and per KiB of it and of its reply. The"
-        " error is that of a request, root mean square, on data that the fit has not seen; an API is taken where it is"
-        " lower than that of the model before."
+        " error is the root mean square for one request, on held-out data; a model is accepted if its error is lower"
+        " than that of the model in force."
     )
     in_rows = tuple(
         (
             words.api(row["api_key"]), words.duration(row["base_ms"]), words.duration(row["per_kib_ms"]),
             words.count(row["requests"]), words.count(row["samples"]), words.duration(row["error_ms"]),
-            words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["taken"]],
+            words.duration(row["default_error_ms"]), {True: "yes", False: "no", None: words.NOTHING}[row["accepted"]],
             words.text(row["reason"]),
         )
         for row in rows
@@ -122,17 +122,17 @@ def costs(table: DataFrame) -> Content:
 
 
 def anomalies(table: DataFrame) -> Content:
-    """The table ``anomalies``."""
+    """Return the section from the table ``anomalies``."""
     span = sums.span(table, "start")
     if span is None:
-        return Content(sentences=("Nothing was unlike each entity's own past.",))
+        return Content(sentences=("No usage was unlike an entity's own past.",))
     step_s = sums.step_of(*span)
     step = words.step(step_s)
     counts = [row.asDict() for row in sums.anomalies_over_time(table, step_s).collect()]
     total = sum(row["count"] for row in counts)
     figure = over_time(
         caption=f"Anomalies, by {step} and kind",
-        told=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
+        description=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
         unit=f"anomalies per {step}",
         series=sorted({words.name(row["series"]) for row in counts}),
         rows=[
@@ -141,7 +141,8 @@ def anomalies(table: DataFrame) -> Content:
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["count"],
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['count'])} x {words.name(row['series'])}",
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['count'])} x"
+                f" {words.name(row['series'])}",
             }
             for row in counts
         ],
@@ -150,20 +151,20 @@ def anomalies(table: DataFrame) -> Content:
         (
             words.minute(row["start"]), words.name(row["kind"]), words.name(row["user"]), words.name(row["client_id"]),
             words.number(row["observed"]), words.number(row["usual"]), words.number(row["score"]),
-            words.count(row["windows"]), words.text(row["told"]),
+            words.count(row["windows"]), words.text(row["description"]),
         )
         for row in sums.top_anomalies(table)
     )  # fmt: skip
     listed = Table(
-        caption=f"The most unusual, {len(rows)} of {total:,}" if total > len(rows) else "The most unusual first",
+        caption=f"The highest scores, {len(rows)} of {total:,}" if total > len(rows) else "The highest scores first",
         columns=(
             Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
             Column(title="user"), Column(title="client id"),
             Column(title="observed", number=True), Column(title="usual", number=True),
             Column(title="score", number=True), Column(title="windows", number=True),
-            Column(title="what it is", roomy=True),
+            Column(title="description", roomy=True),
         ),
         rows=rows,
     )  # fmt: skip
-    sentence = f"{words.some(total, 'time')} an entity was unlike its own past."
+    sentence = f"{words.some(total, 'anomaly', 'anomalies')} found: usage unlike an entity's own past."
     return Content(sentences=(sentence,), parts=(figure, listed))

@@ -1,4 +1,4 @@
-"""How far the other sections can be trusted: lines that were put aside, records that are missing or lost."""
+"""The section about data quality: rejected lines, and records that are missing or lost."""
 
 from __future__ import annotations
 
@@ -15,37 +15,39 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 Found = tuple[str, Table | None]
-"""What there is to say of one question, and its table."""
+"""A sentence, and its table."""
 
 
 def quality(usage: DataFrame | None, marks: DataFrame | None, quarantine: DataFrame | None) -> Content:
-    """Of the whole lake, whatever days the other sections are of: a number is missing between two others, and not in a
-    day. ``None``: there is no such table, and so nothing of the kind was found."""
-    told: list[str] = ["This section is of the whole lake."]
+    """Return the section. It covers the whole lake, not a range of days, since a gap lies between two sequence numbers.
+
+    ``None`` stands for a table that does not exist.
+    """
+    sentences: list[str] = ["This section covers the whole lake."]
     tables: list[Table] = []
-    for sentence, table in (_missing(usage, marks), _lost(marks), _aside(quarantine)):
-        told.append(sentence)
+    for sentence, table in (_missing(usage, marks), _lost(marks), _quarantined(quarantine)):
+        sentences.append(sentence)
         tables += [] if table is None else [table]
-    return Content(sentences=tuple(told), parts=tuple(tables))
+    return Content(sentences=tuple(sentences), parts=tuple(tables))
 
 
 def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
     if usage is None:
-        return "No instance has recorded anything.", None
+        return "There are no records of any instance.", None
     marks = usage.sparkSession.createDataFrame([], MARKS) if marks is None else marks
-    told = sums.numbered(usage, marks)
+    numbers = sums.numbered(usage, marks)
     ended = (
-        f"Runs of a process of the proxy (instances) that have recorded something: {words.count(told['instances'])}."
-        f" That they stopped, {words.count(told['ended'])} of them have said; the others still run or were killed, and"
+        f"Instances (runs of a process of the proxy) with records: {words.count(numbers['instances'])}."
+        f" Of these, {words.count(numbers['ended'])} ended in order; the others still run or were killed, and"
         " their last second may be missing."
     )
     gaps = sums.top_gaps(usage, marks)
     if not gaps.rows:
-        return f"{ended} No record is missing in between.", None
+        return f"{ended} No gaps were found.", None
     summed = gaps.total
     found = (
         f"{ended} Missing: {words.some(summed['missing'], 'record')} in {words.some(summed['gaps'], 'gap')} of"
-        f" {words.some(summed['rows'], 'instance')}; all sums of their time are too low."
+        f" {words.some(summed['rows'], 'instance')}; all sums of these times are too low."
     )
     rows = [
         (
@@ -61,7 +63,7 @@ def _missing(usage: DataFrame | None, marks: DataFrame | None) -> Found:
         columns=(
             Column(title="instance"), Column(title="from, UTC", whole=True), Column(title="to, UTC", whole=True),
             Column(title="seen", number=True), Column(title="missing", number=True), Column(title="gaps", number=True),
-            Column(title="said to be lost", number=True), Column(title="ended"),
+            Column(title="reported as lost", number=True), Column(title="ended"),
         ),
         rows=tuple(rows),
     )  # fmt: skip
@@ -75,7 +77,7 @@ def _counts(row: Mapping[str, int]) -> tuple[str, ...]:
 def _lost(marks: DataFrame | None) -> Found:
     lost = None if marks is None else sums.top_losses(marks)
     if lost is None or not lost.rows:
-        return "No instance says that it has lost records.", None
+        return "No instance reported lost records.", None
     rows = [(words.text(row["reason"]), words.count(row["instances"]), *_losses(row)) for row in lost.rows]
     if lost.other_rows:
         rows.append((others(lost.other_rows), "", *_losses(lost.others)))
@@ -85,7 +87,7 @@ def _lost(marks: DataFrame | None) -> Found:
         columns=(Column(title="reason"), *(Column(title=title, number=True) for title in titles)),
         rows=tuple(rows),
     )
-    return f"Instances say that they have lost {words.some(lost.total['records'], 'record')}.", table
+    return f"Instances reported as lost: {words.some(lost.total['records'], 'record')}.", table
 
 
 def _losses(row: Mapping[str, int]) -> tuple[str, ...]:
@@ -97,10 +99,10 @@ def _losses(row: Mapping[str, int]) -> tuple[str, ...]:
     )
 
 
-def _aside(quarantine: DataFrame | None) -> Found:
+def _quarantined(quarantine: DataFrame | None) -> Found:
     reasons = None if quarantine is None else sums.top_reasons(quarantine)
     if reasons is None or not reasons.rows:
-        return "No line was put aside.", None
+        return "No lines are in quarantine.", None
     rows = [
         (words.text(row["reason"]), words.count(row["lines"]), words.second(row["last_second"])) for row in reasons.rows
     ]
@@ -115,8 +117,8 @@ def _aside(quarantine: DataFrame | None) -> Found:
         ),
         rows=tuple(rows),
     )
-    told = (
-        f"Put aside: {words.some(reasons.total['lines'], 'line')} (the table quarantine); headrace pipeline ingest"
-        " --quarantined takes in what is right by now."
+    sentence = (
+        f"In quarantine (the table quarantine): {words.some(reasons.total['lines'], 'line')}. headrace pipeline ingest"
+        " --quarantined ingests those that are valid by now."
     )
-    return told, table
+    return sentence, table

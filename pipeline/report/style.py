@@ -1,4 +1,6 @@
-"""The style of a report: light, dark and on paper. In code, since a zip for spark-submit has no files to open."""
+"""The style of a report, for light and dark screens and for paper. In code, since a zip for spark-submit cannot open
+files.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ INK: Final = "currentColor"
 FAINT: Final = "var(--faint)"
 PAPER: Final = "var(--paper)"
 SERIES: Final = tuple(f"var(--c{number})" for number in range(1, 9))
-"""Okabe and Ito's colours, which people with any colour vision tell apart; the first two are of different lightness."""
+"""The colours of Okabe and Ito, which are distinct for all kinds of colour vision; the first two differ in lightness.
+"""
 MARKED: Final = "var(--marked)"
 
 STYLE: Final = """\

@@ -1,7 +1,7 @@
-"""What a report tells of its tables, as DataFrames with few rows, or with an order and a limit for them.
+"""Aggregates of the tables for a report: DataFrames with few rows, or with an order and a limit.
 
-Everything is summed up by Spark. To the driver comes only what is on the page: bars, of which there are at most
-`MOST_BARS`, and the first rows of a ranking with what the others are together (`Ranking`), so that totals stay right.
+Spark computes all sums. The driver receives only what the page shows: at most `MOST_BARS` bars, and the first rows of a
+ranking with the sums of the others (`Ranking`), so that totals stay exact.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, GroupedData
 
 SHOWN: Final = 20
-"""Rows of a ranking; all others are summed."""
+"""Number of rows in a ranking; all others are summed."""
 MOST_BARS: Final = 240
-"""Along the time: ten days by hours. Above that a bar is of several hours, or of days."""
+"""Maximum number of bars on a time axis: ten days by hour. For longer times, a bar is several hours, or days."""
 HOUR_S: Final = 3600
 DAY_S: Final = 86_400
 
 MEASURES: Final = ("requests", "errors", "request_bytes", "response_bytes", "thread_ms", "throttled", "refused")
-"""What is summed of usage; ``throttled`` and ``refused`` over all quota keys."""
+"""The columns of usage that are summed; ``throttled`` and ``refused`` over all quota keys."""
 
 _SHARED: Final = ("request_bytes", "response_bytes", "requests", "thread_ms")
-"""Who has the largest share of any of these comes first."""
+"""Rankings are ordered by the largest share of any of these."""
 _SENDER: Final = ("user", "client_id")
 
 Numbers = dict[str, Any]
@@ -43,20 +43,20 @@ class Ranking:
 
     rows: Sequence[Numbers]
     others: Numbers
-    """Sums of the measures; 0 where there are none."""
+    """Sums of the measures; 0 if there are no other rows."""
     other_rows: int
     total: Numbers
 
 
 def ranking(frame: DataFrame, measures: Sequence[str], *order: Column, limit: int = SHOWN) -> Ranking:
-    """The first ``limit`` rows by ``order``, and what the others have of ``measures``."""
+    """Return the first ``limit`` rows by ``order``, and the sums of ``measures`` over the others."""
     kept = frame.persist()
     try:
         total = _total(kept, measures)
         rows = [row.asDict() for row in kept.orderBy(*order).limit(limit).collect()]
     finally:
         kept.unpersist()
-    # Sums of floats leave a rest that may be a hair below nothing.
+    # Differences of floating-point sums may be slightly negative.
     others = {name: max(0, total[name] - sum(row[name] or 0 for row in rows)) for name in measures}
     return Ranking(rows=rows, others=others, other_rows=total["rows"] - len(rows), total=total)
 
@@ -73,7 +73,9 @@ def _sum(name: str) -> Column:
 
 
 def hourly(usage: DataFrame) -> DataFrame:
-    """Usage by ``start``, the first second of its hour, and sender: `MEASURES`, ``records``, first and last second."""
+    """Return usage by ``start``, the first second of the hour, and sender: `MEASURES`, ``records``, first and last
+    second.
+    """
     over_keys = {name: over_quotas(name) for name in ("throttled", "refused")}
     return (
         usage.withColumns(over_keys)
@@ -88,8 +90,10 @@ def hourly(usage: DataFrame) -> DataFrame:
 
 
 def overall(hours: DataFrame) -> Numbers:
-    """Of `hourly` usage: sums, how many records, users and senders there are, and the first and last second. Without
-    usage the sums are 0 and the seconds ``None``."""
+    """Return totals of `hourly` usage: sums, numbers of records, users and senders, and the first and last second.
+
+    Without usage, the sums are 0 and the seconds ``None``.
+    """
     found = hours.agg(
         _sum("records"),
         sf.min("first_second").alias("first_second"),
@@ -102,7 +106,7 @@ def overall(hours: DataFrame) -> Numbers:
 
 
 def step_of(first_second: int, last_second: int) -> int:
-    """Seconds of a bar, so that there are at most `MOST_BARS`: an hour, or a few, or days."""
+    """Return the length of a bar in seconds, so that there are at most `MOST_BARS`: an hour, several hours, or days."""
     for step in (HOUR_S, 3 * HOUR_S, 6 * HOUR_S, 12 * HOUR_S):
         if last_second // step - first_second // step < MOST_BARS:
             return step
@@ -113,7 +117,7 @@ def step_of(first_second: int, last_second: int) -> int:
 
 
 def over_time(hours: DataFrame, step_s: int) -> DataFrame:
-    """`hourly` usage by ``start``, the first second of each step."""
+    """Return `hourly` usage by ``start``, the first second of each step."""
     return hours.groupBy(_start(sf.col("start"), step_s)).agg(*(_sum(name) for name in MEASURES)).orderBy("start")
 
 
@@ -122,7 +126,7 @@ def _start(second: Column, step_s: int) -> Column:
 
 
 def top_senders(hours: DataFrame, total: Mapping[str, Any], *by: str) -> Ranking:
-    """`hourly` usage by ``user``, or by ``user`` and ``client_id``; first is who has the largest share of anything."""
+    """Return `hourly` usage by ``user``, or by ``user`` and ``client_id``, by the largest share of any measure."""
     frame = hours.groupBy(*by).agg(*(_sum(name) for name in MEASURES))
     shares = [sf.col(name) / sf.lit(float(total[name])) for name in _SHARED if total[name]]
     largest = sf.greatest(*shares) if len(shares) > 1 else shares[0] if shares else sf.lit(0.0)
@@ -135,7 +139,7 @@ _EVENTS: Final = ("throttled", "throttle_ms", "refused")
 
 
 def throttles(usage: DataFrame) -> DataFrame:
-    """What was throttled and refused by ``start``, the first second of its hour, sender and quota key."""
+    """Return what was throttled and refused by ``start``, the first second of the hour, sender and quota key."""
     maps = {name: sf.coalesce(sf.map_keys(name), sf.array().cast("array<string>")) for name in _EVENTS}
     keys = sf.array_union(sf.array_union(maps["throttled"], maps["throttle_ms"]), maps["refused"])
     exploded = usage.where(sf.size(keys) > 0).select(*_SENDER, "second", *_EVENTS, sf.explode(keys).alias("key"))
@@ -145,30 +149,30 @@ def throttles(usage: DataFrame) -> DataFrame:
 
 
 def by_key(throttled: DataFrame) -> Ranking:
-    """`throttles` by quota key; there are as many as plugins make up."""
+    """Return `throttles` by quota key. Plugins may use any number of keys."""
     frame = throttled.groupBy("key").agg(*(_sum(name) for name in _EVENTS))
     return ranking(frame, _EVENTS, sf.desc("throttle_ms"), sf.desc("refused"), sf.col("key"))
 
 
 def top_throttled(throttled: DataFrame) -> Ranking:
-    """`throttles` by sender and quota key."""
+    """Return `throttles` by sender and quota key."""
     frame = throttled.groupBy(*_SENDER, "key").agg(*(_sum(name) for name in _EVENTS))
     order = (sf.desc("throttle_ms"), sf.desc("refused"), *map(sf.col, (*_SENDER, "key")))
     return ranking(frame, _EVENTS, *order)
 
 
 def throttled_over_time(throttled: DataFrame, step_s: int, keys: Sequence[str], others: str) -> DataFrame:
-    """`throttles` by ``start`` and ``series``: one of ``keys``, or ``others``."""
+    """Return `throttles` by ``start`` and ``series``: one of ``keys``, or ``others``."""
     series = sf.when(sf.col("key").isin(*keys), sf.col("key")).otherwise(sf.lit(others)).alias("series")
     frame = throttled.groupBy(_start(sf.col("start"), step_s), series).agg(*(_sum(name) for name in _EVENTS))
     return frame.orderBy("start", "series")
 
 
-# --- what other jobs have made ----------------------------------------------------------------------------------------
+# --- results of other jobs ----------------------------------------------------------------------------------------
 
 
 def top_recommendations(recommendations: DataFrame, key: str, limit: int) -> Sequence[Numbers]:
-    """The largest quotas of one key."""
+    """Return the largest quotas of one key."""
     order = (sf.desc_nulls_last("quota"), sf.col("user"), sf.col("client_id"))
     rows = recommendations.where(sf.col("key") == key).orderBy(*order).limit(limit).collect()
     return [row.asDict() for row in rows]
@@ -179,7 +183,7 @@ _LONGEST: Final = ("longest_throttle_ms", "longest_shift_ms")
 
 
 def top_held(what_if: DataFrame) -> Ranking:
-    """What-if's answer by bucket, of those that would be throttled or refused; first is who waits longest in all."""
+    """Return what-if's answer for the buckets that would be throttled or refused, the longest total wait first."""
     frame = what_if.groupBy("key", *_SENDER, "entity").agg(
         sf.max("quota").alias("quota"),
         *(_sum(name) for name in _ANSWERS),
@@ -191,7 +195,7 @@ def top_held(what_if: DataFrame) -> Ranking:
 
 
 def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
-    """What-if's answer by quota key: buckets, and how many of them would be throttled, or refused something."""
+    """Return what-if's answer by quota key: the number of buckets, and of those throttled or refused."""
     buckets = what_if.groupBy("key", *_SENDER).agg(*(_sum(name) for name in _ANSWERS))
     held = sf.count_if((sf.col("throttled") > 0) | (sf.col("refused") > 0) | (sf.col("waits") > 0))
     by = buckets.groupBy("key").agg(
@@ -201,28 +205,28 @@ def buckets_by_key(what_if: DataFrame) -> Sequence[Numbers]:
 
 
 def waits_over_time(what_if: DataFrame, step_s: int) -> DataFrame:
-    """What-if's waits by ``start`` and ``series``, the quota key."""
+    """Return what-if's waits by ``start`` and ``series``, the quota key."""
     start = _start(sf.unix_seconds("hour"), step_s)
     frame = what_if.where("waited_ms > 0").groupBy(start, sf.col("key").alias("series"))
     return frame.agg(_sum("waits"), _sum("waited_ms")).orderBy("start", "series")
 
 
 def span(frame: DataFrame, column: str) -> tuple[int, int] | None:
-    """First and last second of a timestamp; ``None`` without rows."""
+    """Return the first and last second of a timestamp column; ``None`` without rows."""
     when = sf.unix_seconds(sf.col(column))
     first, last = frame.agg(sf.min(when), sf.max(when)).collect()[0]
     return None if first is None else (first, last)
 
 
 def top_anomalies(anomalies: DataFrame) -> Sequence[Numbers]:
-    """Those that are most unlike the past, with ``start`` in seconds since 1970."""
+    """Return the anomalies with the highest scores, with ``start`` in seconds since 1970."""
     order = (sf.desc_nulls_last("score"), sf.col("start"), sf.col("kind"), *map(sf.col, _SENDER))
     rows = anomalies.withColumn("start", sf.unix_seconds("start")).orderBy(*order).limit(SHOWN).collect()
     return [row.asDict() for row in rows]
 
 
 def anomalies_over_time(anomalies: DataFrame, step_s: int) -> DataFrame:
-    """How many began, by ``start`` and ``series``, their kind."""
+    """Return the number of anomalies that began, by ``start`` and ``series``, their kind."""
     start = _start(sf.unix_seconds("start"), step_s)
     return anomalies.groupBy(start, sf.col("kind").alias("series")).count().orderBy("start", "series")
 
@@ -231,16 +235,18 @@ def anomalies_over_time(anomalies: DataFrame, step_s: int) -> DataFrame:
 
 
 def numbered(usage: DataFrame, marks: DataFrame) -> Numbers:
-    """How many ``instances`` there are, and how many of them have ``ended``."""
+    """Return the number of ``instances``, and how many of them have ``ended``."""
     ends = marks.where(sf.col("kind") == Kind.END.value).agg(sf.count_distinct("instance").alias("ended"))
     seen = usage.select("instance").unionByName(marks.select("instance"))
     return seen.agg(sf.count_distinct("instance").alias("instances")).crossJoin(ends).collect()[0].asDict()
 
 
 def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
-    """The instances (`headrace.pipeline.ingestion.instances`) that lack records. Where each number is there once, the
-    last one tells how many there are; so only those with fewer are put in order, which all at once would be the whole
-    table."""
+    """Return the instances (`headrace.pipeline.ingestion.instances`) that lack records.
+
+    If no number is missing, the last one gives the number of records. Only the instances with fewer records are sorted
+    to find their gaps, since sorting all of them would sort the whole table.
+    """
     numbers = usage.select("instance", "sequence").unionByName(marks.select("instance", "sequence"))
     missing = sf.max("sequence") + 1 - sf.count("*")
     short = numbers.groupBy("instance").agg(missing.alias("missing")).where("missing > 0").select("instance")
@@ -249,20 +255,20 @@ def top_gaps(usage: DataFrame, marks: DataFrame) -> Ranking:
 
 
 def top_reasons(quarantine: DataFrame) -> Ranking:
-    """How many lines were put aside, and when last, by reason."""
+    """Return the number of quarantined lines and the time of the last one, by reason."""
     last = sf.unix_seconds(sf.max("ingested")).alias("last_second")
     frame = _by_reason(quarantine).agg(sf.count("*").alias("lines"), last)
     return ranking(frame, ("lines",), sf.desc("lines"), sf.col("reason"))
 
 
 def top_losses(marks: DataFrame) -> Ranking:
-    """What instances say that they have lost, by reason."""
+    """Return the losses that instances recorded, by reason."""
     lost = ("records", "requests", "request_bytes", "response_bytes")
-    told = marks.where(sf.col("kind") == Kind.LOST.value)
-    frame = _by_reason(told).agg(*(_sum(name) for name in lost), sf.count_distinct("instance").alias("instances"))
+    losses = marks.where(sf.col("kind") == Kind.LOST.value)
+    frame = _by_reason(losses).agg(*(_sum(name) for name in lost), sf.count_distinct("instance").alias("instances"))
     return ranking(frame, lost, sf.desc("records"), sf.col("reason"))
 
 
 def _by_reason(frame: DataFrame) -> GroupedData:
-    """Numbers left out, so that reasons of one kind come together."""
+    """Group by reason with numbers replaced by "N", so that reasons of one kind are one group."""
     return frame.groupBy(sf.regexp_replace("reason", r"-?\d+(\.\d+)?", "N").alias("reason"))

@@ -1,4 +1,4 @@
-"""Who was throttled by which quota, how often and how long; and who would be, by the quotas of what-if."""
+"""The sections about throttling: by recorded usage, and by the quotas of what-if."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 OTHER_KEYS: Final = "other keys"
 MOST_KEYS: Final = 7
-"""In a picture, which has eight colours; quotas of plugins have keys of their own."""
+"""Maximum number of keys in a plot, which has eight colours; plugins' quotas have keys of their own."""
 
 _THROTTLED: Final = (
     Column(title="requests throttled", number=True),
-    Column(title="throttle time in all", number=True),
+    Column(title="total throttle time", number=True),
     Column(title="mean", number=True),
     Column(title="requests refused", number=True),
 )
@@ -30,18 +30,18 @@ _SENDER: Final = (Column(title="user"), Column(title="client id"), Column(title=
 
 
 def throttling(throttled: DataFrame, total: Numbers) -> Content:
-    """Of `sums.throttles`, and of `sums.overall` usage that is not empty."""
+    """Return the section from `sums.throttles` and `sums.overall` usage that is not empty."""
     by_key = sums.by_key(throttled)
     if not by_key.rows:
-        told = f"None of {words.count(total['requests'])} requests was throttled or refused."
-        return Content(sentences=(told,))
+        sentence = f"None of {words.count(total['requests'])} requests was throttled or refused."
+        return Content(sentences=(sentence,))
     top = sums.top_throttled(throttled)
     summed = by_key.total
-    told = (
+    sentence = (
         f"{words.count(summed['throttled'])} of {words.count(total['requests'])} requests"
         f" ({words.share(summed['throttled'], total['requests'])}) were throttled, for"
-        f" {words.duration(summed['throttle_ms'])} in all; {words.count(summed['refused'])} were refused, whole or in"
-        " part."
+        f" {words.duration(summed['throttle_ms'])} in total; {words.count(summed['refused'])} were refused,"
+        " completely or in part."
     )
     keys = [(words.name(row["key"]), *_throttled(row)) for row in by_key.rows]
     senders = [
@@ -62,12 +62,12 @@ def throttling(throttled: DataFrame, total: Numbers) -> Content:
     tables = (
         Table(caption="By quota key", columns=(Column(title="quota key", whole=True), *_THROTTLED), rows=tuple(keys)),
         Table(
-            caption=f"By sender and quota key, at most {sums.SHOWN}: the longest in all first",
+            caption=f"By sender and quota key, at most {sums.SHOWN}: the longest total first",
             columns=(*_SENDER, *_THROTTLED),
             rows=tuple(senders),
         ),
     )
-    return Content(sentences=(told,), parts=(*figures, *tables))
+    return Content(sentences=(sentence,), parts=(*figures, *tables))
 
 
 def _throttled(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -88,7 +88,7 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
     series = [words.name(key) for key in shown] + ([OTHER_KEYS] if len(keys) > len(shown) else [])
     return over_time(
         caption=f"Requests throttled, by {step} and quota key",
-        told=f"Requests throttled by {step} and quota key. The sums are in the table below.",
+        description=f"Requests throttled by {step} and quota key. The sums are in the table below.",
         unit=f"requests per {step}",
         series=series,
         rows=[
@@ -97,8 +97,8 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["throttled"],
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['throttled'])} requests by"
-                f" {words.name(row['series'])}, {words.duration(row['throttle_ms'])} in all",
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['throttled'])} requests by"
+                f" {words.name(row['series'])}, {words.duration(row['throttle_ms'])} in total",
             }
             for row in rows
         ],
@@ -109,17 +109,17 @@ def _over_time(throttled: DataFrame, total: Numbers, keys: Sequence[str]) -> Fig
 
 
 def what_if(answer: DataFrame) -> Content:
-    """The table ``what_if``."""
+    """Return the section from the table ``what_if``."""
     by_key = sums.buckets_by_key(answer)
     if not by_key:
-        told = "The table what_if has no rows of this time: no usage would be charged to the quotas asked about."
-        return Content(sentences=(told,))
+        sentence = "The table what_if has no rows in this period: no usage would be charged to the given quotas."
+        return Content(sentences=(sentence,))
     held = sums.top_held(answer)
     sentence = (
-        "As recorded: what these quotas would say to usage as it came, nobody waiting. With waiting: every sender waits"
-        " when told to, and what it sends comes later by that. Throttled are seconds of usage."
+        "Throttled seconds and refusals are for usage as recorded, without waiting senders. Waits and delays are for"
+        " senders that wait for each throttle time. What is counted as throttled are seconds with usage."
     )
-    columns = ("buckets", "of them throttled", "throttled seconds", "refused", "waits", "waiting in all", "comes later")
+    columns = ("buckets", "throttled", "throttled seconds", "refused", "waits", "total wait", "share delayed")
     table = Table(
         caption="By quota key",
         columns=(Column(title="quota key", whole=True), *(Column(title=title, number=True) for title in columns)),
@@ -133,14 +133,14 @@ def what_if(answer: DataFrame) -> Content:
         ),
     )  # fmt: skip
     if not held.rows:
-        return Content(sentences=("Nobody would be throttled.", sentence), parts=(table,))
+        return Content(sentences=("No sender would be throttled.", sentence), parts=(table,))
     figures = _waits(answer, [row["key"] for row in by_key])
     return Content(sentences=(sentence,), parts=(*figures, table, _held(held)))
 
 
 def _held(held: sums.Ranking) -> Table:
     titles = (
-        "quota", "throttled seconds", "refused", "longest throttle", "waiting in all", "comes later", "at most by",
+        "quota", "throttled seconds", "refused", "longest throttle", "total wait", "share delayed", "longest delay",
     )  # fmt: skip
     rows = [
         (
@@ -152,7 +152,7 @@ def _held(held: sums.Ranking) -> Table:
     if held.other_rows:
         rows.append((others(held.other_rows), "", "", "", "", *_answer({**held.others, "amount": None}, None, None)))
     return Table(
-        caption=f"Who would be throttled, at most {sums.SHOWN}: the longest waiting first",
+        caption=f"Who would be throttled, at most {sums.SHOWN}: the longest total wait first",
         columns=(
             *_SENDER,
             Column(title="quota of", roomy=True),
@@ -168,7 +168,7 @@ def _answer(row: Mapping[str, Any], longest_ms: int | None, shift_ms: int | None
         words.count(row["refused"]),
         words.duration(longest_ms),
         words.duration(row["waited_ms"]),
-        words.share(row["shifted_amount"], row["amount"]),  # of different keys they have no sum
+        words.share(row["shifted_amount"], row["amount"]),  # amounts of different keys have no common sum
         words.duration(shift_ms),
     )
 
@@ -182,7 +182,7 @@ def _waits(answer: DataFrame, keys: Sequence[str]) -> tuple[Figure, ...]:
     rows = [row.asDict() for row in sums.waits_over_time(answer, step_s).collect()]
     figure = over_time(
         caption=f"Waiting of all senders, by {step} and quota key",
-        told=f"Minutes that all senders together would wait, by {step} and quota key. The sums are in the table below.",
+        description=f"Minutes that all senders would wait, by {step} and quota key. The table below has the sums.",
         unit=f"minutes per {step}",
         series=[words.name(key) for key in keys if any(row["series"] == key for row in rows)],
         rows=[
@@ -191,8 +191,8 @@ def _waits(answer: DataFrame, keys: Sequence[str]) -> tuple[Figure, ...]:
                 "end": row["start"] + step_s,
                 "series": words.name(row["series"]),
                 "value": row["waited_ms"] / 60_000,
-                "told": f"{words.minute(row['start'])} UTC: {words.count(row['waits'])} waits for"
-                f" {words.name(row['series'])}, {words.duration(row['waited_ms'])} in all",
+                "description": f"{words.minute(row['start'])} UTC: {words.count(row['waits'])} waits for"
+                f" {words.name(row['series'])}, {words.duration(row['waited_ms'])} in total",
             }
             for row in rows
         ],

@@ -1,4 +1,4 @@
-"""Of usage: all of it at a glance, along the time, and by who used it."""
+"""The sections about usage: totals, usage over time, and usage by sender."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from headrace.pipeline.report.sums import Numbers, Ranking
 
 UNNAMED: Final = "(unnamed)"
-"""Senders beyond the rows that a proxy keeps of a second."""
+"""Senders beyond the number of rows that a proxy keeps per second."""
 BYTES: Final = (("request_bytes", "in"), ("response_bytes", "out"))
 
 _MEASURED: Final = (
@@ -33,12 +33,12 @@ _MEASURED: Final = (
 
 
 def others(count: int) -> str:
-    """How the last row but one of a ranking is called."""
+    """Return the label of the row with the sums of all other rows."""
     return f"all others ({count:,})"
 
 
 def glance(total: Numbers) -> Content:
-    """The sums (`sums.overall`)."""
+    """Return the section of totals (`sums.overall`)."""
     first, last = total["first_second"], total["last_second"]
     period = "" if first is None else f"{words.second(first)} to {words.second(last)}"
     seconds = 0 if first is None else last - first + 1
@@ -56,16 +56,16 @@ def glance(total: Numbers) -> Content:
         ("users", words.count(total["users"])),
         ("users with client ids", words.count(total["senders"])),
         ("requests throttled", words.count(total["throttled"])),
-        ("requests refused, whole or in part", words.count(total["refused"])),
+        ("requests refused, completely or in part", words.count(total["refused"])),
     ) if seconds else ()  # fmt: skip
     if not rows:
-        return Content(sentences=("The table usage has no records of this time.",))
+        return Content(sentences=("The table usage has no records in this period.",))
     table = Table(caption="Sums", columns=(Column(title="what"), Column(title="how much", number=True)), rows=rows)
     return Content(parts=(table,))
 
 
 def used(hours: DataFrame, total: Numbers) -> Content:
-    """Along the time, of `sums.hourly` usage that is not empty."""
+    """Return the section of usage over time, from `sums.hourly` usage that is not empty."""
     step_s = sums.step_of(total["first_second"], total["last_second"])
     step = words.step(step_s)
     rows = [row.asDict() for row in sums.over_time(hours, step_s).collect()]
@@ -73,7 +73,7 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     figures = (
         over_time(
             caption=f"Bytes in and out, by {step}",
-            told=f"Bytes in and out by {step}; {_most(rows, step)}. The numbers are in the table below.",
+            description=f"Bytes in and out by {step}; {_maximum(rows, step)}. The numbers are in the table below.",
             unit=f"{unit} per {step}",
             series=[series for _, series in BYTES],
             rows=[
@@ -84,14 +84,14 @@ def used(hours: DataFrame, total: Numbers) -> Content:
         ),
         over_time(
             caption=f"Requests, by {step}",
-            told=f"Requests by {step}. The numbers are in the table below.",
+            description=f"Requests by {step}. The numbers are in the table below.",
             unit=f"requests per {step}",
             series=["requests"],
             rows=[_bar(row, step_s, row["requests"], f"{words.count(row['requests'])} requests") for row in rows],
         ),
         over_time(
             caption=f"Thread time of the brokers, estimated, by {step}",
-            told=f"Estimated thread time by {step}, in percent of one thread. The numbers are in the table below.",
+            description=f"Estimated thread time by {step}, in percent of one thread. The table below has the numbers.",
             unit="% of one thread",
             series=["thread time"],
             rows=[
@@ -109,30 +109,35 @@ def used(hours: DataFrame, total: Numbers) -> Content:
     return Content(parts=(*figures, table))
 
 
-def _most(rows: Sequence[Numbers], step: str) -> str:
+def _maximum(rows: Sequence[Numbers], step: str) -> str:
     row = max(rows, key=_bytes)
     return (
-        f"most in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
+        f"maximum in the {step} from {words.minute(row['start'])} UTC, {words.bytes_of(row['request_bytes'])} in and"
         f" {words.bytes_of(row['response_bytes'])} out"
     )
 
 
-def _bar(row: Numbers, step_s: int, value: float, told: str, series: str | None = None) -> dict[str, Any]:
+def _bar(row: Numbers, step_s: int, value: float, description: str, series: str | None = None) -> dict[str, Any]:
     start = row["start"]
-    bar = {"start": start, "end": start + step_s, "value": value, "told": f"{words.minute(start)} UTC: {told}"}
+    bar = {
+        "start": start,
+        "end": start + step_s,
+        "value": value,
+        "description": f"{words.minute(start)} UTC: {description}",
+    }
     return bar if series is None else {**bar, "series": series}
 
 
 def senders(hours: DataFrame, total: Numbers) -> Content:
-    """Who used it, of `sums.hourly` usage that is not empty."""
+    """Return the section of usage by sender, from `sums.hourly` usage that is not empty."""
     users = sums.top_senders(hours, total, "user")
     pairs = sums.top_senders(hours, total, "user", "client_id")
-    sentences = ["First comes who has the largest share of anything: of bytes in, bytes out, requests or thread time."]
+    sentences = ["Rows are ordered by the largest share of any of bytes in, bytes out, requests and thread time."]
     unnamed = hours.where(sf.col("user").isNull()).agg(sf.sum("requests")).first()
     if unnamed is not None and unnamed[0]:
         sentences.append(
             f"{UNNAMED} made {words.some(unnamed[0], 'request')}: in a second with more senders than a proxy keeps rows"
-            " for, all others are one row."
+            " for, the other senders are merged into one row."
         )
     parts = (
         _bytes_by_user(users),
@@ -154,7 +159,7 @@ def senders(hours: DataFrame, total: Numbers) -> Content:
 
 
 def _bytes_by_user(users: Ranking) -> Figure:
-    """Without all others, beside whom nobody else would be seen."""
+    """Return the plot by user, without all others, whose bar would make the others too small to see."""
     by_bytes = sorted(users.rows, key=_bytes, reverse=True)
     rows = [(words.name(row["user"], UNNAMED), row) for row in by_bytes]
     divisor, unit = words.byte_unit(_bytes(by_bytes[0]))
@@ -164,14 +169,14 @@ def _bytes_by_user(users: Ranking) -> Figure:
             "name": name,
             "series": series,
             "value": row[measure] / divisor,
-            "told": f"{name}: {words.bytes_of(row[measure])} {series}",
+            "description": f"{name}: {words.bytes_of(row[measure])} {series}",
         }
         for place, (name, row) in enumerate(rows)
         for measure, series in BYTES
     ]
     return ranked(
         caption="Bytes in and out, by user; all others are in the table below",
-        told="Bytes in and out by user. The numbers are in the table below.",
+        description="Bytes in and out by user. The numbers are in the table below.",
         unit=unit,
         rows=bars,
         series=[series for _, series in BYTES],
@@ -179,7 +184,7 @@ def _bytes_by_user(users: Ranking) -> Figure:
 
 
 def _ranked_rows(ranking: Ranking, names: int) -> tuple[tuple[str, ...], ...]:
-    """With a row for all others, where there are any, and one for all."""
+    """Return the rows, a row for all others, if there are any, and one for the total."""
     by = ("user", "client_id")[:names]
     blank = ("",) * (names - 1)
     rows = [

@@ -1,7 +1,7 @@
-"""Numbers, times and names as people read them. Pure; nothing here knows HTML, which `page` escapes.
+"""Numbers, times and names as text. Pure; it does not know HTML, which `page` escapes.
 
-Names are given by strangers: users and client ids are whatever a client sends. What would not be seen in them, or would
-change how what is beside them is read (controls, line breaks, right-to-left overrides), is shown as an escape.
+Users and client ids are names that clients choose. Characters that are invisible, or that change how adjacent text is
+displayed (controls, line breaks, right-to-left overrides), are shown as escapes.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 
 NOTHING: Final = "-"
 MAX_NAME: Final = 120
-"""Characters of a name; Kafka's client ids may have 32,767."""
+"""Maximum number of characters shown of a name; Kafka's client ids may have 32,767."""
 
 MAX_TEXT: Final = 600
 
 _BINARY: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _HIDDEN: Final = frozenset({"Cc", "Cf", "Co", "Cn", "Cs", "Zl", "Zp"})
-"""Unicode's categories: controls, formats, private, unassigned, surrogates, line and paragraph separators."""
+"""Unicode categories: controls, formats, private, unassigned, surrogates, line and paragraph separators."""
 
 
 def name(given: str | None, none: str = NOTHING) -> str:
-    """A stranger's name; ``none`` for what has none, and quotes around one that would not be seen."""
+    """Return a client's name for display; ``none`` for null, and in quotes if it has only spaces."""
     if given is None:
         return none
     shown = text(given, MAX_NAME)
@@ -37,7 +37,7 @@ def name(given: str | None, none: str = NOTHING) -> str:
 
 
 def text(given: str | None, most: int = MAX_TEXT) -> str:
-    """A sentence that may have names in it, of at most so many characters."""
+    """Return a sentence, which may contain names, with at most ``most`` characters."""
     if given is None:
         return NOTHING
     cut = given if len(given) <= most else given[: most - 1] + "…"
@@ -49,24 +49,24 @@ def _escaped(character: str) -> str:
 
 
 def api(key: int | None) -> str:
-    """The name of an API key."""
+    """Return the name of an API key."""
     if key is None:
         return NOTHING
     return api_name(key)
 
 
 def count(value: float | None) -> str:
-    """A whole number, by thousands."""
+    """Return an integer with thousands separators."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
-def some(value: int, noun: str) -> str:
-    """So many of a noun, whose plural has an s."""
-    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {noun}s"
+def some(value: int, noun: str, plural: str | None = None) -> str:
+    """Return a count and a noun; the plural defaults to the noun with an s."""
+    return f"{count(value)} {noun}" if value == 1 else f"{count(value)} {plural or noun + 's'}"
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, never an exponent, by thousands; whole numbers as they are."""
+    """Return three significant digits without exponent, with thousands separators; whole numbers in full."""
     if value is None or not math.isfinite(value):
         return NOTHING
     size = abs(value)
@@ -78,12 +78,12 @@ def number(value: float | None) -> str:
 
 
 def money(value: Decimal | float | None) -> str:
-    """With two decimals, by thousands."""
+    """Return two decimals with thousands separators."""
     return NOTHING if value is None else f"{value:,.2f}"
 
 
 def bytes_of(value: float | None) -> str:
-    """With the binary unit that leaves up to four digits before the point."""
+    """Return a number of bytes in the binary unit that leaves up to four digits before the point."""
     if value is None:
         return NOTHING
     divisor, unit = byte_unit(value)
@@ -91,7 +91,7 @@ def bytes_of(value: float | None) -> str:
 
 
 def byte_unit(largest: float) -> tuple[int, str]:
-    """Divisor and name of the unit for numbers up to ``largest``."""
+    """Return divisor and name of the unit for numbers up to ``largest``."""
     power = 0
     while abs(largest) >= 1024 ** (power + 1) and power < len(_BINARY) - 1:
         power += 1
@@ -99,7 +99,7 @@ def byte_unit(largest: float) -> tuple[int, str]:
 
 
 def duration(milliseconds: float | None) -> str:
-    """By its two largest units from a minute on; seconds or milliseconds below."""
+    """Return the two largest units from a minute on; below that, seconds or milliseconds."""
     if milliseconds is None:
         return NOTHING
     if milliseconds < 1000:
@@ -116,7 +116,7 @@ def duration(milliseconds: float | None) -> str:
 
 
 def share(part: float | None, whole: float | None) -> str:
-    """In percent; nothing of nothing is nothing."""
+    """Return a percentage; `NOTHING` if ``whole`` is 0."""
     if part is None or not whole:
         return NOTHING
     percent = 100 * part / whole
@@ -126,7 +126,7 @@ def share(part: float | None, whole: float | None) -> str:
 
 
 def of_key(key: str | None, value: float | None) -> str:
-    """A quota, or what is used of it, in the unit of its key."""
+    """Return a quota, or usage charged to it, in the unit of its key."""
     if value is None:
         return NOTHING
     if key in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE):
@@ -135,7 +135,7 @@ def of_key(key: str | None, value: float | None) -> str:
 
 
 def unit_of(key: str | None) -> str:
-    """What stands behind a number of this key; bytes have a unit by their size."""
+    """Return the suffix of a number of this key; byte rates have a unit that depends on their size."""
     if key == QuotaKey.REQUEST_PERCENTAGE:
         return " %"
     if key == QuotaKey.CONTROLLER_MUTATION_RATE:
@@ -144,12 +144,12 @@ def unit_of(key: str | None) -> str:
 
 
 def second(value: int | None) -> str:
-    """Seconds since 1970 as a time of UTC, to the second."""
+    """Return seconds since 1970 as UTC time, to the second."""
     return NOTHING if value is None else _utc(value).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def minute(value: int | None) -> str:
-    """The same, to the minute."""
+    """Return seconds since 1970 as UTC time, to the minute."""
     return NOTHING if value is None else _utc(value).strftime("%Y-%m-%d %H:%M")
 
 
@@ -158,6 +158,6 @@ def _utc(value: int) -> datetime:
 
 
 def step(seconds: int) -> str:
-    """The length of a bar: "hour", "6 hours", "day", "4 days"."""
+    """Return the length of a bar: "hour", "6 hours", "day", "4 days"."""
     size, unit = (86_400, "day") if seconds % 86_400 == 0 else (3600, "hour")
     return unit if seconds == size else f"{seconds // size} {unit}s"

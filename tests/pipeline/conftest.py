@@ -1,4 +1,4 @@
-"""One Spark session for all tests of the pipeline, as `headrace pipeline` makes it."""
+"""One Spark session for all tests of the pipeline, created as `headrace pipeline` creates it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture
 def lake(spark: SparkSession, tmp_path: Path) -> Lake:
-    """An empty one."""
+    """An empty lake."""
     return Lake(spark, str(tmp_path / "lake"))
 
 
@@ -84,8 +84,8 @@ LONG_RUN: Final = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what belongs to the long run, and allow what py4j does: it leaves its sockets to the garbage collector, at
-    any time in whatever test."""
+    """Mark the tests of the long run, and ignore warnings about sockets of py4j, which leaves them to the garbage
+    collector, during any test."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:

@@ -1,4 +1,4 @@
-"""Usage records in short."""
+"""Constructors of usage records for tests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 NOON = 1_789_995_600
-"""A full hour: 2026-09-21 13:00 UTC."""
+"""The start of an hour: 2026-09-21 13:00 UTC."""
 
 _numbers = itertools.count()
 
 
 def record(second: int = NOON, **members: Any) -> dict[str, Any]:
-    """A usage record; a Produce of 1,000 bytes by alice's app-1 unless said otherwise."""
+    """Return a usage record; by default a Produce of 1,000 bytes by alice's app-1."""
     return {
         "schema": 1,
         "kind": "usage",
@@ -50,7 +50,7 @@ def record(second: int = NOON, **members: Any) -> dict[str, Any]:
 
 
 def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:
-    """The lake's table `usage` with these records."""
+    """Return the table `usage` with these records."""
     rows = [tuple(each.get(name) for name in schemas.RECORD.names) for each in records]
     frame = spark.createDataFrame(rows, schemas.RECORD)
     when = sf.timestamp_seconds("second")
@@ -58,7 +58,7 @@ def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:
 
 
 def write_lines(path: Path, *records: dict[str, Any] | str) -> None:
-    """A finished file of a proxy."""
+    """Write a finished file of a proxy."""
     lines = [each if isinstance(each, str) else json.dumps(each) for each in records]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")

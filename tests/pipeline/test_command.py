@@ -1,4 +1,4 @@
-"""``headrace pipeline``: what it says, what it needs, and the same by spark-submit."""
+"""``headrace pipeline``: its messages and requirements, and its use with spark-submit."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def test_every_job_has_a_help_text(job: str) -> None:
         (["ingest", "--lake", "x", "--from-files", "f", "--quarantined"], "got --from-files, --quarantined"),
         (["instances", "--lake", "x", "--conf", "novalue"], "--conf novalue: expected NAME=VALUE"),
         (["what-if", "--lake", "x"], "expected --lake and --quotas, or --trace and --output"),
-        (["what-if", "--trace", "t"], "--trace has quotas of its own and needs --output"),
+        (["what-if", "--trace", "t"], "--trace contains quotas and requires --output"),
     ],
 )
-def test_wrong_usage_is_told(arguments: list[str], said: str) -> None:
+def test_wrong_usage_is_an_error(arguments: list[str], said: str) -> None:
     result = CliRunner().invoke(pipeline, arguments)
     assert result.exit_code == 2
     assert said in " ".join(result.output.split())
@@ -61,22 +61,22 @@ def test_wrong_usage_is_told(arguments: list[str], said: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ("anomalies --window 7", "--window 7: expected minutes that divide a day of 1440"),
+        ("anomalies --window 7", "--window 7: expected a divisor of the 1440 minutes of a day"),
         ("anomalies --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
         ("calibrate", "expected --truth"),
         ("calibrate --truth t --against no.toml", "--against = 'no.toml': No such file"),
-        ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: there is no folder"),
+        ("calibrate --truth t --output no/costs.toml", "--output no/costs.toml: the folder"),
         ("ingest", "expected one of --from-files, --bootstrap-servers and --quarantined; got none"),
         ("ingest --bootstrap-servers b --kafka novalue", "--kafka novalue: expected NAME=VALUE"),
         ("instances --from 2026-09-22 --to 2026-09-21", "--from 2026-09-22 is after --to 2026-09-21"),
         ("recommend --config no.toml", "no.toml"),
         ("recommend --least nokey=1", "--least nokey=1"),
-        ("recommend --toml no/quotas.toml", "--toml no/quotas.toml: there is no folder"),
+        ("recommend --toml no/quotas.toml", "--toml no/quotas.toml: the folder"),
         ("recommend --commands .", "--commands . is a folder"),
-        ("report --output no/report.html", "--output no/report.html: there is no folder"),
-        ("rollup --output bill.csv", "--output is where the bill goes, and without --prices there is none"),
+        ("report --output no/report.html", "--output no/report.html: the folder"),
+        ("rollup --output bill.csv", "--output is the file for the bills, which require --prices"),
         ("rollup --prices no.toml", "no.toml"),
-        ("rollup --prices prices.toml --output no/bill.csv", "--output no/bill.csv: there is no folder"),
+        ("rollup --prices prices.toml --output no/bill.csv", "--output no/bill.csv: the folder"),
         ("what-if --quotas no.toml", "no.toml"),
         ("what-if", "expected --lake and --quotas, or --trace and --output"),
     ],
@@ -101,7 +101,7 @@ def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: P
     result = CliRunner().invoke(pipeline, ["instances", "--lake", str(tmp_path)])
     assert result.exit_code == 1
     assert result.output == (
-        f"headrace pipeline: there is no table 'usage' in {tmp_path}; headrace pipeline ingest makes it\n"
+        f"headrace pipeline: there is no table 'usage' in {tmp_path}; headrace pipeline ingest creates it\n"
     )
 
 
@@ -128,7 +128,7 @@ def java(folder: Path, version: str, modules: str) -> Path:
     return folder
 
 
-def test_a_java_that_spark_runs_on_is_taken(tmp_path: Path) -> None:
+def test_a_supported_java_is_accepted(tmp_path: Path) -> None:
     check_java(str(java(tmp_path / "a", "17.0.9", "jdk.incubator.vector@17")), "")
     check_java(None, str(java(tmp_path / "b", "21.0.1", "jdk.incubator.vector@21") / "bin"))
 
@@ -145,10 +145,12 @@ def test_other_javas_are_refused_with_what_to_do(tmp_path: Path) -> None:
         check_java(str(java(tmp_path / "small", "17.0.9", "java.base@17")), "")
 
 
-def test_jars_that_cannot_be_had_are_told_with_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_jars_that_cannot_be_downloaded_are_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HEADRACE_PIPELINE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("HEADRACE_PIPELINE_REPOSITORY", "http://127.0.0.1:9/maven")
-    with pytest.raises(NoJarsError, match=r"cannot get org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"):
+    with pytest.raises(
+        NoJarsError, match=r"cannot download org\.nowhere:nothing:1: .*set HEADRACE_PIPELINE_REPOSITORY"
+    ):
         kafka_jars("org.nowhere:nothing:1")
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -1,4 +1,4 @@
-"""From a real proxy in front of a real broker to the lake: what clients and brokers counted, to the byte."""
+"""From a real proxy and broker to the lake: equal to the counts of clients and brokers, to the byte."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BATCHES = [messages.batch(bytes(size)) for size in (10, 1000, 40_000, 100_000)]
 
 @dataclass
 class Counted:
-    """What a client has sent and received, without the four bytes of each length, by API."""
+    """The requests of a client by API, and the bytes it sent and received without the four bytes of each length."""
 
     requests: Counter[int] = field(default_factory=Counter)
     sent: Counter[int] = field(default_factory=Counter)
@@ -78,7 +78,7 @@ class Counted:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[KafkaCluster]:
-    """For the test that kills its broker."""
+    """A cluster of its own for the test that kills its broker."""
     with KafkaCluster() as made:
         yield made
 
@@ -98,7 +98,7 @@ def to_files(folder: Path, *more: str) -> str:
 
 
 def totals(lake: Lake, client_id: str = CLIENT) -> dict[int, tuple[int, int, int]]:
-    """By API: requests, bytes in, bytes out."""
+    """Return, by API, requests, bytes in and bytes out."""
     rows = lake.read("usage", schemas.USAGE).where(sf.col("client_id") == client_id).groupBy("api_key").sum()
     return {
         row["api_key"]: (row["sum(requests)"], row["sum(request_bytes)"], row["sum(response_bytes)"])
@@ -107,7 +107,7 @@ def totals(lake: Lake, client_id: str = CLIENT) -> dict[int, tuple[int, int, int
 
 
 def broker_counts(cluster: FirstBroker, request: str) -> tuple[int, int]:
-    """Requests of this kind that the broker has had since it started, and their bytes, by its own metrics."""
+    """Return the number of requests of this kind, and their bytes, since the broker's start, from its metrics."""
     address = f"service:jmx:rmi:///jndi/rmi://127.0.0.1:{cluster.brokers[0].ports['JMX']}/jmxrmi"
     name = f"kafka.network:type=RequestMetrics,name=RequestBytes,request={request}"
     asked = ["--jmx-url", address, "--object-name", name, "--attributes", "Count,Mean", "--one-time"]
@@ -134,8 +134,8 @@ def test_totals_are_the_clients_and_the_brokers_over_restarts(
         requests, size = (after - first for after, first in zip(broker_counts(kafka, name), before[name], strict=True))
         header = 8 + 2 + len(CLIENT)  # ``RequestMetrics`` counts bodies
         assert (requests, size + header * requests) == counted.totals()[api_key][:2]
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
-    assert [(row.missing, row.lost, row.ended) for row in told] == [(0, 0, True)] * 2
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
+    assert [(row.missing, row.lost, row.ended) for row in found] == [(0, 0, True)] * 2
 
 
 def test_a_killed_proxy_loses_its_last_second_at_most_and_it_shows(
@@ -157,14 +157,14 @@ def test_a_killed_proxy_loses_its_last_second_at_most_and_it_shows(
     Ingest(lake, None, lambda _: None).run(FileSource(folder=str(folder)))
     missing = kept.requests[PRODUCE] + last.requests[PRODUCE] - totals(lake)[PRODUCE][0]
     assert 0 <= missing <= last.requests[PRODUCE]
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy(
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy(
         "first_second", "instance"
     )
-    assert [row.ended for row in told.collect()] == [False, True]
+    assert [row.ended for row in found.collect()] == [False, True]
 
 
 def requests_in(folder: Path) -> int:
-    """Of our client, in all files, finished or not."""
+    """Return the requests of this test's client in all files, finished or not."""
     lines = [line for path in folder.glob("*usage-*") for line in path.read_bytes().splitlines()]
     return sum(each["requests"] for each in map(json.loads, lines) if each.get("client_id") == CLIENT)
 
@@ -192,8 +192,8 @@ def test_to_a_topic_and_through_the_death_of_the_broker(
         counted.work(proxy.broker_port(0), topic)
         assert proxy.stop() == 0
     Ingest(lake, None, lambda _: None).run(source)
-    told = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
-    assert [(row.missing, row.lost, row.ended) for row in told] == [(0, 0, True)]
+    found = instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).collect()
+    assert [(row.missing, row.lost, row.ended) for row in found] == [(0, 0, True)]
     assert totals(lake) == counted.totals()
 
 
@@ -208,7 +208,7 @@ producer_byte_rate = 100000
 """
 
 
-def test_what_if_throttles_whom_the_proxy_has_throttled(
+def test_what_if_throttles_the_users_that_the_proxy_throttled(
     kafka: FirstBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     topic, folder = make_topic(kafka), tmp_path / "usage"

@@ -1,4 +1,4 @@
-"""Usage that is made up: as a proxy's in form, the same for the same options, and of the shape that it is to have."""
+"""Generated usage: valid records, the same for the same options, and of the requested shape."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def test_it_is_the_same_in_any_number_of_tasks_and_another_with_another_seed(
 
 
 def test_no_instance_has_gaps(spark: SparkSession, made: DataFrame) -> None:
-    told = instances(made, spark.createDataFrame([], schemas.MARKS)).collect()
-    assert len(told) == INSTANCES
-    assert {(row.seen, row.missing) for row in told} == {(SHAPE.records // INSTANCES, 0)}
+    found = instances(made, spark.createDataFrame([], schemas.MARKS)).collect()
+    assert len(found) == INSTANCES
+    assert {(row.seen, row.missing) for row in found} == {(SHAPE.records // INSTANCES, 0)}
 
 
 def test_days_are_busy_at_noon_and_full(made: DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""Anomalies: each kind planted once, and quiet data that must give none."""
+"""Anomalies: data with one anomaly of each kind, and data without any."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DAY = date(2026, 9, 22)
 MIDNIGHT = int(datetime(2026, 9, 22, tzinfo=UTC).timestamp())
 HOUR = 3600
 RULES = Rules(window_s=HOUR, least_past=20)
-"""Windows of an hour: small data, and the same rules."""
+"""The default rules, except for windows of an hour, which keep the data small."""
 MIB = 1024 * 1024
 PRODUCE, FETCH, SASL_HANDSHAKE, API_VERSIONS, INIT_PRODUCER_ID = 0, 1, 17, 18, 22
 
@@ -36,12 +36,12 @@ Records = list[dict[str, Any]]
 
 
 def at(hour: float, **members: Any) -> dict[str, Any]:
-    """A record so many hours after the midnight before `DAY`."""
+    """Return a record at this number of hours after the midnight before `DAY`."""
     return record(MIDNIGHT + round(hour * HOUR), **members)
 
 
 def steady(hours: Iterable[int] = range(-48, 24), **members: Any) -> Records:
-    """Each hour the same: 10,000 Produce requests of 20 MiB, 10 s of thread time, 10 connections, 2 producer ids."""
+    """Return equal hours of 10,000 Produce requests, 20 MiB, 10 s of thread time, 10 connections and 2 producer ids."""
     return [
         each
         for hour in hours
@@ -70,12 +70,14 @@ def found(
 
 
 def hour_of(row: Row) -> float:
-    """Hours after midnight; the session's time zone is UTC, and Python's datetimes are this machine's."""
+    """Return the hours after midnight. The session's time zone is UTC; Python's datetimes are in the machine's time
+    zone.
+    """
     return (row.start.timestamp() - MIDNIGHT) / HOUR
 
 
 def one(rows: list[Row]) -> Row:
-    assert len(rows) == 1, [row.told for row in rows]
+    assert len(rows) == 1, [row.description for row in rows]
     return rows[0]
 
 
@@ -95,8 +97,8 @@ def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkS
     ]
     rows = windows_of(usage(spark, records), HOUR).orderBy("start", "client_id").collect()
     columns = ("requests", "failed", "bytes", "thread_ms", "new_ids", "produced", "connections")
-    told = {((row.start - MIDNIGHT) // HOUR, row.client_id): tuple(row[name] for name in columns) for row in rows}
-    assert told == {
+    reported = {((row.start - MIDNIGHT) // HOUR, row.client_id): tuple(row[name] for name in columns) for row in rows}
+    assert reported == {
         (0, None): (20, 2, 200, 2.0, 5, 11, 4),
         (0, "app-1"): (13, 2, 200, 2.0, 5, 4, 4),
         (0, "app-2"): (7, 0, 0, 0.0, 0, 7, 0),
@@ -109,12 +111,12 @@ def test_windows_have_the_sums_of_each_client_and_of_all_of_a_user(spark: SparkS
 
 
 def nothing(hour: float, **members: Any) -> dict[str, Any]:
-    """A record that adds no bytes and no time."""
+    """Return a record that adds no bytes and no time."""
     return at(hour, **{"request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
 
 
 def days_and_nights() -> Records:
-    """Two weeks, at night a quarter of the day's load; each hour is off by some 30 %, the small counts by chance."""
+    """Return two weeks with a quarter of the load at night; hours vary by some 30 %, small counts at random."""
     dice = random.Random(3)  # noqa: S311
     records = []
     for hour in range(-14 * 24, 24):
@@ -177,11 +179,11 @@ STORIES: dict[str, Records] = {
         *(nothing(9 + n / 700, client_id=f"job-{n}", requests=1, api_key=API_VERSIONS) for n in range(600)),
     ],
 }
-"""What the user of that name has done; all of them are judged at once."""
+"""The usage of the user with each name; all users are examined in one run."""
 
 
 @pytest.fixture(scope="module")
-def told(spark: SparkSession) -> dict[str, list[Row]]:
+def reported(spark: SparkSession) -> dict[str, list[Row]]:
     records = [each | {"user": user} for user, story in STORIES.items() for each in story]
     by_user: dict[str, list[Row]] = {user: [] for user in STORIES}
     for row in found(spark, records):
@@ -189,140 +191,148 @@ def told(spark: SparkSession) -> dict[str, list[Row]]:
     return by_user
 
 
-Told = dict[str, list["Row"]]
+Reported = dict[str, list["Row"]]
 
 
-def test_producer_ids_beyond_the_usual_are_churn(told: Told) -> None:
-    row = one(told["churn"])
+def test_producer_ids_beyond_the_usual_are_churn(reported: Reported) -> None:
+    row = one(reported["churn"])
     assert (hour_of(row), row.kind, row.client_id) == (7, "producer-id-churn", "app-1")
     assert (row.observed, row.usual, row.windows) == (600, 2, 1)
     assert row.score == pytest.approx(math.log(601 / 3) / 0.1)
-    assert row.told == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
-    assert told["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
+    assert row.description == "app-1 of churn: 600 new producer ids in 1 hour, usually 2, for 10,000 Produce requests"
+    assert reported["new-pods"] == [], "400 ids for 10,000 Produce requests: 25 to each"
 
 
-def test_a_producer_for_each_record_is_churn_without_a_past(told: Told) -> None:
-    row = one(told["id-each"])
+def test_a_producer_for_each_record_is_churn_without_a_past(reported: Reported) -> None:
+    row = one(reported["id-each"])
     assert (row.kind, row.observed, row.usual, row.score) == ("producer-id-churn", 100, None, None)
-    assert row.told == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
-    assert told["id-each-but-few"] == []
-    assert told["id-for-two"] == []
+    assert row.description == "app-1 of id-each: 100 new producer ids in 1 hour, for 120 Produce requests"
+    assert reported["id-each-but-few"] == []
+    assert reported["id-for-two"] == []
 
 
-def test_new_ids_that_the_proxy_has_counted_are_churn(told: Told) -> None:
-    row = one(told["ids-counted"])
+def test_new_ids_that_the_proxy_has_counted_are_churn(reported: Reported) -> None:
+    row = one(reported["ids-counted"])
     assert (row.kind, row.observed) == ("producer-id-churn", 200)
 
 
 @pytest.mark.parametrize("user", ["errors", "refusals"])
-def test_requests_that_fail_are_a_retry_storm(told: Told, user: str) -> None:
-    row = one(told[user])
+def test_requests_that_fail_are_a_retry_storm(reported: Reported, user: str) -> None:
+    row = one(reported[user])
     assert (hour_of(row), row.kind, row.usual) == (9, "retry-storm", 0)
     assert row.observed == pytest.approx(2000 / 10_012)
-    assert row.told == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
-    assert told["some-errors"] == [], "9 %"
-
-
-def test_a_client_of_whom_half_fails_is_told_of_without_a_past(told: Told) -> None:
     assert (
-        one(told["half-fails"]).told == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
+        row.description == f"app-1 of {user}: 20.0 % of 10,012 requests in 1 hour failed or were refused, usually 0.0 %"
     )
-    assert told["less-fails"] == []
+    assert reported["some-errors"] == [], "9 %"
 
 
-def test_more_requests_that_carry_less_are_a_retry_storm(told: Told) -> None:
-    row = one(told["emptier"])
+def test_a_client_with_half_of_its_requests_failing_is_reported_without_a_past(reported: Reported) -> None:
+    assert (
+        one(reported["half-fails"]).description
+        == "app-1 of half-fails: 50.0 % of 500 requests in 1 hour failed or were refused"
+    )
+    assert reported["less-fails"] == []
+
+
+def test_more_requests_that_carry_less_are_a_retry_storm(reported: Reported) -> None:
+    row = one(reported["emptier"])
     assert (row.kind, row.observed, row.usual) == ("retry-storm", 80_024, 10_012)
-    assert row.told == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
-    assert told["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
+    assert (
+        row.description
+        == "app-1 of emptier: 80,024 requests in 1 hour, usually 10,012, with 262 B each, usually 2.0 KiB"
+    )
+    assert reported["more-alike"] == [], "3.5 times the requests, more than half of the bytes each"
 
 
-def test_connections_beyond_the_usual_are_a_storm(told: Told) -> None:
-    row = one(told["reconnects"])
+def test_connections_beyond_the_usual_are_a_storm(reported: Reported) -> None:
+    row = one(reported["reconnects"])
     assert (hour_of(row), row.kind, row.observed, row.usual) == (9, "connection-storm", 990, 10)
-    assert row.told == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
+    assert row.description == "app-1 of reconnects: 990 connections opened in 1 hour, usually 10, for 11,002 requests"
 
 
-def test_a_connection_for_each_request_is_a_storm_without_a_past(told: Told) -> None:
-    row = one(told["connection-each"])
-    assert row.told == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
-    assert told["connection-for-two"] == []
+def test_a_connection_for_each_request_is_a_storm_without_a_past(reported: Reported) -> None:
+    row = one(reported["connection-each"])
+    assert row.description == "app-1 of connection-each: 300 connections opened in 1 hour, for 600 requests"
+    assert reported["connection-for-two"] == []
 
 
-def test_bytes_that_jump_are_a_sudden_change(told: Told) -> None:
-    row = one(told["more-bytes"])
+def test_bytes_that_jump_are_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["more-bytes"])
     assert (row.kind, row.observed, row.usual) == ("sudden-change", 80 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(4) / 0.1, abs=0.01)
-    assert row.told == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
-    assert told["some-more-bytes"] == [], "2.9 times"
+    assert row.description == "app-1 of more-bytes: 80.0 MiB in 1 hour, usually 20.0 MiB: 4.0 times as much"
+    assert reported["some-more-bytes"] == [], "2.9 times"
 
 
-def test_thread_time_that_jumps_is_a_sudden_change(told: Told) -> None:
-    row = one(told["more-time"])
+def test_thread_time_that_jumps_is_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["more-time"])
     assert (row.kind, row.observed) == ("sudden-change", pytest.approx(100_000.2))
-    assert row.told == ("app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much")
-    assert "thread time" in one(told["more-of-both"]).told, "ten times is more than five times the bytes"
+    assert row.description == (
+        "app-1 of more-time: 100.0 s of thread time in 1 hour, usually 10.0 s: 10.0 times as much"
+    )
+    assert "thread time" in one(reported["more-of-both"]).description, "ten times is more than five times the bytes"
 
 
-def test_bytes_that_fall_are_a_sudden_change(told: Told) -> None:
-    row = one(told["less-bytes"])
+def test_bytes_that_fall_are_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["less-bytes"])
     assert (row.observed, row.usual) == (4 * MIB, 20 * MIB)
     assert row.score == pytest.approx(math.log(1 / 5) / 0.1, abs=0.01)
-    assert row.told == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of it"
+    assert row.description == "app-1 of less-bytes: 4.0 MiB in 1 hour, usually 20.0 MiB: 20.0 % of the usual"
 
 
-def test_who_stops_while_others_go_on_is_a_sudden_change(told: Told) -> None:
-    row = one(told["stops"])
+def test_who_stops_while_others_go_on_is_a_sudden_change(reported: Reported) -> None:
+    row = one(reported["stops"])
     assert (hour_of(row), row.observed, row.windows) == (9, 0, 1)
-    assert row.told == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: nothing at all"
-    assert told["comes-and-goes"] == []
+    assert row.description == "app-1 of stops: 0 B in 1 hour, usually 20.0 MiB: none"
+    assert reported["comes-and-goes"] == []
 
 
-def test_nobody_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
+def test_no_entity_stops_where_nothing_was_recorded(spark: SparkSession) -> None:
     assert found(spark, steady(range(-48, 9)) + steady(range(12, 24))) == []
 
 
-def test_what_came_in_several_hours_before_is_known(told: Told) -> None:
-    """A burst every sixth hour has come nine times by then; of one that came three times it is told."""
-    assert told["often"] == []
-    assert hour_of(one(told["seldom"])) == 6
+def test_what_came_in_several_hours_before_is_known(reported: Reported) -> None:
+    """A burst every sixth hour has occurred nine times and is not reported; one that occurred three times is."""
+    assert reported["often"] == []
+    assert hour_of(one(reported["seldom"])) == 6
 
 
-def test_a_new_level_is_told_once_and_known_by_then(told: Told) -> None:
-    row = one(told["new-level"])
+def test_a_new_level_is_reported_once_and_known_by_then(reported: Reported) -> None:
+    row = one(reported["new-level"])
     assert (hour_of(row), row.windows) == (9, RULES.known_hours)
-    assert row.told.endswith(": 11.0 times as much; for 300 minutes")
+    assert row.description.endswith(": 11.0 times as much; for 300 minutes")
 
 
 @pytest.mark.parametrize("user", ["quiet", "days-and-nights", "newcomer"])
-def test_what_is_quiet_or_new_is_not_told(told: Told, user: str) -> None:
-    assert told[user] == []
+def test_what_is_quiet_or_new_is_not_reported(reported: Reported, user: str) -> None:
+    assert reported[user] == []
 
 
-def test_clients_with_a_name_each_are_judged_as_their_user(told: Told) -> None:
-    """600 processes that come and go, one connection each: none has a past, and their user has."""
-    row = one(told["jobs"])
+def test_clients_with_a_name_each_are_examined_as_their_user(reported: Reported) -> None:
+    """600 short-lived processes with one connection each have no past; their user has."""
+    row = one(reported["jobs"])
     assert (row.kind, row.client_id, row.observed) == ("connection-storm", None, 610)
-    assert row.told.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
+    assert row.description.startswith("all clients of jobs: 610 connections opened in 1 hour, usually 10, ")
 
 
-def test_a_storm_of_two_minutes_is_told_by_the_rules_as_they_are(spark: SparkSession) -> None:
+def test_a_storm_of_two_minutes_is_reported_by_the_default_rules(spark: SparkSession) -> None:
     """Five hours of five connections in five minutes, and 100 in the window from 5:05 on."""
     calm = [nothing(minute / 60, requests=5, api_key=API_VERSIONS) for minute in range(0, 360, 5)]
     storm = [nothing((306 + minute) / 60, requests=50, api_key=API_VERSIONS) for minute in (0, 1)]
     row = one(found(spark, calm + storm, Rules()))
     assert (row.kind, row.observed, row.usual) == ("connection-storm", 105, 5)
     assert hour_of(row) == pytest.approx(5 + 5 / 60)
-    assert row.told == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
+    assert row.description == "app-1 of alice: 105 connections opened in 5 minutes, usually 5, for 105 requests"
 
 
 @pytest.mark.parametrize(("until_hour", "count"), [(9.9, 0), (10, 1)])
-def test_a_window_that_is_not_over_is_not_judged(spark: SparkSession, until_hour: float, count: int) -> None:
+def test_a_window_that_is_not_over_is_not_examined(spark: SparkSession, until_hour: float, count: int) -> None:
     assert len(found(spark, [*steady(), *burst(9)], until_hour=until_hour)) == count
 
 
 @pytest.mark.exhaustive
-def test_other_days_are_not_judged(spark: SparkSession) -> None:
+def test_other_days_are_not_examined(spark: SparkSession) -> None:
     assert found(spark, [*steady(), *burst(9)], day=DAY - timedelta(days=1)) == []
 
 
@@ -336,7 +346,7 @@ def test_other_days_are_not_judged(spark: SparkSession) -> None:
     ],
 )
 def test_the_limits_are_options(spark: SparkSession, stricter: dict[str, Any], looser: dict[str, Any]) -> None:
-    """Five times the usual at the 58th window, in which 100 MiB are used: ln(5) / 0.1 is 16.1."""
+    """Five times the usual at the 58th window, which has 100 MiB: ln(5) / 0.1 is 16.1."""
     records = [*steady(), *burst(9, mib=80)]
     assert found(spark, records, dataclasses.replace(RULES, **stricter)) == []
     assert len(found(spark, records, dataclasses.replace(RULES, **looser))) == 1
@@ -358,7 +368,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output
 
 
-def test_the_table_is_made_anew_for_the_days_that_are_judged(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_table_is_rewritten_for_the_examined_days(spark: SparkSession, tmp_path: Path) -> None:
     lake = Lake(spark, str(tmp_path))
     lake.append("usage", usage(spark, [*steady(), *burst(-10, 9, mib=80)]), "date", "hour")
     given = ("--lake", str(tmp_path), "--window", "60", "--least-past", "20")
@@ -384,30 +394,33 @@ def test_usage_that_is_empty_and_a_lake_without_it(spark: SparkSession, tmp_path
     assert status == 1
     assert "there is no table 'usage'" in said
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
-    assert run("--lake", str(tmp_path)) == (0, "there is no usage, so there is nothing to judge\n")
+    assert run("--lake", str(tmp_path)) == (0, "the lake has no usage, so no day was examined\n")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (("--window", "7"), "--window 7: expected minutes that divide a day of 1440"),
+        (("--window", "7"), "--window 7: expected a divisor of the 1440 minutes of a day"),
         (("--from", "yesterday"), "'yesterday' does not match the format"),
         (("--past", "0"), "Invalid value for '--past'"),
     ],
 )
-def test_options_that_make_no_sense_are_told(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
-    status, told = run("--lake", str(tmp_path), *given)
+def test_invalid_options_are_errors(tmp_path: Path, given: tuple[str, ...], said: str) -> None:
+    status, reported = run("--lake", str(tmp_path), *given)
     assert status == 2
-    assert said in told
+    assert said in reported
 
 
-def test_days_in_the_wrong_order_are_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_days_in_the_wrong_order_are_errors(spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path)).append("usage", usage(spark, [at(0)]), "date", "hour")
-    status, told = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
-    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in told) == (2, True)
-    status, told = run("--lake", str(tmp_path), "--from", "2031-09-23")
+    status, reported = run("--lake", str(tmp_path), "--from", "2026-09-23", "--to", "2026-09-22")
+    assert (status, "--from 2026-09-23 is after --to 2026-09-22; expected a first and a last day" in reported) == (
+        2,
+        True,
+    )
+    status, reported = run("--lake", str(tmp_path), "--from", "2031-09-23")
     newest = (datetime.fromtimestamp(at(0)["second"], UTC)).date()
-    assert (status, told) == (
+    assert (status, reported) == (
         1,
-        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day there is usage of\n",
+        f"headrace pipeline: --from 2031-09-23 is after {newest}, the last day with usage\n",
     )

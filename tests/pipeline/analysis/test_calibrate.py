@@ -1,4 +1,4 @@
-"""Calibrate: what JmxTool prints, how usage and truth are brought together, and the lines that come out."""
+"""Calibrate: reading JmxTool's output, joining usage and truth, and the fitted lines."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_file_may_have_several_runs_and_a_broker_a_file(spark: SparkSession, t
     assert found == sorted(PLAIN + later + PLAIN)
 
 
-def test_consumers_fetches_are_read_where_they_are_told_apart(spark: SparkSession, tmp_path: Path) -> None:
+def test_consumers_fetches_are_read_where_they_are_sampled(spark: SparkSession, tmp_path: Path) -> None:
     text = CSV + CSV.replace("request=Fetch", "request=FetchConsumer").replace('"10"', '"7"').replace('"12"', '"8"')
     text += CSV.replace("request=Fetch", "request=FetchFollower").replace("0400250", "0402250").replace('"12"', '"99"')
     fetches = [row for row in read(spark, tmp_path, text) if row[1] == FETCH]
@@ -102,12 +102,12 @@ def test_consumers_fetches_are_read_where_they_are_told_apart(spark: SparkSessio
         (ORIGINAL.replace("1790000401250", "noon"), "the time 'noon' is neither milliseconds .* --date-format"),
     ],
 )
-def test_what_is_no_output_of_the_tool_is_told(spark: SparkSession, tmp_path: Path, text: str, said: str) -> None:
+def test_other_files_than_the_tools_are_errors(spark: SparkSession, tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read(spark, tmp_path, text)
 
 
-def test_a_file_that_does_not_exist_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--truth .*none.csv does not exist"):
         read_jmx(spark, [str(tmp_path / "none.csv")])
 
@@ -116,7 +116,7 @@ def test_a_file_that_does_not_exist_is_told(spark: SparkSession, tmp_path: Path)
 
 
 def truth_of(spark: SparkSession, *rows: tuple[float, int, float], broker: str = "b", api_key: int = 0) -> DataFrame:
-    """Seconds after noon, requests and milliseconds until then."""
+    """Return truth from seconds after noon, and requests and milliseconds until then."""
     values = [(broker, round((NOON + s) * 1000), api_key, requests, float(ms)) for s, requests, ms in rows]
     return spark.createDataFrame(values, schemas.TRUTH)
 
@@ -132,8 +132,8 @@ def test_what_comes_between_two_samples_is_spread_over_the_time_between_them(spa
     used = usage(
         spark, [record(NOON + second, requests=2, request_bytes=3072, response_bytes=1024) for second in range(20)]
     )
-    told = truth_of(spark, (0, 100, 50), (3, 104, 58), (11, 112, 74), (19, 120, 90), (20, 124, 98))
-    found = intervals(samples(used, told, Method(interval_s=10, mismatch=1.0)))
+    truth = truth_of(spark, (0, 100, 50), (3, 104, 58), (11, 112, 74), (19, 120, 90), (20, 124, 98))
+    found = intervals(samples(used, truth, Method(interval_s=10, mismatch=1.0)))
     assert found.keys() == {0, 10}
     assert [found[start][:3] for start in found] == [(20.0, 40.0, 10.0)] * 2
     assert {start: row[3] for start, row in found.items()} == {0: 4 + 7, 10: 1 + 8 + 4}
@@ -153,8 +153,8 @@ def test_an_interval_counts_if_every_broker_was_sampled_throughout(spark: SparkS
 
 def test_an_interval_counts_if_brokers_and_proxies_count_alike(spark: SparkSession) -> None:
     used = usage(spark, [record(NOON + second, requests=100) for second in range(5)])
-    told = truth_of(spark, (0, 0, 0), (1, 100, 0), (2, 190, 0), (3, 279, 0), (4, 389, 0), (5, 500, 0))
-    found = intervals(samples(used, told, Method(interval_s=1, mismatch=0.1)))
+    truth = truth_of(spark, (0, 0, 0), (1, 100, 0), (2, 190, 0), (3, 279, 0), (4, 389, 0), (5, 500, 0))
+    found = intervals(samples(used, truth, Method(interval_s=1, mismatch=0.1)))
     assert [found[start][5] for start in range(5)] == [True, True, False, True, False]
 
 
@@ -168,8 +168,8 @@ def test_an_interval_counts_if_brokers_and_proxies_count_alike(spark: SparkSessi
 )
 def test_the_same_intervals_are_held_out_each_time(spark: SparkSession, share: float, held: set[int]) -> None:
     used = usage(spark, [record(NOON + second) for second in range(10)])
-    told = truth_of(spark, *((s, s, s) for s in range(11)))
-    found = samples(used, told, Method(interval_s=1, held_out=share))
+    truth = truth_of(spark, *((s, s, s) for s in range(11)))
+    found = samples(used, truth, Method(interval_s=1, held_out=share))
     assert {row.start - NOON for row in found.where("held_out").collect()} == held
 
 
@@ -182,7 +182,7 @@ def test_a_single_sample_spans_nothing(spark: SparkSession) -> None:
 
 
 def made(spark: SparkSession, rows: Iterable[tuple[float, float, float]], api_key: int = PRODUCE) -> DataFrame:
-    """Samples of requests, KiB and ms; every other one is held out."""
+    """Return samples of requests, KiB and ms; every other one is held out."""
     values = [
         (api_key, NOON + number, float(requests), float(kib), 1e9, float(requests), float(ms), True, number % 2 == 1)
         for number, (requests, kib, ms) in enumerate(rows)
@@ -203,13 +203,14 @@ def test_a_line_without_noise_is_met(spark: SparkSession) -> None:
     row = line(made(spark, [(n, kib, 0.25 * n + 0.125 * kib) for n, kib in SIZES]))
     assert (row.base_ms, row.per_kib_ms) == (pytest.approx(0.25), pytest.approx(0.125))
     assert row.error_ms == pytest.approx(0, abs=1e-9)
-    assert (row.samples, row.requests, row.taken) == (6, 10 + 20 + 40 + 5 + 8 + 30, True)
-    assert row.reason.startswith("taken: off by ")
+    assert (row.samples, row.requests, row.accepted) == (6, 10 + 20 + 40 + 5 + 8 + 30, True)
+    assert row.reason.startswith("accepted: error of ")
 
 
 def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession) -> None:
-    """Fitted are intervals with 1 ms a request; held out are two of 10 and one of 40 requests: off by 1, 2 and 0 ms a
-    request. Weighted by requests: the root of (10 * 1 + 10 * 4 + 40 * 0) / 60."""
+    """The fitted intervals have 1 ms a request. Two held-out intervals of 10 requests and one of 40 have errors of 1, 2
+    and 0 ms a request. Weighted by requests: the root of (10 * 1 + 10 * 4 + 40 * 0) / 60.
+    """
     ms = {1: 20, 3: 30, 5: 40}
     rows = [(40 if number == 5 else 10, 0, ms.get(number, 10)) for number in range(6)]
     rows += [(10, 0, 10), (30, 0, 30), (10, 0, 10), (30, 0, 30)]
@@ -218,12 +219,12 @@ def test_the_error_is_that_of_a_request_in_what_was_held_out(spark: SparkSession
     assert row.base_ms == pytest.approx(1)
     assert row.error_ms == pytest.approx(((10 * 1 + 10 * 4) / 120) ** 0.5)
     assert row.default_error_ms == pytest.approx(((10 * 1 + 10 * 0 + 100 * 4) / 120) ** 0.5)
-    assert row.taken
+    assert row.accepted
 
 
 @pytest.mark.exhaustive
 def test_an_interval_of_many_requests_weighs_more(spark: SparkSession) -> None:
-    """By 1/n: of 1 ms and 3 ms a request in intervals of 10 and 90 requests, all of one size, the mean counts: 2.8."""
+    """Weights are 1/n: 1 ms and 3 ms a request in intervals of 10 and 90 requests of one size have the mean 2.8."""
     row = line(made(spark, [(n, 0, ms) for n, ms in ((10, 10), (90, 270)) for _ in range(12)]))
     assert row.base_ms == pytest.approx(2.8)
 
@@ -241,16 +242,17 @@ def test_a_base_below_nothing_is_left_out(spark: SparkSession) -> None:
 
 
 @pytest.mark.exhaustive
-def test_a_base_that_steps_do_not_tell_stays_as_it_is(spark: SparkSession) -> None:
-    """In whole milliseconds the small requests took none: the free line's base is 0. Kept are 0.1 ms; 2 - 0.1/40 a KiB
-    remain for requests of 40 KiB."""
+def test_a_base_below_the_resolution_is_kept(spark: SparkSession) -> None:
+    """In whole milliseconds the small requests took 0 ms, so the fitted base is 0. A base of 0.1 ms is kept, and the
+    price is 2 - 0.1/40 a KiB for requests of 40 KiB.
+    """
     rows = [(10, 400, 800), (10, 10, 0)] * 6
     frame = made(spark, [each for each in rows for _ in range(2)])
     row = line(frame, {PRODUCE: RequestCost(base_ms=0.1)}, Method(least_samples=4, step_ms=1.0))
     assert row.base_ms == 0.1
     weighted = (400 * (800 - 1) + 10 * (0 - 1)) / (400 * 400 + 10 * 10)
     assert row.per_kib_ms == pytest.approx(weighted)
-    assert row.reason.endswith("the base of 0.1 ms in force kept, which is too small to be told")
+    assert row.reason.endswith("the base of 0.1 ms in force kept, which is too small to be measured")
     unrounded = line(frame, {PRODUCE: RequestCost(base_ms=0.1)}, EXACT)
     assert unrounded.base_ms == 0, "a truth that does not round is believed"
 
@@ -263,12 +265,12 @@ def test_requests_of_one_size_scale_the_line_in_force(spark: SparkSession) -> No
     assert "2 times the line in force" in row.reason
 
 
-def test_what_is_worse_is_not_taken(spark: SparkSession) -> None:
-    """The line is drawn through intervals of 2 ms a request, and the held-out ones have 1 ms, as in force."""
+def test_a_worse_line_is_not_accepted(spark: SparkSession) -> None:
+    """The line is fitted to intervals of 2 ms a request; the held-out ones have 1 ms, as the costs in force."""
     row = line(made(spark, [(10, 0, 10 if n % 2 else 20) for n in range(12)]), {PRODUCE: RequestCost(base_ms=1)})
     assert (row.base_ms, row.error_ms, row.default_error_ms) == (pytest.approx(2), pytest.approx(1), pytest.approx(0))
-    assert not row.taken
-    assert row.reason.startswith("not taken: off by 1 ms")
+    assert not row.accepted
+    assert row.reason.startswith("not accepted: error of 1 ms")
 
 
 def test_nothing_is_charged_beyond_what_was_observed(spark: SparkSession) -> None:
@@ -277,42 +279,42 @@ def test_nothing_is_charged_beyond_what_was_observed(spark: SparkSession) -> Non
     assert row.default_error_ms == pytest.approx(1), "9 ms a request, but 2 at most"
 
 
-def test_too_few_samples_are_told(spark: SparkSession) -> None:
+def test_too_few_samples(spark: SparkSession) -> None:
     few = made(spark, [(10, kib, 10) for kib in range(20)])
     row = line(few, method=Method(least_samples=11, step_ms=0))
     assert row.reason == "not fitted: 10 intervals to fit and 10 to test with; expected 11 and 5"
-    assert (row.base_ms, row.per_kib_ms, row.error_ms, row.taken) == (None, None, None, False)
+    assert (row.base_ms, row.per_kib_ms, row.error_ms, row.accepted) == (None, None, None, False)
 
 
-def test_counts_that_differ_are_told(spark: SparkSession) -> None:
+def test_counts_that_differ(spark: SparkSession) -> None:
     frame = made(spark, [(10, kib, 10) for kib in range(8)]).selectExpr(
         "api_key", "start", "requests", "kib", "broker_ms", "requests * 2 as truth_requests", "truth_ms",
         "false as agrees", "false as held_out",
     )  # fmt: skip
     assert line(frame).reason == (
-        "not fitted: 0 intervals to fit and 0 to test with; in 8 others brokers and proxies count differently (160 and"
-        " 80 requests in all); expected 4 and 5"
+        "not fitted: 0 intervals to fit and 0 to test with; in 8 others the counts of brokers and proxies differ (160"
+        " and 80 requests in all); expected 4 and 5"
     )
 
 
-def test_what_no_broker_tells_is_told(spark: SparkSession) -> None:
+def test_requests_that_no_broker_sampled(spark: SparkSession) -> None:
     used = usage(spark, [record(NOON + second, api_key=METADATA) for second in range(10)])
     frame = samples(used, truth_of(spark, *((s, s, s) for s in range(10))), EXACT)
     assert line(frame).reason == (
-        "not fitted: in none of 10 intervals with requests were all brokers sampled; sample this request, too, at least"
+        "not fitted: all brokers were sampled in none of the 10 intervals with requests; sample this request at least"
         " every 1 s"
     )
 
 
-def test_requests_below_the_steps_are_told(spark: SparkSession) -> None:
-    """In one of twenty intervals that are fitted there is a pause; in two of them it is work."""
+def test_requests_below_the_resolution(spark: SparkSession) -> None:
+    """One of twenty fitted intervals is above the resolution, then two of twenty are."""
     rows = [(100, kib, 4) for kib in range(40)]
     row = line(made(spark, [*rows[:-2], (100, 38, 50), (100, 39, 4)]), method=Method(least_samples=4))
     assert row.reason == (
-        "not fitted: brokers count 0.063 ms a request, in steps of 1 ms, and 0.5 ms or more in 1 of 20 intervals; what"
-        " takes less they cannot tell"
+        "not fitted: brokers count 0.063 ms a request, in steps of 1 ms, and 0.5 ms or more in 1 of 20 intervals;"
+        " shorter times cannot be measured"
     )
-    assert not row.taken
+    assert not row.accepted
     assert line(made(spark, [*rows[:-4], *[(100, 38, 50)] * 4]), method=Method(least_samples=4)).base_ms is not None
 
 
@@ -329,7 +331,9 @@ SECONDS = 600
 
 
 def planted(seed: int) -> tuple[list[dict[str, Any]], list[str]]:
-    """Ten minutes of four APIs by two senders, each request's time off by up to half: usage, and the tool's lines."""
+    """Write ten minutes of four APIs by two senders with random errors of up to half of each time: usage, and the
+    tool's lines.
+    """
     dice = random.Random(seed)  # noqa: S311
     records, sums = [], {api_key: [0, 0.0] for api_key in PLANTED}
     rows = [jmx_line(NOON, sums)]
@@ -377,7 +381,7 @@ def test_a_planted_model_is_recovered_within_five_percent(plants: Path, spark: S
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0", "--output", str(output))
     status, said = run(*given)
     assert status == 0, said
-    assert "4 of 4 APIs have better costs than before" in said
+    assert "4 of 4 APIs have better costs than those in force" in said
     found = load_costs(str(output))
     assert found.keys() == PLANTED.keys()
     for api_key, cost in PLANTED.items():
@@ -392,7 +396,7 @@ def test_a_planted_model_is_recovered_within_five_percent(plants: Path, spark: S
 
 
 def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
-    """Metadata's costs are met already, up to the noise; 12 is not there to be fitted."""
+    """Metadata's costs in force are right, except for noise; API 12 has no samples."""
     before, after = plants / "before.toml", plants / "after.toml"
     before.write_text("[costs]\n3 = { base_ms = 0.21, per_kib_ms = 0.061 }\n12 = { base_ms = 7 }\n", encoding="utf-8")
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
@@ -401,7 +405,7 @@ def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
     found = load_costs(str(after))
     assert found[12] == RequestCost(base_ms=7)
     assert found[PRODUCE].base_ms == pytest.approx(0.31, rel=0.05)
-    assert "12 = { base_ms = 7, per_kib_ms = 0 }  # Heartbeat: as before" in after.read_text(encoding="utf-8")
+    assert "12 = { base_ms = 7, per_kib_ms = 0 }  # Heartbeat: unchanged" in after.read_text(encoding="utf-8")
 
 
 # --- the command's mistakes ---
@@ -416,14 +420,14 @@ def test_without_a_truth_there_is_no_fit(tmp_path: Path) -> None:
 NO_USAGE = "there is no usage from 2026-09-21 13:00:00 to 2026-09-21 13:10:00 UTC, when --truth was sampled"
 
 
-def test_no_usage_while_the_truth_was_sampled_is_told(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_no_usage_while_the_truth_was_sampled(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, [record(NOON - 7200)]), "date", "hour")
     status, said = run("--lake", f"{tmp_path}/lake", "--truth", f"{plants}/truth.csv")
     assert (status, said.splitlines()[-1]) == (1, f"headrace pipeline: {NO_USAGE}")
 
 
 @pytest.mark.exhaustive
-def test_usage_of_several_clusters_is_told(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
+def test_usage_of_several_clusters(plants: Path, spark: SparkSession, tmp_path: Path) -> None:
     records = [record(NOON + 1, cluster=cluster) for cluster in ("a", "b", None)]
     Lake(spark, str(tmp_path / "lake")).append("usage", usage(spark, records), "date", "hour")
     given = ("--lake", f"{tmp_path}/lake", "--truth", f"{plants}/truth.csv")
@@ -438,7 +442,7 @@ def test_usage_of_several_clusters_is_told(plants: Path, spark: SparkSession, tm
     assert "there is no usage of cluster c from" in said
 
 
-def test_a_lake_without_usage_and_a_file_without_costs_are_told(plants: Path, tmp_path: Path) -> None:
+def test_a_lake_without_usage_and_a_file_without_costs(plants: Path, tmp_path: Path) -> None:
     status, said = run("--lake", str(tmp_path), "--truth", f"{plants}/truth.csv")
     assert status == 1
     assert "there is no table 'usage'" in said
@@ -448,9 +452,9 @@ def test_a_lake_without_usage_and_a_file_without_costs_are_told(plants: Path, tm
     assert "No such file" in said
 
 
-def test_an_output_that_cannot_be_written_is_told(plants: Path) -> None:
+def test_an_output_that_cannot_be_written_is_an_error(plants: Path) -> None:
     output = plants / "no" / "such" / "folder.toml"
     given = ("--lake", f"{plants}/lake", "--truth", f"{plants}/truth.csv", "--truth-step", "0")
     status, said = run(*given, "--output", str(output))
     assert status == 1
-    assert f"--output {output}: there is no folder {output.parent}" in said
+    assert f"--output {output}: the folder {output.parent} does not exist" in said

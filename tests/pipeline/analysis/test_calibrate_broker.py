@@ -1,5 +1,7 @@
-"""Calibrate in front of a real broker: the proxy records usage, Kafka's JmxTool samples LocalTimeMs, and the line that
-is fitted to both is nearer to what the broker says than the shipped one, in intervals that it was not fitted to."""
+"""Calibrate with a real broker: the proxy records usage and Kafka's JmxTool samples LocalTimeMs.
+
+In intervals that were not used for the fit, the fitted line must be closer to the broker's times than the shipped one.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +33,17 @@ if TYPE_CHECKING:
     from testbed.kafka.tools import RunningTool
 
 pytestmark = pytest.mark.exhaustive
-"""A minute of measuring; `test_calibrate` has the same steps with numbers that are made up."""
+"""It measures for a minute; `test_calibrate` tests the same steps with constructed numbers."""
 
 TOPIC: Final = "calibrated"
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 SIZES: Final = (1_000, 16_000, 64_000, 250_000, 500_000, 900_000)
-"""Of a Produce before it is compressed; brokers take a batch of a MiB unless told otherwise."""
+"""Size of a Produce before compression; brokers accept batches of up to 1 MiB by default."""
 WARM_UP_S: Final = 6.0
-"""The JVM's quick compiler has seen most of it by then."""
+"""By then the JVM's C1 compiler has compiled most of the code."""
 MEASURED_S: Final = 60.0
 PHASE_S: Final = 3.0
-"""One size at a time, so that intervals differ."""
+"""Each phase has requests of one size, so that intervals differ."""
 INTERVAL_S: Final = 2
 TIMEOUT_S: Final = 30.0
 PRODUCE: Final = 0
@@ -57,7 +59,7 @@ def jmx_tool(cluster: KafkaCluster) -> RunningTool:
 
 
 class Work:
-    """Requests of many kinds through the proxy, one after the other."""
+    """Sends requests of many kinds through the proxy, one after the other."""
 
     def __init__(self, proxy: ProxyProcess) -> None:
         self._connection = WireConnection(("127.0.0.1", proxy.broker_port(0)))
@@ -74,7 +76,7 @@ class Work:
         self._records = [self._dice.randbytes(500) + bytes(500) for _ in range(max(SIZES) // 1000)]
 
     def run(self, seconds: float) -> None:
-        """Phases of one size, all codecs in turn."""
+        """Run phases of one size each, with all codecs alternating."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             size = next(self._sizes)
@@ -108,7 +110,7 @@ def run(*arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaCluster, Path]]:
-    """A folder with usage and truth.csv, and the cluster that they are of."""
+    """Return a folder with usage and truth.csv, and the id of their cluster."""
     folder = tmp_path_factory.mktemp("recorded")
     options = f'[plugins.options.usage_records]\nfolder = "{folder}/usage"\n'
     with KafkaCluster(jmx=True) as cluster:
@@ -131,7 +133,7 @@ def fitted(spark: SparkSession, recorded: tuple[KafkaCluster, Path]) -> dict[int
     given = ("--truth", f"{folder}/truth.csv", "--output", f"{folder}/costs.toml")
     given += ("--least-samples", "12", "--held-out", "0.33")
     said = run("calibrate", "--lake", f"{folder}/lake", *given, "--interval", str(INTERVAL_S))
-    print(said)  # noqa: T201 -- the measurement, for whoever runs it with -s
+    print(said)  # noqa: T201 -- the measurement, for runs with -s
     rows = Lake(spark, f"{folder}/lake").read("costs", schemas.COSTS).collect()
     return {row.api_key: row for row in rows}
 
@@ -139,17 +141,17 @@ def fitted(spark: SparkSession, recorded: tuple[KafkaCluster, Path]) -> dict[int
 @pytest.mark.timeout(600)
 def test_held_out_intervals_are_met_better_than_by_the_shipped_costs(fitted: dict[int, Row]) -> None:
     produce = fitted[PRODUCE]
-    assert produce.taken, produce.reason
+    assert produce.accepted, produce.reason
     assert produce.error_ms < produce.default_error_ms
     assert produce.samples >= 12
     assert produce.per_kib_ms > 0
 
 
-def test_what_milliseconds_do_not_tell_is_not_fitted(fitted: dict[int, Row]) -> None:
-    """A small Metadata takes a twentieth of the step that brokers count in."""
+def test_times_below_the_resolution_are_not_fitted(fitted: dict[int, Row]) -> None:
+    """A small Metadata takes a twentieth of the broker's step."""
     assert fitted[ApiKey.METADATA].base_ms is None
     assert fitted[ApiKey.METADATA].reason.startswith("not fitted: brokers count 0")
-    assert not fitted[ApiKey.METADATA].taken
+    assert not fitted[ApiKey.METADATA].accepted
 
 
 def test_the_proxy_takes_the_file(fitted: dict[int, Row], recorded: tuple[KafkaCluster, Path]) -> None:

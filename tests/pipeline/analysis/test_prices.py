@@ -1,4 +1,4 @@
-"""Price sheets: what is read, and how what is wrong is told."""
+"""Price sheets: valid ones, and the error messages for faults."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("per_producer_id = 1", "currency: required; expected three capital letters"),
         ('currency = "euro"\nper_producer_id = 1', ':1: currency = "euro": expected three capital letters'),
-        ('currency = "EUR"', "prices nothing; expected at least one of per_gib_produced"),
+        ('currency = "EUR"', "no prices; expected at least one of per_gib_produced"),
         ('currency = "EUR"\nper_producer_id = -1', ":2: per_producer_id = -1: expected a number from 0"),
         (
             'currency = "EUR"\nper_producer_id = 100000000',
@@ -79,21 +79,21 @@ def test_every_item_is_a_column_of_the_rollups() -> None:
             'currency = "EUR"\nper_producer_id = 1\n[teams]\na = 5',
             "teams.a = 5: expected a table: [teams.a] and keys below it",
         ),
-        ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is no team'),
+        ('currency = "EUR"\nper_producer_id = 1\n[teams."(none)"]\nminimum = 5', 'teams."(none)": is reserved'),
         ('currency = "EUR"\nper_producer_id = 1\nteams = 5', "teams = 5: expected tables, each headed [teams.NAME]"),
         ("currency =", "prices.toml:1:11: not valid TOML: invalid value, at the end of the file: currency ="),
         ("#" * (MAX_FILE_BYTES + 1), "longer than 1048576 bytes, the maximum for a price sheet"),
     ],
 )
-def test_what_is_wrong_is_told_with_key_value_and_rule(tmp_path: Path, text: str, told: str) -> None:
+def test_a_fault_names_key_value_and_rule(tmp_path: Path, text: str, expected: str) -> None:
     path = sheet_of(tmp_path, text)
     with pytest.raises(InputError) as error:
         read_prices(path)
     assert str(error.value).startswith(path)
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_all_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path) -> None:
     path = sheet_of(tmp_path, 'currency = "x"\nper_producer_id = -1\n')
     with pytest.raises(InputError) as error:
         read_prices(path)

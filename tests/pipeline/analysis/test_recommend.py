@@ -1,4 +1,4 @@
-"""Recommended quotas: rates and quotas worked out by hand, held against what-if, as files, and by the command.
+"""Recommended quotas: rates and quotas computed by hand, checked with what-if, as files, and by the command.
 
 Each user of `SCENARIOS` is a case of its own, so that one run of the job serves many tests.
 """
@@ -52,7 +52,7 @@ INIT_PRODUCER_ID = 22
 
 
 def silent(second: int, **members: Any) -> dict[str, Any]:
-    """A record that nothing was used in but what ``members`` say."""
+    """Return a record without usage except for ``members``."""
     return record(NOON + second, **{"api_key": 3, "request_bytes": 0, "response_bytes": 0, "thread_ms": 0.0} | members)
 
 
@@ -153,8 +153,8 @@ def test_a_burst_that_headroom_does_not_cover_is_let_pass(found: dict[tuple[str,
     row = found["bursty", PRODUCER]
     assert (row.quota, row.p99, row.peak, row.burst) == (2_200_000, 1000, 2_000_000, 22_000)
     assert row.reason == (
-        "99 % of 101 active seconds are at 1.0 kB/s or less, over 11 s; x 1.3 is not enough: it takes 2.2 MB/s for"
-        " no second to be throttled"
+        "99 % of 101 active seconds are at 1.0 kB/s or less, over 11 s; x 1.3 is not enough: 2.2 MB/s is needed"
+        " for no second to be throttled"
     )
 
 
@@ -163,7 +163,7 @@ def test_who_was_throttled_has_more_headroom(found: dict[tuple[str, QuotaKey], R
     assert (row.quota, row.throttled) == (2_200_000, 3)
     assert row.reason == (
         "99 % of 100 active seconds are at 1.1 MB/s or less, over 11 s; x 2 headroom, not 1.3, since this quota"
-        " throttled 3 requests and refused 1: nobody saw how much was wanted"
+        " throttled 3 requests and refused 1, so the demand is not known"
     )
 
 
@@ -201,7 +201,7 @@ def test_producer_ids_are_counted_by_the_hour(found: dict[tuple[str, QuotaKey], 
 def test_without_recorded_producer_ids_those_asked_for_count(found: dict[tuple[str, QuotaKey], Row]) -> None:
     row = found["initialized", IDS]
     assert (row.peak, row.quota) == (20, 26)
-    assert "; ids are counted by InitProducerId requests, since none were recorded: an upper bound" in row.reason
+    assert "; ids are counted by InitProducerId requests, since none were recorded: this may be more" in row.reason
 
 
 def test_who_was_there_too_briefly_or_has_no_name_has_no_row(found: dict[tuple[str, QuotaKey], Row]) -> None:
@@ -215,10 +215,10 @@ def test_a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least(scenario
     (row,) = recommend(bursty, Rules(least=NO_LEAST, allow_throttled=0.01, headroom=1, default=False)).collect()
     # 100 of 101 seconds are at 1,100 B/s over Kafka's shortest window.
     assert row.quota == 1100
-    assert row.reason.endswith("x 1 is not enough: it takes 1.1 kB/s for at most 1 % of the seconds to be throttled")
+    assert row.reason.endswith("x 1 is not enough: 1.1 kB/s is needed for at most 1 % of the seconds to be throttled")
     (row,) = recommend(bursty, Rules(least=DEFAULT_LEAST, allow_throttled=0.01, default=False)).collect()
     assert row.quota == 110_000
-    assert row.reason.endswith("; raised to 110.0 kB/s, the least for this key")
+    assert row.reason.endswith("; raised to 110.0 kB/s, the minimum for this key")
 
 
 @pytest.mark.parametrize(
@@ -244,8 +244,8 @@ def test_the_default_entity_gets_what_is_enough_for_most(spark: SparkSession) ->
     assert (row.user, row.client_id, row.key, row.quota) == ("<default>", None, "producer_byte_rate", 50_000_000)
     assert (row.p50, row.p99, row.peak, row.active_seconds) == (19_000_000, 38_000_000, 38_000_000, 40)
     assert row.reason == (
-        "for all without a quota of their own: what is enough for 95 % of the 20 entities that used it, each with its"
-        " own headroom, is 49.4 MB/s"
+        "for entities without a quota of their own: 95 % of the 20 entities with such usage need at most, with their"
+        " headroom, 49.4 MB/s"
     )
 
 
@@ -271,7 +271,7 @@ def test_an_entity_can_be_a_client_id_or_a_pair(
 
 
 def mixed(seed: int) -> list[dict[str, Any]]:
-    """Bursts of everything, from two users; any seed will do."""
+    """Return bursts of all operations from two users; any seed is valid."""
     records = []
     state = seed
     for second in range(0, 900, 3):
@@ -287,7 +287,9 @@ def mixed(seed: int) -> list[dict[str, Any]]:
 
 
 def answer(usage_: DataFrame, found: DataFrame, factor: float) -> dict[tuple[str, str], tuple[int, int]]:
-    """By key and user: throttled or refused events, and all, of what-if over these quotas times ``factor``."""
+    """Return, by key and user, the number of throttled or refused events and of all events, of what-if with these
+    quotas times ``factor``.
+    """
     changes = [
         Change(t_ms=0, entity=QuotaEntity(user=row.user), values={QuotaKey(row.key): row.quota * factor}, removed=())
         for row in found.collect()
@@ -307,7 +309,7 @@ def test_what_if_throttles_nobody_with_these_quotas_and_somebody_with_less(spark
     assert set(enough) == keys
     assert {held for held, _ in enough.values()} == {0}
     # Rounding up adds a tenth at most, and the sum of 11 s is taken over 10 s, which what-if takes over 11; buckets of
-    # tokens may let pass up to twice what their window says.
+    # tokens may accept up to twice the amount of their window.
     held = {name for name, (count, _) in answer(used, found, 0.8).items() if count}
     assert held >= {(key.value, user) for key in (PRODUCER, CONSUMER, PERCENTAGE) for user in "ab"}
     assert {name for name, (count, _) in answer(used, found, 0.45).items() if count} == keys
@@ -350,7 +352,7 @@ def test_the_commands_are_those_of_kafka_configs() -> None:
     head = "kafka-configs --bootstrap-server proxy:9192 --alter"
     assert commands[:2] == [
         f"{head} --entity-type users --entity-default --add-config producer_byte_rate=1500000,request_percentage=0.57",
-        "# producer_ids_rate: only as [[quotas]], since kafka-configs does not know the key",
+        "# producer_ids_rate: only as [[quotas]], since kafka-configs does not support the key",
     ]
     assert shlex.split(commands[2]) == [
         *head.split(), "--entity-type", "users", "--entity-name", ODD, "--entity-type", "clients", "--entity-name",
@@ -366,9 +368,9 @@ def test_a_broker_takes_the_commands(kafka: FirstBroker) -> None:
     (command,) = as_kafka_configs(odd, kafka.bootstrap_servers)
     _, *arguments = shlex.split(command)
     run_tool(Tool.CONFIGS, arguments)
-    told = run_tool(Tool.CONFIGS, [each for each in arguments[:-2] if each != "--alter"] + ["--describe"]).stdout
-    assert "consumer_byte_rate=9.9E15" in told
-    assert "controller_mutation_rate=2.1" in told
+    output = run_tool(Tool.CONFIGS, [each for each in arguments[:-2] if each != "--alter"] + ["--describe"]).stdout
+    assert "consumer_byte_rate=9.9E15" in output
+    assert "controller_mutation_rate=2.1" in output
 
 
 def test_names_are_safe_in_a_shell() -> None:
@@ -420,7 +422,7 @@ def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) 
     )
     assert result.exit_code == 0, result.output
     assert "122 records from 2026-09-21 13:00 to 2026-09-21 13:00 UTC" in result.output
-    assert "15 bytes do not tell their sender, and are left out" in result.output
+    assert "15 bytes have no recorded sender, and are left out" in result.output
     assert "3 quotas for 3 entities" in result.output
     assert "1 entities were active for less than 60 s, and have no quota of their own" in result.output
     assert "producer_byte_rate = 1500000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s" in result.output
@@ -429,7 +431,7 @@ def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) 
     assert "\n# 99 % of 60 active seconds are at 1.1 MB/s or less, over 11 s; x 1.3 headroom\n" in toml.read_text()
     head = "kafka-configs --bootstrap-server proxy:9192 --alter --entity-type users"
     assert commands.read_text() == (
-        "# Recommended by headrace pipeline recommend, from what was used.\n"
+        "# Recommended by headrace pipeline recommend from recorded usage.\n"
         f"{head} --entity-default --add-config producer_byte_rate=2900000\n"
         f"{head} --entity-name large --add-config producer_byte_rate=2900000\n"
         f"{head} --entity-name 'small user' --add-config producer_byte_rate=1500000\n"
@@ -459,7 +461,7 @@ def test_options_reach_the_rules(lake: Lake, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert (
         "producer_byte_rate = 3400000 of user=small user: 99 % of 60 active seconds are at 1.1 MB/s or less, over 2 s;"
-        " x 3 headroom; raised to 3.4 MB/s, the least for this key" in result.output
+        " x 3 headroom; raised to 3.4 MB/s, the minimum for this key" in result.output
     )
     assert "elsewhere" not in result.output
 
@@ -479,7 +481,7 @@ def test_no_usage_is_no_error_and_leaves_what_is_there(
     assert run(lake.root, *FIRST, "--no-default").exit_code == 0
     result = run(lake.root, *FIRST, *days, "--toml", str(tmp_path / "quotas.toml"))
     assert result.exit_code == 0, result.output
-    assert "nothing is recommended, and nothing was written" in result.output
+    assert "no quotas are recommended, and nothing was written" in result.output
     assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 2
     assert not (tmp_path / "quotas.toml").exists()
 
@@ -489,12 +491,12 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
     Lake(spark, str(tmp_path)).append("usage", usage(spark, []), "date", "hour")
     result = run(tmp_path)
     assert result.exit_code == 0, result.output
-    assert "there is no such usage in the lake" in result.output
-    assert "nothing is recommended, and nothing was written" in result.output
+    assert "the lake has no usage of these days and this cluster" in result.output
+    assert "no quotas are recommended, and nothing was written" in result.output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "output"),
     [
         ((), 1, "there is no table 'usage' in"),
         (("--config", "nowhere.toml"), 1, "nowhere.toml: cannot be read: no such file or directory"),
@@ -508,8 +510,8 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
         (("--from", "2026-09-02", "--to", "2026-09-01"), 2, "--from 2026-09-02 is after --to 2026-09-01"),
     ],
 )
-def test_what_cannot_be_done_is_told(
-    spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, told: str
+def test_errors_name_their_cause(
+    spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, output: str
 ) -> None:
     result = run(tmp_path / "lake", *arguments)
-    assert (result.exit_code, told in " ".join(result.output.split())) == (code, True), result.output
+    assert (result.exit_code, output in " ".join(result.output.split())) == (code, True), result.output

@@ -1,4 +1,4 @@
-"""Rollups and bills: sums worked out by hand, totals that are those of the usage, and the command on a small lake."""
+"""Rollups and bills: sums computed by hand, totals equal to those of the usage, and the command on a small lake."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_teams_file(spark: SparkSession) -> None:
     assert teams(spark, *rows).count() == 3
 
 
-def test_a_teams_file_that_is_none_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_teams_file_that_is_not_csv_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"nowhere\.csv does not exist"):
         read_text(spark, str(tmp_path / "nowhere.csv"))
     with pytest.raises(InputError, match=r" is a folder; expected a file"):
@@ -162,7 +162,7 @@ def test_a_teams_file_that_is_none_is_told(spark: SparkSession, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         ("", "teams.csv:1: expected the columns user,client_id,team; got nothing"),
         ("user,team\nalice,payments\n", "teams.csv:1: expected the columns user,client_id,team; got user,team"),
@@ -170,20 +170,20 @@ def test_a_teams_file_that_is_none_is_told(spark: SparkSession, tmp_path: Path) 
         ("user,client_id,team\nalice,,\n", "teams.csv:2: no team"),
         (
             "user,client_id,team\n,,payments\n",
-            "teams.csv:2: team payments of nobody; expected a user, a client_id or both",
+            "teams.csv:2: team payments without user and client_id; expected a user, a client_id or both",
         ),
-        ("user,client_id,team\na,,x\na,,y\n", "teams.csv:3: team y, but line 2 says x of the same sender"),
-        ("user,client_id,team\na,,(none)\n", "teams.csv:2: team (none): bills use this name"),
+        ("user,client_id,team\na,,x\na,,y\n", "teams.csv:3: team y, but line 2 gives the same sender team x"),
+        ("user,client_id,team\na,,(none)\n", "teams.csv:2: team (none): this name is reserved"),
         ('user,client_id,team\n"a"b,,x\n', "teams.csv:2: not CSV: "),
     ],
 )
-def test_a_wrong_teams_file_is_told_with_its_line(text: str, told: str) -> None:
+def test_a_wrong_teams_file_is_an_error_with_its_line(text: str, expected: str) -> None:
     with pytest.raises(InputError) as error:
         read_teams(text, "teams.csv")
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
-def test_of_many_wrong_lines_the_first_are_told() -> None:
+def test_of_many_wrong_lines_the_first_are_listed() -> None:
     with pytest.raises(InputError) as error:
         read_teams("user,client_id,team\n" + "a,,\n" * 25, "teams.csv")
     lines = str(error.value).splitlines()
@@ -249,7 +249,7 @@ def test_a_bill_by_day(by_period: dict[Period, list[Row]]) -> None:
         "produced": Decimal("0.05"), "requests": 0, "thread time": Decimal("0.6"), "minimum": Decimal("0.35"),
         "total": 1,
     }  # fmt: skip
-    # nobody is there to pay a minimum
+    # usage without a team has no minimum
     assert lines_of(lines, NO_TEAM, MONDAY) == {
         "produced": 0, "requests": Decimal("0.5"), "thread time": 0, "total": Decimal("0.5"),
     }  # fmt: skip
@@ -323,8 +323,8 @@ def test_the_command_rolls_up_and_says_what(spark: SparkSession, lake: Lake, tmp
     result = run(tmp_path / "lake", "--teams", str(tmp_path / "teams.csv"))
     assert result.exit_code == 0, result.output
     assert (
-        f"2 days, the last hour is 2026-09-22 13:00 UTC; 2 senders, 11 requests, {BYTES:,} bytes, of which 62 do not"
-        " tell their sender and 80 are of senders without a team" in result.output
+        f"2 days, the last hour is 2026-09-22 13:00 UTC; 2 senders, 11 requests, {BYTES:,} bytes, 62 of them"
+        " without a recorded sender and 80 of senders without a team" in result.output
     )
     assert sum(bytes_by_date(lake).values()) == BYTES
     assert lake.read("rollup_hour", schemas.ROLLUP_HOUR).where("team = 'payments'").count() == 3
@@ -363,7 +363,7 @@ def test_the_bill_as_csv(lake: Lake, tmp_path: Path) -> None:
     ]  # fmt: skip
     assert "2 bills, 11.00 EUR in all" in result.output
     assert f"2026-09  {NO_TEAM}  9.00 EUR" in result.output
-    assert "terms for team nobody, of which there is no usage" in result.output
+    assert "prices for team nobody, which has no usage" in result.output
 
 
 @pytest.mark.exhaustive
@@ -384,7 +384,7 @@ def test_days_whose_usage_is_gone_can_still_be_billed(spark: SparkSession, lake:
     later.replace("usage", usage(spark, []).drop("date", "hour"))
     result = run(lake.root, "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
-    assert f"there is no usage in {lake.root}: nothing was rolled up" in result.output
+    assert f"{lake.root} has no usage: nothing was rolled up" in result.output
     assert "2 bills, 11.00 EUR in all" in result.output
 
 
@@ -394,31 +394,31 @@ def test_an_empty_table_is_no_error(spark: SparkSession, tmp_path: Path) -> None
     (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
     result = run(tmp_path, "--from", "2026-09-01", "--to", "2026-09-30", "--prices", str(tmp_path / "prices.toml"))
     assert result.exit_code == 0, result.output
-    assert f"no usage in {tmp_path} from 2026-09-01 to 2026-09-30: nothing was rolled up" in result.output
-    assert f"no rolled up days in {tmp_path} from 2026-09-01 to 2026-09-30: there is nothing to bill" in result.output
+    assert f"{tmp_path} has no usage from 2026-09-01 to 2026-09-30: nothing was rolled up" in result.output
+    assert f"{tmp_path} has no rolled up days from 2026-09-01 to 2026-09-30: no bill was written" in result.output
     assert not (tmp_path / "rollup_day").exists()
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "expected"),
     [
         ((), 1, "there is no table 'usage' in"),
         (("--teams", "nowhere.csv"), 1, "nowhere.csv does not exist"),
         (("--prices", "nowhere.toml"), 1, "nowhere.toml: cannot be read: no such file or directory"),
-        (("--output", "bill.csv"), 2, "--output is where the bill goes, and without --prices there is none"),
+        (("--output", "bill.csv"), 2, "--output is the file for the bills, which require --prices"),
         (("--from", "2026-09-02", "--to", "2026-09-01"), 2, "--from 2026-09-02 is after --to 2026-09-01"),
         (("--from", "yesterday"), 2, "'yesterday' does not match the format"),
     ],
 )
-def test_what_cannot_be_done_is_told(
-    spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, told: str
+def test_errors_name_their_cause(
+    spark: SparkSession, tmp_path: Path, arguments: tuple[str, ...], code: int, expected: str
 ) -> None:
     result = run(tmp_path / "lake", *arguments)
-    assert (result.exit_code, told in result.output) == (code, True), result.output
+    assert (result.exit_code, expected in result.output) == (code, True), result.output
 
 
 @pytest.mark.exhaustive
-def test_a_bill_that_cannot_be_written_is_told(lake: Lake, tmp_path: Path) -> None:
+def test_a_bill_that_cannot_be_written_is_an_error(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "prices.toml").write_text('currency = "EUR"\nper_producer_id = 1\n', encoding="utf-8")
     (tmp_path / "bill.csv.draft").mkdir()
     result = run(lake.root, "--prices", str(tmp_path / "prices.toml"), "--output", str(tmp_path / "bill.csv"))

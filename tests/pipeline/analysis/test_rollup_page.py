@@ -1,4 +1,4 @@
-"""The pages' examples of rollup and recommend: what they read is taken, and what they show is what comes out."""
+"""The examples of the page of rollup and recommend: inputs are accepted, and outputs are as shown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def blocks(language: str) -> list[str]:
 
 
 def columns(first: str) -> set[str]:
-    """Those that the table beginning with ``first`` names."""
+    """Return the columns that the table starting with ``first`` documents."""
     rows = PAGE[PAGE.index(f"| {first}") :].split("\n\n")[0].splitlines()
     return {name for row in rows for name in re.findall(r"`(\w+)`", row.split("|")[1])}
 

@@ -1,4 +1,4 @@
-"""What-if: the same answers as ``headrace replay``, and what waiting makes of it."""
+"""What-if: the same answers as ``headrace replay``, and the effect of waiting senders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def change(user: str, **values: float) -> Change:
 
 
 def random_trace(seed: int, length: int = 1500) -> list[dict[str, Any]]:
-    """All operations, entities that share and change buckets, idle hours, quotas that come and go."""
+    """Return a trace with all operations, entities that share and change buckets, idle hours, and changing quotas."""
     chance = random.Random(seed)  # noqa: S311 -- no secrets
     entries = [window(producer_id_window={"samples": 11, "seconds": 60})]
     now_ms = 1_000_000
@@ -93,7 +93,7 @@ def test_event_for_event_the_same_as_replay(spark: SparkSession, seed: int) -> N
     assert [(row.throttle_time_ms, row.accepted) for row in decided] == expected
 
 
-def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
+def test_a_trace_without_quotas_throttles_no_one(spark: SparkSession) -> None:
     events, quotas = read_trace(lines_of(spark, window(), use(5, "produce", 10**9)))
     assert [tuple(row) for row in decide(events, quotas).collect()] == [(2, 0, True, None)]
 
@@ -101,7 +101,7 @@ def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("lines", "said"),
     [
-        ([], "line 1: nothing, the trace is empty"),
+        ([], "line 1: the trace is empty"),
         ([use(1, "produce", 1)], 'line 1: no "window"'),
         ([window(), use(1, "produce", 1), "{"], "line 3: not JSON"),
         (
@@ -110,7 +110,7 @@ def test_a_trace_without_quotas_throttles_nobody(spark: SparkSession) -> None:
         ),
     ],
 )
-def test_a_bad_trace_is_told_by_its_line(spark: SparkSession, lines: list[Any], said: str) -> None:
+def test_a_bad_trace_is_an_error_with_its_line(spark: SparkSession, lines: list[Any], said: str) -> None:
     with pytest.raises(InputError) as caught:
         read_trace(lines_of(spark, *lines))
     assert str(caught.value).startswith(said)
@@ -279,7 +279,7 @@ def test_what_comes_in_a_mute_waits_for_its_end() -> None:
     "field", ["request_bytes", "mutations", pytest.param("response_bytes", marks=pytest.mark.exhaustive)]
 )
 def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
-    """Their bucket is made when the first of them is told to wait, of what has been recorded until then."""
+    """The bucket of waiting senders is created at the first throttle from the state recorded until then."""
     chance = random.Random(3)  # noqa: S311 -- no secrets
     key = {
         "request_bytes": QuotaKey.PRODUCER_BYTE_RATE,
@@ -372,7 +372,7 @@ def test_quotas_are_asked_about_in_one_cluster(tables: Lake, tmp_path: Path) -> 
     status, said = ask(tmp_path, *given)
     assert (status, "the usage is of 2 clusters, a, b; expected --cluster ID, one of them" in said) == (1, True), said
     status, said = ask(tmp_path, *given, "--cluster", "a")
-    assert (status, "30 records from" in said, "1 buckets, 0 of them throttled" in said) == (0, True, True), said
+    assert (status, "30 records from" in said, "1 buckets, of which 0 are throttled" in said) == (0, True, True), said
 
 
 @pytest.mark.exhaustive
@@ -380,20 +380,20 @@ def test_without_usage_the_answer_that_is_there_stays(tables: Lake, tmp_path: Pa
     given = ("--lake", tables.root, "--quotas", tmp_path / "quotas.toml", "--cluster", "a")
     assert ask(tmp_path, *given)[0] == 0
     status, said = ask(tmp_path, *given, "--from", "2027-01-01")
-    assert (status, "nothing is asked of it, and nothing was written" in said) == (0, True), said
+    assert (status, "no quotas were applied, and nothing was written" in said) == (0, True), said
     assert tables.read("what_if", schemas.WHAT_IF).count() == 1
 
 
 @pytest.mark.parametrize(
-    ("days", "told"),
+    ("days", "expected"),
     [
         (("--from", "2026-09-22", "--to", "2026-09-21"), "--from 2026-09-22 is after --to 2026-09-21"),
         (("--from", "2026-13-45"), "'2026-13-45' does not match the format"),
     ],
 )
-def test_days_that_are_none_are_told(tmp_path: Path, days: tuple[str, ...], told: str) -> None:
+def test_invalid_days_are_errors(tmp_path: Path, days: tuple[str, ...], expected: str) -> None:
     status, said = ask(tmp_path, "--lake", tmp_path, "--quotas", tmp_path / "quotas.toml", *days)
-    assert (status, told in " ".join(said.split())) == (2, True), said
+    assert (status, expected in " ".join(said.split())) == (2, True), said
 
 
 def test_what_is_where_the_output_goes_stays(spark: SparkSession, tmp_path: Path) -> None:
@@ -402,7 +402,7 @@ def test_what_is_where_the_output_goes_stays(spark: SparkSession, tmp_path: Path
     kept.parent.mkdir()
     kept.write_text("years of work")
     status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", kept.parent)
-    assert (status, "is there already; remove it, or give another" in said) == (1, True), said
+    assert (status, "already exists; remove it, or give another" in said) == (1, True), said
     assert kept.read_text() == "years of work"
     status, said = ask(tmp_path, "--trace", tmp_path / "trace.jsonl", "--output", tmp_path / "decided")
     assert (status, "1 events decided, in" in said) == (0, True), said

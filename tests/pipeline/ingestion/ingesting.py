@@ -1,4 +1,4 @@
-"""Ingest in short: at the time of the records, into a lake."""
+"""Helpers that run ingest into a lake with a clock close to the time of the records."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def ingest(
     watermark_s: int | None = DAY_S,
     *,
     now: int = NOON + 100 * DAY_S,
-    told: Callable[[str], None] = lambda _: None,
+    on_progress: Callable[[str], None] = lambda _: None,
 ) -> Ingest:
-    return Ingest(lake, watermark_s, told, lambda: now)
+    return Ingest(lake, watermark_s, on_progress, lambda: now)
 
 
 def take_in(lake: Lake, folder: Path, watermark_s: int | None = DAY_S, *, now: int = NOON + 100 * DAY_S) -> Outcome:
@@ -42,5 +42,5 @@ def sequences(lake: Lake) -> list[int]:
     return sorted(sequence for _, sequence, _ in kept(lake))
 
 
-def put_aside(lake: Lake) -> list[str]:
+def quarantined(lake: Lake) -> list[str]:
     return sorted(row.reason for row in lake.read("quarantine", schemas.QUARANTINE).collect())

@@ -1,4 +1,4 @@
-"""Ingest: each record once, whatever comes twice, late, broken or from a newer proxy."""
+"""Ingest: each record is stored once, whether it is duplicated, late, invalid or from a newer proxy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from headrace.pipeline.ingestion.instances import instances
 from headrace.pipeline.ingestion.sources import FileSource, KafkaSource, checkpoint_name
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
-from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, put_aside, sequences, take_in
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
 
 if TYPE_CHECKING:
@@ -52,9 +52,12 @@ def test_a_right_line_has_no_fault(spark: SparkSession) -> None:
         ("{}", "no schema"),
         (
             json.dumps(record(schema=2, kind="tale")),
-            "schema 2 is newer than 1, which this pipeline knows; update it, then ingest --quarantined",
+            (
+                "schema 2 is newer than 1, the newest version that this pipeline supports; update it, then ingest"
+                " --quarantined"
+            ),
         ),
-        (json.dumps(record(schema=0)), "schema is 0; there is none below 1"),
+        (json.dumps(record(schema=0)), "schema is 0; expected 1 or more"),
         (json.dumps(record(kind="tale")), "kind is tale; expected usage, lost, end"),
         (json.dumps(record(instance="")), "no instance"),
         (json.dumps(record(sequence=None)), "no sequence"),
@@ -146,12 +149,12 @@ def test_a_folder_without_a_file_for_us_says_so(lake: Lake, tmp_path: Path) -> N
     write_lines(tmp_path / "in" / "proxy-a" / "records.jsonl", record())
     said: list[str] = []
     source = FileSource(folder=str(tmp_path / "in"))
-    ingest(lake, told=said.append).run(source)
-    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or below"]
+    ingest(lake, on_progress=said.append).run(source)
+    assert said == [f"--from-files {tmp_path / 'in'}: no file usage-*.jsonl* in it or in the folders below it"]
     write_lines(tmp_path / "in" / "proxy-a" / "usage-a-1.jsonl", record())
     for _ in range(2):
         said.clear()
-        ingest(lake, told=said.append).run(source)
+        ingest(lake, on_progress=said.append).run(source)
         assert not any("no file" in line for line in said)
 
 
@@ -178,7 +181,7 @@ def test_an_hour_with_much_in_it_is_written_by_several(lake: Lake, spark: SparkS
 
     def files(batch: DataFrame, name: str) -> int:
         table = Lake(spark, f"{lake.root}-{name}")
-        ingest(table).take("here", batch, 0)
+        ingest(table).ingest_batch("here", batch, 0)
         assert sequences(table) == list(range(4000))
         return len(list(Path(table.path("usage")).glob("date=*/hour=13/*.parquet")))
 
@@ -200,23 +203,23 @@ def test_a_lost_checkpoint_doubles_nothing(lake: Lake, tmp_path: Path) -> None:
     before = kept(lake)
     shutil.rmtree(tmp_path / "lake" / "_checkpoints")
     said: list[str] = []
-    outcome = ingest(lake, told=said.append).run(FileSource(folder=str(tmp_path / "in")))
+    outcome = ingest(lake, on_progress=said.append).run(FileSource(folder=str(tmp_path / "in")))
     assert said[0].startswith("no checkpoint for this source in ")
     assert (outcome.lines, outcome.records, outcome.duplicates) == (3, 0, 2)
     assert kept(lake) == before
-    assert len(put_aside(lake)) == 1
+    assert len(quarantined(lake)) == 1
 
 
 def test_a_batch_can_be_repeated(lake: Lake, tmp_path: Path, spark: SparkSession) -> None:
     lines = [json.dumps(record(sequence=number)) for number in range(4)] + ["broken", None]
     batch = spark.createDataFrame([(line, "here") for line in lines], schemas.RAW)
     taking = ingest(lake)
-    taking.take("here", batch, 0)
-    taking.take("here", batch, 0)
+    taking.ingest_batch("here", batch, 0)
+    taking.ingest_batch("here", batch, 0)
     assert [sequence for _, sequence, _ in kept(lake)] == [0, 1, 2, 3]
-    assert len(put_aside(lake)) == 2
-    taking.again()
-    assert len(put_aside(lake)) == 2
+    assert len(quarantined(lake)) == 2
+    taking.retry_quarantined()
+    assert len(quarantined(lake)) == 2
 
 
 def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: Path) -> None:
@@ -224,7 +227,7 @@ def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: 
     outcome = take_in(lake, tmp_path / "in")
     assert outcome.records == 1
     assert sum(outcome.quarantined.values()) == 2
-    assert put_aside(lake)[0] == "not a JSON object with the columns of a usage record"
+    assert quarantined(lake)[0] == "not a JSON object with the columns of a usage record"
     origin = lake.read("quarantine", schemas.QUARANTINE).first()
     assert origin is not None
     assert origin.origin.endswith("/in/usage-a-1.jsonl")
@@ -232,12 +235,12 @@ def test_what_is_no_record_is_put_aside_with_where_it_was(lake: Lake, tmp_path: 
 
 def test_an_empty_folder_and_none(lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    assert take_in(lake, tmp_path / "empty").told() == (
-        "0 lines in 0 batches: 0 records, 0 marks, 0 duplicates, 0 put aside"
+    assert take_in(lake, tmp_path / "empty").summary() == (
+        "0 lines in 0 batches: 0 records, 0 marks, 0 duplicates, 0 quarantined"
     )
-    with pytest.raises(InputError, match=r"--from-files .*/nowhere: there is no such folder"):
+    with pytest.raises(InputError, match=r"--from-files .*/nowhere: the folder does not exist"):
         take_in(lake, tmp_path / "nowhere")
-    with pytest.raises(InputError, match=r"there is no table 'usage' in .*; headrace pipeline ingest makes it"):
+    with pytest.raises(InputError, match=r"there is no table 'usage' in .*; headrace pipeline ingest creates it"):
         lake.read("usage", schemas.USAGE)
 
 
@@ -251,8 +254,8 @@ def test_a_table_without_a_newer_column_has_nulls_in_it(lake: Lake, spark: Spark
 # --- what is missing ---
 
 
-def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -> None:
-    def told(instance: str, sequence: int, **members: Any) -> dict[str, Any]:
+def test_gaps_losses_and_ends_are_counted_by_instance(lake: Lake, tmp_path: Path) -> None:
+    def line(instance: str, sequence: int, **members: Any) -> dict[str, Any]:
         return record(instance=instance, sequence=sequence, **members)
 
     lost = {"schema": 1, "kind": "lost", "instance": "b", "sequence": 2, "second": NOON, "records": 7, "reason": "full"}
@@ -260,11 +263,11 @@ def test_gaps_losses_and_ends_are_told_by_instance(lake: Lake, tmp_path: Path) -
     end = {"schema": 1, "kind": "end", "instance": "b", "sequence": 3}
     write_lines(
         tmp_path / "in" / "usage-a.jsonl",
-        told("a", 1), told("a", 2, second=NOON + 5), told("a", 5), told("a", 9), told("b", 0), told("b", 1), lost, end,
+        line("a", 1), line("a", 2, second=NOON + 5), line("a", 5), line("a", 9), line("b", 0), line("b", 1), lost, end,
     )  # fmt: skip
     take_in(lake, tmp_path / "in")
     found = (
         instances(lake.read("usage", schemas.USAGE), lake.read("marks", schemas.MARKS)).orderBy("instance").collect()
     )
-    told_of = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
-    assert told_of == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]
+    counted = [(row.instance, row.seen, row.missing, row.gaps, row.lost, row.ended, row.last_second) for row in found]
+    assert counted == [("a", 4, 6, 3, 0, False, NOON + 5), ("b", 4, 0, 0, 7, True, NOON)]

@@ -40,7 +40,7 @@ def run(*arguments: str) -> str:
 
 
 def refused(*arguments: str) -> str:
-    """The one line that it says."""
+    """Return the one line of the error message."""
     result = CliRunner().invoke(pipeline, arguments)
     assert result.exit_code == 1, result.exception
     (line,) = result.output.splitlines()
@@ -49,19 +49,19 @@ def refused(*arguments: str) -> str:
 
 def test_late_lines_are_taken_in_when_no_hour_is_final(lake: Lake, tmp_path: Path) -> None:
     folder = tmp_path / "in"
-    told = ["--lake", lake.root, "--from-files", str(folder)]
+    given = ["--lake", lake.root, "--from-files", str(folder)]
     write_lines(folder / "usage-a-1.jsonl", record(NOW - 60, sequence=1), record(NOW + 2 * DAY_S, sequence=2))
-    assert re.search(r"put aside: 1 x ahead: second N is more than N s after N", run("ingest", *told))
+    assert re.search(r"quarantined: 1 x ahead: second N is more than N s after N", run("ingest", *given))
     write_lines(folder / "usage-a-2.jsonl", record(NOW - 3 * DAY_S, sequence=3))
-    assert "put aside: 1 x late: second N" in run("ingest", *told)
+    assert "quarantined: 1 x late: second N" in run("ingest", *given)
     write_lines(folder / "usage-a-3.jsonl", record(NOW - 3 * DAY_S, sequence=4))
-    assert "1 records" in run("ingest", "--accept-late", *told)
+    assert "1 records" in run("ingest", "--accept-late", *given)
     assert "0 records" in run("ingest", "--quarantined", "--lake", lake.root)
     assert "1 records" in run("ingest", "--quarantined", "--accept-late", "--lake", lake.root)
     assert sequences(lake) == [1, 3, 4]
 
 
-def test_it_follows_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path) -> None:
+def test_it_follows_until_a_signal(spark: SparkSession, tmp_path: Path) -> None:
     folder, lake = tmp_path / "in", Lake(spark, str(tmp_path / "lake"))
     write_lines(folder / "usage-a-1.jsonl", record(NOW - 60, sequence=1))
     command = [sys.executable, "-m", "headrace.pipeline", "ingest", "--lake", lake.root, "--from-files", str(folder)]
@@ -83,7 +83,7 @@ def test_it_follows_until_it_is_told_to_end(spark: SparkSession, tmp_path: Path)
 
 
 def has_taken(lake: Lake, number: int) -> bool:
-    return lake.read_if_there("usage", schemas.USAGE).count() == number
+    return lake.read_or_empty("usage", schemas.USAGE).count() == number
 
 
 # --- what is wrong, in a line ---
@@ -98,13 +98,13 @@ def has_taken(lake: Lake, number: int) -> bool:
     ],
 )
 @pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
-def test_a_store_that_is_not_there_is_told(spark: SparkSession, tmp_path: Path, job: str, lake: str, said: str) -> None:
+def test_a_missing_store_is_an_error(spark: SparkSession, tmp_path: Path, job: str, lake: str, said: str) -> None:
     source = ["--from-files", str(tmp_path)] if job == "ingest" else []
     assert re.search(said, refused(job, "--lake", lake, *source))
 
 
 @pytest.mark.parametrize("job", ["instances", pytest.param("ingest", marks=pytest.mark.exhaustive)])
-def test_a_table_that_is_no_parquet_is_told(lake: Lake, tmp_path: Path, job: str) -> None:
+def test_a_table_that_is_not_parquet_is_an_error(lake: Lake, tmp_path: Path, job: str) -> None:
     hour = Path(lake.path("usage"), datetime.fromtimestamp(NOW - 60, UTC).strftime("date=%Y-%m-%d/hour=%-H"))
     hour.mkdir(parents=True)
     (hour / "part-1.parquet").write_text("junk")
@@ -129,7 +129,7 @@ def test_a_cause_is_found_behind_whatever_stands_before_it() -> None:
 
 def test_packages_are_for_spark_submit_where_it_started_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    with pytest.raises(InputError, match=r"--packages a:b:1 comes too late: .* give it to spark-submit"):
+    with pytest.raises(InputError, match=r"--packages a:b:1 has no effect .* pass it to spark-submit"):
         start_session("x", SparkOptions(packages="a:b:1", conf={}))
 
 
@@ -155,13 +155,11 @@ def test_instances_of_some_days(lake: Lake, spark: SparkSession, tmp_path: Path)
     ]
 
 
-def test_more_instances_than_are_shown_are_told_of(
-    lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_more_instances_than_are_shown(lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     lake.append("usage", usage(spark, [record(NOW, instance=name, sequence=0) for name in "abc"]), "date", "hour")
     monkeypatch.setattr(instances_job, "SHOWN", 2)
     shown = run("instances", "--lake", lake.root).splitlines()
     assert len(shown) == 4
-    assert shown[-1] == "there are more than these 2; --from and --to choose days"
+    assert shown[-1] == "these are the first 2; use --from and --to to select days"
     monkeypatch.setattr(instances_job, "SHOWN", 3)
     assert len(run("instances", "--lake", lake.root).splitlines()) == 4

@@ -1,4 +1,4 @@
-"""Ingest from a topic of a real broker, and from none."""
+"""Ingest from a topic of a real broker, and from an unreachable one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from confluent_kafka.admin import AdminClient
 from pyspark.errors import AnalysisException
 
 from headrace.pipeline.errors import InputError
-from headrace.pipeline.ingestion.sources import KafkaSource, as_ours
+from headrace.pipeline.ingestion.sources import KafkaSource, as_pipeline_error
 from tests.faults.conftest import TIMEOUT_S, leads
 from tests.faults.waiting import wait_until
-from tests.pipeline.ingestion.ingesting import ingest, put_aside, sequences
+from tests.pipeline.ingestion.ingesting import ingest, quarantined, sequences
 from tests.pipeline.records import record
 from tests.shared_cluster import new_topic
 
@@ -31,7 +31,7 @@ def write(kafka: FirstBroker, topic: str, *values: str | None) -> None:
     assert producer.flush(TIMEOUT_S) == 0
 
 
-def test_what_retention_has_removed_is_told_and_passed_over_on_demand(kafka: FirstBroker, lake: Lake) -> None:
+def test_records_removed_by_retention_are_an_error_unless_accepted(kafka: FirstBroker, lake: Lake) -> None:
     topic = f"usage-{uuid.uuid4().hex[:8]}"
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     admin.create_topics([new_topic(topic)])[topic].result(TIMEOUT_S)
@@ -44,24 +44,22 @@ def test_what_retention_has_removed_is_told_and_passed_over_on_demand(kafka: Fir
     write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3)), None)
     first = ingest(lake).run(source())
     assert (first.lines, first.records) == (4, 3)
-    assert put_aside(lake) == ["no value (a tombstone)"]
+    assert quarantined(lake) == ["no value (a tombstone)"]
     write(kafka, topic, *(json.dumps(record(sequence=number)) for number in range(3, 7)))
     admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result(TIMEOUT_S)
-    with pytest.raises(
-        InputError, match=rf"--topic {topic}: records were removed from it .*--accept-data-loss goes on"
-    ):
+    with pytest.raises(InputError, match=rf"--topic {topic}: retention removed records .*--accept-data-loss continues"):
         ingest(lake).run(source())
-    told: list[str] = []
-    second = ingest(lake, told=told.append).run(source(accept_data_loss=True))
+    progress: list[str] = []
+    second = ingest(lake, on_progress=progress.append).run(source(accept_data_loss=True))
     assert (second.lines, second.records, second.duplicates) == (2, 2, 0), "it goes on, and does not begin anew"
-    assert not any("no checkpoint" in line for line in told)
+    assert not any("no checkpoint" in line for line in progress)
     assert sequences(lake) == [0, 1, 2, 5, 6]
 
 
 def test_a_topic_that_is_not_there_is_named(kafka: FirstBroker, lake: Lake) -> None:
     servers = kafka.bootstrap_servers
     source = KafkaSource(topic="no-such-topic", bootstrap_servers=servers, client={})
-    with pytest.raises(InputError, match=rf"--topic no-such-topic: {servers} has no such topic"):
+    with pytest.raises(InputError, match=rf"--topic no-such-topic: {servers} has no topic of this name"):
         ingest(lake).run(source)
 
 
@@ -76,8 +74,12 @@ def test_a_cluster_that_is_not_there_is_named(lake: Lake) -> None:
 
 
 @pytest.mark.parametrize("found", ["data source: kafka. Please deploy", "the data source: kafka. Make sure"])
-def test_a_missing_connector_is_told_with_what_to_do(found: str) -> None:
-    """In Spark's words, of `DataSource` and of its newer lookup; the session of the tests has the connector."""
+def test_a_missing_connector_is_an_error_with_advice(found: str) -> None:
+    """Both of Spark's messages are recognized, that of `DataSource` and that of its newer lookup; the tests' session
+    has the connector.
+    """
     source = KafkaSource(topic="t", bootstrap_servers="127.0.0.1:9", client={})
-    ours = as_ours(AnalysisException(f"Failed to find {found}"), source)
-    assert "Spark has no Kafka connector; give spark-submit --packages org.apache.spark:spark-sql-kafka" in str(ours)
+    converted = as_pipeline_error(AnalysisException(f"Failed to find {found}"), source)
+    assert "Spark has no Kafka connector; give spark-submit --packages org.apache.spark:spark-sql-kafka" in str(
+        converted
+    )

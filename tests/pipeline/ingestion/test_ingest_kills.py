@@ -1,4 +1,4 @@
-"""Ingest and what ends it in the middle: each record is there once. And one at a time."""
+"""Ingest when it is killed: each record is stored once. And the lock that allows one ingest at a time."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from headrace.pipeline.errors import OutputError, PipelineError
-from headrace.pipeline.ingestion.lock import FILE, one_at_a_time
+from headrace.pipeline.ingestion.lock import FILE, ingest_lock
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.tables import Lake
-from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, put_aside, sequences, take_in
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, kept, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, usage, write_lines
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ Ingest(Lake(spark, sys.argv[2]), 86400, print).run(FileSource(folder=sys.argv[1]
 
 @pytest.mark.exhaustive
 def test_killed_in_the_middle_of_a_write_it_loses_and_doubles_nothing(tmp_path: Path, spark: SparkSession) -> None:
-    """The process dies when one of several tasks has written its part, which Spark leaves in a folder of its own."""
+    """The process dies when one of several tasks has written its file, which Spark leaves in a temporary folder."""
     records = [record(NOON - 3600 * (number % HOURS), sequence=number) for number in range(60)]
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", *records)
     command = [sys.executable, "-c", WRITING, str(tmp_path / "in"), str(tmp_path / "lake")]
@@ -79,7 +79,7 @@ def test_what_a_killed_write_has_left_is_not_taken_for_ones_own(lake: Lake, spar
 def test_killed_between_two_tables_it_loses_and_doubles_nothing(
     lake: Lake, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, writes: int
 ) -> None:
-    """Of a batch that goes to three tables, it dies after so many."""
+    """A batch writes to three tables; it dies after this number of them."""
     end = {"schema": 1, "kind": "end", "instance": "proxy-a-1", "sequence": 10}
     lines = [json.dumps(record(sequence=number)) for number in range(10)] + [json.dumps(end), "broken", None]
     batch = spark.createDataFrame([(line, f"here/{number}") for number, line in enumerate(lines)], schemas.RAW)
@@ -93,13 +93,13 @@ def test_killed_between_two_tables_it_loses_and_doubles_nothing(
 
     monkeypatch.setattr(Lake, "append", append_then_die)
     with pytest.raises(KeyboardInterrupt):
-        ingest(lake).take("here", batch, 0)
+        ingest(lake).ingest_batch("here", batch, 0)
     assert [lake.has(table) for table in ("usage", "marks", "quarantine")] == [True, writes > 1, writes > 2]
     monkeypatch.setattr(Lake, "append", append)
-    ingest(lake).take("here", batch, 0)
+    ingest(lake).ingest_batch("here", batch, 0)
     assert sequences(lake) == list(range(10))
     assert [row.kind for row in lake.read("marks", schemas.MARKS).collect()] == ["end"]
-    assert len(put_aside(lake)) == 2
+    assert len(quarantined(lake)) == 2
 
 
 # --- one at a time ---
@@ -120,14 +120,14 @@ def dead_pid() -> int:
 def test_one_ingest_at_a_time(lake: Lake, tmp_path: Path) -> None:
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record(sequence=1), "broken")
     path = lake.path(FILE)
-    with one_at_a_time(lake):
-        said = rf"another ingest writes to {lake.root}: process {os.getpid()} on .* since .*\. If it is no more, remove"
+    with ingest_lock(lake):
+        said = rf"another ingest writes to {lake.root}: process {os.getpid()} on .* since .*\. If it no longer"
         with pytest.raises(OutputError, match=rf"{said} {path}$"):
             take_in(lake, tmp_path / "in")
         assert Path(path).exists()
     assert take_in(lake, tmp_path / "in").records == 1
-    with one_at_a_time(lake), pytest.raises(OutputError, match="another ingest writes to"):
-        ingest(lake).again()
+    with ingest_lock(lake), pytest.raises(OutputError, match="another ingest writes to"):
+        ingest(lake).retry_quarantined()
     assert not Path(path).exists()
     assert len(kept(lake)) == 1
 
@@ -137,7 +137,7 @@ def test_one_ingest_at_a_time(lake: Lake, tmp_path: Path) -> None:
 )
 def test_a_lock_that_may_be_of_the_living_stays(lake: Lake, owner: dict[str, Any]) -> None:
     held_by(lake, **owner)
-    with pytest.raises(OutputError, match="another ingest writes to"), one_at_a_time(lake):
+    with pytest.raises(OutputError, match="another ingest writes to"), ingest_lock(lake):
         raise AssertionError("it was taken over")
     assert Path(lake.path(FILE)).exists()
 
@@ -146,19 +146,19 @@ def test_a_lock_without_an_owner_stays(lake: Lake) -> None:
     held_by(lake)
     for text in ("", "{", "[1]"):
         Path(lake.path(FILE)).write_text(text)
-        with pytest.raises(OutputError, match=r"writes to .*: an unknown one; one at a time may"), one_at_a_time(lake):
+        with pytest.raises(OutputError, match=r"writes to .*: an unknown process; only one"), ingest_lock(lake):
             raise AssertionError("it was taken over")
 
 
 def test_the_lock_of_a_dead_process_is_taken_over(lake: Lake) -> None:
     held_by(lake, pid=dead_pid())
-    with one_at_a_time(lake):
+    with ingest_lock(lake):
         assert json.loads(Path(lake.path(FILE)).read_text())["pid"] == os.getpid()
     assert list(Path(lake.path("_ingest")).iterdir()) == []
 
 
 def test_of_two_that_find_a_dead_ones_lock_one_has_it(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another takes it over after we have read it."""
+    """Another process takes the lock over after this one has read it."""
     from headrace.pipeline.ingestion import lock
 
     held_by(lake, pid=dead_pid())
@@ -170,7 +170,7 @@ def test_of_two_that_find_a_dead_ones_lock_one_has_it(lake: Lake, monkeypatch: p
         move(spark, path, target)
 
     monkeypatch.setattr(lock, "move", move_late)
-    with pytest.raises(OutputError, match=rf"process {os.getppid()} on .* since just now"), one_at_a_time(lake):
+    with pytest.raises(OutputError, match=rf"process {os.getppid()} on .* since just now"), ingest_lock(lake):
         raise AssertionError("it was taken twice")
     assert json.loads(Path(lake.path(FILE)).read_text())["since"] == "just now"
 

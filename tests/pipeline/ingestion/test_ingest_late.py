@@ -1,4 +1,4 @@
-"""Ingest and time: hours that are final, the watermark that makes them so, and clocks that are ahead."""
+"""Ingest and time: final hours, the watermark that determines them, and clocks that are ahead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.pipeline.ingestion import ingest as ingest_module
 from headrace.pipeline.ingestion import sources
 from headrace.pipeline.ingestion.watermark import FILE, Run, Watermark
 from headrace.pipeline.lake.tables import Lake, exists, write_text
-from tests.pipeline.ingestion.ingesting import DAY_S, ingest, put_aside, sequences, take_in
+from tests.pipeline.ingestion.ingesting import DAY_S, ingest, quarantined, sequences, take_in
 from tests.pipeline.records import NOON, record, write_lines
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ def test_an_hour_is_final_when_it_is_behind_the_watermark(lake: Lake, tmp_path: 
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", open_still, final)
     outcome = take_in(lake, tmp_path / "in", watermark_s=7200)
     assert (outcome.records, len(outcome.quarantined)) == (1, 1)
-    assert put_aside(lake) == [
+    assert quarantined(lake) == [
         f"late: second {NOON - 7201} is before {NOON - 7200}, and hours before that are final (--watermark)"
     ]
-    kept_aside = ingest(lake, 7200).again()
+    kept_aside = ingest(lake, 7200).retry_quarantined()
     assert (kept_aside.records, sum(kept_aside.quarantined.values())) == (0, 1)
-    again = ingest(lake, None).again()
+    again = ingest(lake, None).retry_quarantined()
     assert again.records == 1
     assert sequences(lake) == [1, 2, 3]
-    assert ingest(lake, None).again().records == 0
+    assert ingest(lake, None).retry_quarantined().records == 0
 
 
 def test_a_record_that_is_there_already_is_not_late(lake: Lake, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_record_that_is_there_already_is_not_late(lake: Lake, tmp_path: Path) 
 
 
 def histories(folder: Path, days: int) -> None:
-    """Of two proxies, copied one after the other, a file for each day."""
+    """Write the records of two proxies, copied one after the other, with a file for each day."""
     for number, (proxy, day) in enumerate((proxy, day) for proxy in "ab" for day in range(days)):
         path = folder / f"usage-{proxy}-{day}.jsonl"
         write_lines(path, record(NOON + day * DAY_S, instance=proxy, sequence=day))
@@ -76,19 +76,19 @@ def test_a_run_that_was_killed_goes_on_under_its_watermark(
 ) -> None:
     monkeypatch.setattr(sources, "FILES_AT_ONCE", 2)
     histories(tmp_path / "in", 4)
-    take = ingest_module.Ingest.take
+    take = ingest_module.Ingest.ingest_batch
 
     def die_after_the_second(self: ingest_module.Ingest, name: str, batch: object, number: int) -> None:
         take(self, name, batch, number)  # type: ignore[arg-type]
         if number == 1:
             raise OutputError("killed")
 
-    monkeypatch.setattr(ingest_module.Ingest, "take", die_after_the_second)
+    monkeypatch.setattr(ingest_module.Ingest, "ingest_batch", die_after_the_second)
     with pytest.raises(OutputError, match=r"^killed$"):
         take_in(lake, tmp_path / "in")
     (run,) = Watermark.read(lake).runs.values()
     assert run == Run(before=None, newest=NOON + 3 * DAY_S)
-    monkeypatch.setattr(ingest_module.Ingest, "take", take)
+    monkeypatch.setattr(ingest_module.Ingest, "ingest_batch", take)
     write_lines(tmp_path / "other" / "usage-z-1.jsonl", record(NOON + 9 * DAY_S, instance="z", sequence=100))
     assert take_in(lake, tmp_path / "other").records == 1, "another source does not end this one's run"
     outcome = take_in(lake, tmp_path / "in")
@@ -103,9 +103,9 @@ def test_what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its
     assert sum(take_in(lake, tmp_path / "in").quarantined.values()) == 1
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 9 * DAY_S, sequence=2))
     assert take_in(lake, tmp_path / "in").records == 1
-    assert ingest(lake).again().records == 0
+    assert ingest(lake).retry_quarantined().records == 0
     monkeypatch.setattr(ingest_module, "SCHEMA_VERSION", 2)
-    assert ingest(lake).again().records == 1
+    assert ingest(lake).retry_quarantined().records == 1
     assert sequences(lake) == [1, 2]
 
 
@@ -121,15 +121,15 @@ def test_a_clock_that_is_ahead_makes_nobody_late(lake: Lake, tmp_path: Path) -> 
     )  # fmt: skip
     outcome = take_in(lake, tmp_path / "in", now=NOON)
     assert (outcome.records, outcome.marks, sum(outcome.quarantined.values())) == (2, 0, 2)
-    why = f"ahead: second {ahead} is more than 3600 s after {NOON}, when it came; ingest --quarantined, later"
-    assert put_aside(lake) == [why, why]
+    why = f"ahead: second {ahead} is more than 3600 s after {NOON}, when it was read; run ingest --quarantined later"
+    assert quarantined(lake) == [why, why]
     write_lines(tmp_path / "in" / "usage-a-2.jsonl", record(NOON + 60, sequence=4))
     assert take_in(lake, tmp_path / "in", now=NOON).records == 1
-    assert ingest(lake, now=NOON + DAY_S).again().records == 0
-    again = ingest(lake, now=ahead).again()
+    assert ingest(lake, now=NOON + DAY_S).retry_quarantined().records == 0
+    again = ingest(lake, now=ahead).retry_quarantined()
     assert (again.records, again.marks) == (1, 1)
     assert sequences(lake) == [1, 2, 3, 4]
-    assert len(put_aside(lake)) == 2
+    assert len(quarantined(lake)) == 2
 
 
 # --- the file ---
@@ -150,9 +150,7 @@ def test_the_watermark_is_kept_as_it_is(lake: Lake) -> None:
 def test_a_damaged_watermark_says_what_to_do(lake: Lake, tmp_path: Path, text: str) -> None:
     write_text(lake.spark, lake.path(FILE), text)
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
-    with pytest.raises(
-        OutputError, match=r"_ingest/watermark.json is damaged .*; remove it: the watermark then begins"
-    ):
+    with pytest.raises(OutputError, match=r"_ingest/watermark.json is damaged .*; remove it to start without"):
         take_in(lake, tmp_path / "in")
     assert not lake.has("usage")
 

@@ -1,4 +1,4 @@
-"""Every table that a report reads, in small; and how to read a report: as text, and as a picture."""
+"""Small tables for a report, and readers of a report: as text, and as an image."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PRODUCER, CONSUMER, REQUESTS = "producer_byte_rate", "consumer_byte_rate", "requ
 # --- the tables ---
 
 RECORDS = [
-    # 13:00: alice, 3 GiB in; 14:00: the one with the script, 1 GiB out; 15:00: nobody; 16:00: odd ones.
+    # 13:00: alice, 3 GiB in; 14:00: the name with a script, 1 GiB out; 15:00: none; 16:00: unusual names.
     record(NOON, sequence=0, requests=2, request_bytes=2 * GIB, response_bytes=0, thread_ms=3000.0,
            throttled={PRODUCER: 2}, throttle_ms={PRODUCER: 1500}),
     record(NOON + 59, sequence=1, requests=1, errors=1, request_bytes=GIB, response_bytes=0, thread_ms=600.0,
@@ -46,7 +46,7 @@ RECORDS = [
 
 
 def table(spark: SparkSession, schema: StructType, *rows: dict[str, Any]) -> DataFrame:
-    """What a row does not say is null."""
+    """Return a table; columns that a row lacks are null."""
     return spark.createDataFrame([tuple(row.get(name) for name in schema.names) for row in rows], schema)
 
 
@@ -65,7 +65,7 @@ def bill(team: str, gib: int) -> list[dict[str, Any]]:
 
 
 def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
-    """Every table, with something in it."""
+    """Return every table with some rows."""
     lost = {"records": 7, "requests": 30, "request_bytes": 4096, "response_bytes": 0, "reason": "no room for 12 s"}
     late = [
         {"date": MONDAY, "value": "{}", "reason": f"late: second {second}", "ingested": ONE_O_CLOCK}
@@ -114,10 +114,10 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
         "costs": table(
             spark,
             schemas.COSTS,
-            {"api_key": 0, **fitted, "default_error_ms": 0.05, "taken": True, "reason": "better"},
-            {"api_key": 99, "taken": False, "reason": "too few requests"},
+            {"api_key": 0, **fitted, "default_error_ms": 0.05, "accepted": True, "reason": "better"},
+            {"api_key": 99, "accepted": False, "reason": "too few requests"},
         ),
-        "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "told": f"{SCRIPT}: 120"}),
+        "anomalies": table(spark, schemas.ANOMALIES, {"start": ONE_O_CLOCK, **odd, "description": f"{SCRIPT}: 120"}),
     }  # fmt: skip
 
 
@@ -125,7 +125,7 @@ def tables_of(spark: SparkSession) -> dict[str, DataFrame]:
 
 
 class Read(HTMLParser):
-    """The document, as a browser would have it: texts by section, every tag with its attributes. Tags must match."""
+    """A document as a browser parses it: texts by section, and every tag with its attributes. Tags must match."""
 
     VOID = frozenset({"meta"})
 
@@ -168,14 +168,14 @@ class Read(HTMLParser):
         return " ".join(self.texts[section])
 
     def row(self, section: str, *first: str, table: int | None = None) -> list[str]:
-        """The one that begins so: what it has behind that. In one table of the section, or in any."""
+        """Return the cells after the first ones given, of a row in one table of the section, or in any."""
         tables = self.tables[section] if table is None else [self.tables[section][table]]
         (found,) = [row for rows in tables for row in rows if tuple(row[: len(first)]) == first]
         return found[len(first) :]
 
 
 def no_references(read: Read) -> None:
-    """Nothing that a browser would fetch, or run."""
+    """Check that the document has nothing that a browser would fetch or run."""
     assert not {"script", "link", "img", "iframe", "object", "embed", "base", "form"} & {tag for tag, _ in read.tags}
     for tag, attributes in read.tags:
         for name, value in attributes.items():
@@ -188,7 +188,7 @@ def no_references(read: Read) -> None:
 
 
 def pixels_of(png: bytes) -> list[bytes]:
-    """Of a PNG of 8 bits a colour."""
+    """Return the pixels of a PNG with 8 bits a colour."""
     width, height, depth, kind = struct.unpack(">IIBB", png[16:26])
     assert (depth, kind in (2, 6)) == (8, True)
     size = 3 if kind == 2 else 4

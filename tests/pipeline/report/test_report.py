@@ -1,4 +1,4 @@
-"""The report: numbers worked out by hand, names that stay text, a file that loads nothing; in a real browser, too."""
+"""The report: numbers computed by hand, names that stay text, a file that loads nothing; also in a real browser."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_would_turn_a_line_around_is_seen(page: str, read: Read) -> None:
     assert read.row("senders", ODD, r"safe\u202egro.live")[0] == "1"
 
 
-def test_figures_are_told_and_tables_have_heads(read: Read) -> None:
+def test_figures_have_descriptions_and_tables_have_heads(read: Read) -> None:
     figures = [attributes for tag, attributes in read.tags if tag == "figure"]
     assert len(figures) == 9
     assert all(attributes["aria-label"] for attributes in figures)
@@ -103,30 +103,30 @@ def test_the_sums(read: Read) -> None:
     assert read.row("glance", "thread time of the brokers, estimated") == ["3.60 s (0.033 % of one thread)"]
     assert read.row("glance", "users") == ["3"]
     assert read.row("glance", "requests throttled") == ["8"]
-    assert read.row("glance", "requests refused, whole or in part") == ["1"]
+    assert read.row("glance", "requests refused, completely or in part") == ["1"]
 
 
 def test_hours(read: Read) -> None:
     assert read.row("used", "2026-09-21 13:00") == ["3", "1", "3 GiB", "0 B", "3.60 s", "3", "1"]
     assert read.row("used", "2026-09-21 14:00") == ["1,000", "0", "0 B", "1 GiB", "0 ms", "5", "0"]
     assert read.row("used", "2026-09-21 16:00") == ["2", "0", "1 KiB", "512 B", "0 ms", "0", "0"]
-    assert "most in the hour from 2026-09-21 13:00 UTC, 3 GiB in and 0 B out" in str(read.tags)
+    assert "maximum in the hour from 2026-09-21 13:00 UTC, 3 GiB in and 0 B out" in str(read.tags)
     assert "2026-09-21 13:00 UTC: 3 GiB in" in read.texts["used"]
 
 
 def test_who_used_it(read: Read) -> None:
     assert read.row("senders", "alice", table=0) == ["3", "1", "3 GiB", "0 B", "3.60 s", "3", "1", "75.0 %"]
     assert read.row("senders", SCRIPT, "<img src=x>") == ["1,000", "0", "0 B", "1 GiB", "0 ms", "5", "0", "25.0 %"]
-    everybody = ["1,005", "1", "3.00 GiB", "1.00 GiB", "3.60 s", "8", "1", "100.0 %"]
-    assert read.row("senders", "all", table=0) == everybody
-    assert read.row("senders", "all", "", table=1) == everybody
+    total = ["1,005", "1", "3.00 GiB", "1.00 GiB", "3.60 s", "8", "1", "100.0 %"]
+    assert read.row("senders", "all", table=0) == total
+    assert read.row("senders", "all", "", table=1) == total
     # Of the bytes out, thread time or requests, each has all but nothing; names decide between equals.
     assert [row[0] for row in read.tables["senders"][0]] == ["user", "alice", SCRIPT, "(unnamed)", ODD, "all"]
     assert "(unnamed) made 1 request:" in read.text("senders")
 
 
 def test_throttling(read: Read) -> None:
-    assert "8 of 1,005 requests (0.8 %) were throttled, for 1.85 s in all; 1 were refused" in read.text("throttling")
+    assert "8 of 1,005 requests (0.8 %) were throttled, for 1.85 s in total; 1 were refused" in read.text("throttling")
     assert read.row("throttling", PRODUCER) == ["2", "1.50 s", "750 ms", "0"]
     assert read.row("throttling", "controller_mutation_rate") == ["0", "0 ms", "-", "1"]
     assert read.row("throttling", "alice", "app-1", REQUESTS) == ["1", "250 ms", "250 ms", "0"]
@@ -155,12 +155,12 @@ def test_bills_costs_and_anomalies(read: Read) -> None:
     fitted = ["0.071 ms", "0.0015 ms", "90,000", "100", "0.020 ms", "0.050 ms", "yes", "better"]
     assert read.row("costs", "Produce") == fitted
     assert read.row("costs", "API 99") == [*["-"] * 6, "no", "too few requests"]
-    told = ["c", "120", "1.50", "9", "3", f"{SCRIPT}: 120"]
-    assert read.row("anomalies", "2026-09-21 13:00", "retry storm", SCRIPT) == told
+    cells = ["c", "120", "1.50", "9", "3", f"{SCRIPT}: 120"]
+    assert read.row("anomalies", "2026-09-21 13:00", "retry storm", SCRIPT) == cells
 
 
 def test_data_quality(read: Read) -> None:
-    """Instance a has 0, 1, 2 (lost), 3, 4 and 9."""
+    """Instance a has the sequence numbers 0, 1, 2 (lost), 3, 4 and 9."""
     assert "Missing: 4 records in 1 gap of 1 instance" in read.text("quality")
     assert read.row("quality", "proxy-a-1") == ["2026-09-21 13:00:00", "2026-09-21 16:00:00", "6", "4", "1", "7", "no"]
     assert read.row("quality", "no room for N s") == ["1", "7", "30", "4 KiB", "0 B"]
@@ -190,22 +190,22 @@ def test_without_tables_it_says_which_job_makes_them() -> None:
         "glance": "usage", "used": "usage", "senders": "usage", "throttling": "usage", "what-if": "what_if",
         "recommendations": "recommendations", "bills": "chargeback", "costs": "costs", "anomalies": "anomalies",
     }.items():  # fmt: skip
-        told = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} makes it."
-        assert told in read.texts[anchor]
-    assert "No instance has recorded anything." in read.texts["quality"]
+        sentence = f"There is no table {table} yet: headrace pipeline {MADE_BY[table]} creates it."
+        assert sentence in read.texts[anchor]
+    assert "There are no records of any instance." in read.texts["quality"]
 
 
 def test_empty_tables_say_so(spark: SparkSession) -> None:
     empty = {name: frame.limit(0) for name, frame in tables_of(spark).items()}
     read = Read(report(empty, made=MADE))
-    assert "The table usage has no records of this time." in read.texts["glance"]
-    assert "There is no usage of this time." in read.texts["used"]
+    assert "The table usage has no records in this period." in read.texts["glance"]
+    assert "There is no usage in this period." in read.texts["used"]
     assert "The table recommendations is empty." in read.texts["recommendations"]
     assert "The table costs is empty." in read.texts["costs"]
     assert "The table chargeback has no bills" in read.text("bills")
     assert "no usage would be charged" in read.text("what-if")
-    assert "Nothing was unlike each entity's own past." in read.texts["anomalies"]
-    assert "No line was put aside." in read.texts["quality"]
+    assert "No usage was unlike an entity's own past." in read.texts["anomalies"]
+    assert "No lines are in quarantine." in read.texts["quality"]
     assert not [tag for tag, _ in read.tags if tag in ("svg", "table")]
 
 
@@ -214,7 +214,7 @@ def test_usage_without_throttles_or_bytes(spark: SparkSession) -> None:
     read = Read(report({"usage": usage(spark, records)}, made=MADE))
     assert "None of 0 requests was throttled or refused." in read.texts["throttling"]
     assert read.row("senders", "alice", "app-1")[-1] == "-"
-    assert "No record is missing in between." in read.text("quality")
+    assert "No gaps were found." in read.text("quality")
 
 
 # --- days and steps ---
@@ -226,7 +226,7 @@ def test_days_are_those_asked_for(spark: SparkSession) -> None:
     days = Days(first=dt.date(2026, 9, 22), last=dt.date(2026, 9, 23))
     read = Read(report(tables, made=MADE, days=days, title=SCRIPT))
     assert read.row("glance", "requests") == ["110"]
-    assert "Nothing was unlike each entity's own past." in read.texts["anomalies"]
+    assert "No usage was unlike an entity's own past." in read.texts["anomalies"]
     assert SCRIPT in read.texts[""]
     about = "From 2026-09-22 to 2026-09-23, UTC. Made by headrace pipeline report on 2026-09-22 at 08:30 UTC."
     assert about in read.texts[""]
@@ -253,19 +253,19 @@ def test_the_command_writes_what_is_in_the_lake(spark: SparkSession, tmp_path: P
     assert "Ours & theirs" in read.texts[""]
     assert read.row("glance", "requests") == ["1,005"]
     assert read.row("bills", "search") == ["1", "2.00"]
-    assert "headrace pipeline what-if makes it" in read.text("what-if")
+    assert "headrace pipeline what-if creates it" in read.text("what-if")
     assert [path.name for path in tmp_path.iterdir() if path.suffix == ".draft"] == []
 
 
-def test_what_cannot_be_done_is_told(spark: SparkSession, tmp_path: Path) -> None:
+def test_errors_name_their_cause(spark: SparkSession, tmp_path: Path) -> None:
     missing = run(tmp_path / "nowhere", "--output", str(tmp_path / "report.html"))
     assert (missing.exit_code, missing.stderr) == (
         1,
-        f"headrace pipeline: --lake {tmp_path}/nowhere does not exist; headrace pipeline ingest makes it\n",
+        f"headrace pipeline: --lake {tmp_path}/nowhere does not exist; headrace pipeline ingest creates it\n",
     )
     folder = run(tmp_path, "--output", str(tmp_path / "no" / "report.html"))
     assert folder.exit_code == 1
-    assert f"there is no folder {tmp_path}/no" in folder.stderr
+    assert f"the folder {tmp_path}/no does not exist" in folder.stderr
     turned = run(tmp_path, "--output", "x.html", "--from", "2026-09-22", "--to", "2026-09-21")
     assert turned.exit_code == 2
     assert "--from 2026-09-22 is after --to 2026-09-21" in turned.stderr
@@ -276,7 +276,7 @@ def test_what_cannot_be_done_is_told(spark: SparkSession, tmp_path: Path) -> Non
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 BLUE = (0x00, 0x72, 0xB2)
-"""The first colour of `headrace.pipeline.report.style`, in the light."""
+"""The first colour of `headrace.pipeline.report.style` in the light style."""
 
 
 def browse(page: str, folder: Path, *options: str) -> str:
@@ -293,7 +293,7 @@ def browse(page: str, folder: Path, *options: str) -> str:
 
 
 def test_a_browser_finds_names_to_be_text(page: str, tmp_path: Path) -> None:
-    """As chromium has understood it: its own HTML of the document, where a script would be one."""
+    """Chromium's serialization of the document would show a script as an element."""
     read = Read(browse(page, tmp_path, "--dump-dom"))
     no_references(read)
     assert SCRIPT in {text.strip() for text in read.texts["senders"]}

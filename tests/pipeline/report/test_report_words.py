@@ -1,4 +1,4 @@
-"""What reports say of numbers, names and times, and their pictures; without Spark."""
+"""Numbers, names and times as text, and plots; without Spark."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.pipeline.report.report_pages import HOUR_S, PRODUCER, REQUESTS
 
 
 @pytest.mark.parametrize(
-    ("hours", "step_s", "told"),
+    ("hours", "step_s", "expected"),
     [
         (1, 3600, "hour"),
         (240, 3600, "hour"),
@@ -24,9 +24,9 @@ from tests.pipeline.report.report_pages import HOUR_S, PRODUCER, REQUESTS
         (24 * 365 * 8000, 16_384 * 86_400, "16384 days"),
     ],
 )
-def test_bars_are_few(hours: int, step_s: int, told: str) -> None:
+def test_bars_are_few(hours: int, step_s: int, expected: str) -> None:
     assert sums.step_of(0, hours * HOUR_S - 1) == step_s
-    assert words.step(step_s) == told
+    assert words.step(step_s) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,17 +73,17 @@ def test_words(said: str, expected: str) -> None:
 
 def test_two_of_the_same_name_are_two_bars() -> None:
     same = {"name": "same", "series": "in", "value": 1}
-    rows: list[dict[str, Any]] = [{"place": place, "told": f"number {place}", **same} for place in range(2)]
-    svg = ranked(caption="", told="", unit="B", rows=rows, series=["in"]).svg
+    rows: list[dict[str, Any]] = [{"place": place, "description": f"number {place}", **same} for place in range(2)]
+    svg = ranked(caption="", description="", unit="B", rows=rows, series=["in"]).svg
     assert svg.count("<title>number ") == 2
     assert svg.count(">same<") == 4  # the text and its tooltip
 
 
 def test_bars_stand_on_each_other_in_order() -> None:
     rows = [
-        {"start": 0, "end": 3600, "series": series, "value": value, "told": f"{series}!"}
+        {"start": 0, "end": 3600, "series": series, "value": value, "description": f"{series}!"}
         for series, value in (("out", 1), ("in", 3))
     ]
-    svg = over_time(caption="", told="", unit="B", rows=rows, series=["in", "out"]).svg
+    svg = over_time(caption="", description="", unit="B", rows=rows, series=["in", "out"]).svg
     assert 0 < svg.index("in!") < svg.index("out!")
     assert 'fill="var(--c1)"><title>in!' in svg.replace(' stroke="var(--paper)" stroke-width="0.3"', "")
