@@ -5,8 +5,11 @@
     page            sections, tables and figures as HTML; the only module that escapes text
     figures         plots as SVG
     sums            aggregates of the tables, computed by Spark
-    usage, throttling, proposals, bills, quality
-                    the sections
+    usage           the sections on usage over time, and by user and client
+    throttling      the section on throttling
+    proposals       the sections on recommended quotas and on what-if
+    bills           the section on bills
+    quality         the section on the quality of the data
 
 For a missing table, the report names the job that writes it. The file is small whatever the size of the tables: plots
 have a limited number of bars, and tables have only the largest rows, followed by the sums of all others.

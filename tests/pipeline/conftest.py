@@ -43,18 +43,18 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 LONG_RUN: Final = {
     "test_anomalies": """new_ids_that_the_proxy_has_counted_are_churn
-        a_client_of_whom_half_fails_is_told_of_without_a_past
+        a_client_with_half_of_its_requests_failing_is_reported_without_a_past
         more_requests_that_carry_less_are_a_retry_storm a_connection_for_each_request_is_a_storm_without_a_past
         thread_time_that_jumps_is_a_sudden_change bytes_that_fall_are_a_sudden_change
-        nobody_stops_where_nothing_was_recorded what_came_in_several_hours_before_is_known
-        a_new_level_is_told_once_and_known_by_then clients_with_a_name_each_are_judged_as_their_user
-        a_storm_of_two_minutes_is_told_by_the_rules_as_they_are a_window_that_is_not_over_is_not_judged
-        the_table_is_made_anew_for_the_days_that_are_judged""",
+        no_entity_stops_where_nothing_was_recorded what_came_in_several_hours_before_is_known
+        a_new_level_is_reported_once_and_known_by_then clients_with_a_name_each_are_examined_as_their_user
+        a_storm_of_two_minutes_is_reported_by_the_default_rules a_window_that_is_not_over_is_not_examined
+        the_table_is_rewritten_for_the_examined_days""",
     "test_calibrate": """the_same_intervals_are_held_out_each_time a_price_below_nothing_is_left_out
-        requests_of_one_size_scale_the_line_in_force what_is_worse_is_not_taken
-        nothing_is_charged_beyond_what_was_observed what_no_broker_tells_is_told counts_that_differ_are_told
-        requests_below_the_steps_are_told costs_in_force_that_are_better_stay_in_the_file
-        no_usage_while_the_truth_was_sampled_is_told""",
+        requests_of_one_size_scale_the_line_in_force a_worse_line_is_not_accepted
+        nothing_is_charged_beyond_what_was_observed requests_that_no_broker_sampled counts_that_differ
+        requests_below_the_resolution costs_in_force_that_are_better_stay_in_the_file
+        no_usage_while_the_truth_was_sampled""",
     "test_recommend": """without_recorded_producer_ids_those_asked_for_count
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
@@ -66,9 +66,9 @@ LONG_RUN: Final = {
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays""",
     "test_ingest": """folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_table_without_a_newer_column_has_nulls_in_it""",
-    "test_ingest_command": """late_lines_are_taken_in_when_no_hour_is_final it_follows_until_it_is_told_to_end
+    "test_ingest_command": """late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",
-    "test_ingest_kafka": """what_retention_has_removed_is_told_and_passed_over_on_demand
+    "test_ingest_kafka": """records_removed_by_retention_are_an_error_unless_accepted
         a_cluster_that_is_not_there_is_named""",
     "test_ingest_kills": "one_ingest_at_a_time",
     "test_ingest_late": """the_histories_of_several_proxies_do_not_make_each_other_late
@@ -78,7 +78,7 @@ LONG_RUN: Final = {
     "test_report": """others_are_summed_so_that_all_is_all usage_without_throttles_or_bytes days_are_those_asked_for
         a_browser_finds_names_to_be_text a_browser_draws_the_bars""",
     "test_end_to_end": """a_killed_proxy_loses_its_last_second_at_most_and_it_shows
-        what_if_throttles_whom_the_proxy_has_throttled""",
+        what_if_throttles_the_users_that_the_proxy_throttled""",
 }
 """Tests that take seconds each and vary what others of their module check: in ``make test-all`` only."""
 
