@@ -20,7 +20,6 @@ from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.decisions import told
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.preflight import problems_of, warnings_of
@@ -100,7 +99,9 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     if count_workers(config.workers) > 1:
         from headrace.proxy.workers.start import run_workers
 
-        run_workers(config, load_again, lambda supervisor: _say_ready(config, supervisor.admin_address))
+        run_workers(
+            config, load_again, lambda supervisor: _say_ready(config, supervisor.admin_address, supervisor.reached)
+        )
         return
     from headrace.proxy.server.running import run_loop
     from headrace.proxy.server.server import Server
@@ -111,16 +112,21 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 async def _serve(server: Server) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.handle_signals)
-        await server.run(lambda running: _say_ready(running.reloader.config, running.admin_address))
+        await server.run(_say_server_ready)
         nursery.cancel_scope.cancel()
 
 
-def _say_ready(config: Config, admin_address: Address | None) -> None:
+def _say_server_ready(server: Server) -> None:
+    _say_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
+
+
+def _say_ready(config: Config, admin_address: Address | None, reached: bool | None) -> None:
     listen, workers = config.listen, count_workers(config.workers)
     click.echo(
         f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
         f" at port {listen.address.port} + 1 + id,"
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
+        + ("" if reached else " (the cluster has not been reached yet)")
         + (f", {workers} workers" if workers > 1 else "")
         + (f", admin {admin_address}" if admin_address is not None else "")
     )
@@ -175,25 +181,39 @@ def enforcement(state: str, admin: str) -> None:
 @main.command()
 @click.option("--user", metavar="NAME", help="Only of this user.")
 @click.option("--client-id", metavar="ID", help="Only of this client id.")
-@click.option("--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="How many, at most.")
-@click.option("--json", "as_json", is_flag=True, help="As the admin server tells it.")
+@click.option(
+    "--newest",
+    type=click.IntRange(1, 1000),
+    help="How many decisions to read, at most.  [default: 1000, all that are kept; 20 with --json]",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer.")
+@click.option("--watch", "live", is_flag=True, help="Refresh every second until Ctrl-C.")
 @click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="Its admin server.")
-def why(user: str | None, client_id: str | None, newest: int, as_json: bool, admin: str) -> None:
-    """Say who is throttled or refused by the running proxy, and why.
+def why(user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: str) -> None:
+    """Show who is throttled or refused by the running proxy, and why.
 
-    First who waits now, then what quotas decided lately, newest first: which quota, whose, what was observed, what is
-    allowed, and how long the wait is.
+    For each entity and quota: what was measured last and what is allowed, which connections wait now and how long yet,
+    and how often requests were throttled, held or refused. Entities that connections wait for come first.
+
+    With --watch the page is refreshed in place, or printed every second where the output is no terminal; with --json,
+    too, each page is one line.
     """
     from headrace.proxy.admin.client import AdminUnreachableError, get_decisions
+    from headrace.proxy.admin.why import report, watch
 
+    most = newest or (20 if as_json else 1000)
+    fetch = partial(get_decisions, admin, user=user, client_id=client_id, newest=most)
     try:
-        answer = get_decisions(admin, user=user, client_id=client_id, newest=newest)
+        if live:
+            watch(fetch, as_json=as_json)
+            return
+        answer = fetch()
     except AdminUnreachableError as error:
         _fail(str(error))
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    for line in told(answer):
+    for line in report(answer):
         click.echo(line)
 
 

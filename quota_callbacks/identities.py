@@ -6,7 +6,7 @@ what passes and adopts the name that it tells. Observers do not authenticate: th
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 MAX_PRINCIPAL_CHARACTERS: Final = 1024
 """Of a principal's name. It stands in log lines and in the keys of buckets; Kafka itself has no limit, and directory
@@ -39,3 +39,15 @@ class AuthenticationObserver(Protocol):
     def principal(self) -> str | None:
         """The name in the principal that the broker has accepted; ``None`` while it has not, or where it cannot be
         seen. 1 to `MAX_PRINCIPAL_CHARACTERS` characters. Read after each call; the first name is final."""
+
+
+@runtime_checkable
+class ClaimingObserver(Protocol):
+    """What an `AuthenticationObserver` may implement besides, so that the log names whose login was refused."""
+
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the name that the client gave in this token or an earlier one; ``None`` if it cannot be seen.
+
+        Called only when the broker has refused the token, or closed the connection instead of answering it. The name
+        is logged, so it must not contain a secret.
+        """

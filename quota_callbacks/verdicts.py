@@ -31,6 +31,10 @@ class Reason:
     left, below 0 when it is overdrawn."""
     limit: float
     """What is allowed: bytes a second, percent; of a token bucket, the quota that it is refilled by."""
+    rate: float | None = None
+    """Of a token bucket, the rate that was measured beside it, in the unit of ``limit``."""
+    window_s: int = 1
+    """The seconds that ``limit`` is for: 1, or the window of ``producer_ids_rate``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

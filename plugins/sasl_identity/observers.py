@@ -56,6 +56,10 @@ class PlainIdentity:
         """The token was accepted."""
         self._principal = plain_name(client_token) or self._fallback
 
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the authentication id."""
+        return plain_name(client_token)
+
     def served(self) -> None:
         """Nothing new: the one answer has told."""
 
@@ -84,6 +88,10 @@ class ScramIdentity:
         elif self._answers == 2 and broker_token.startswith(b"v="):
             self._principal = self._named
 
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the user that the client's first token names."""
+        return self._named if self._answers else scram_name(client_token)
+
     def served(self) -> None:
         """Nothing new: whoever is served behind a SCRAM exchange has been signed for."""
 
@@ -92,11 +100,13 @@ class OAuthIdentity:
     """OAUTHBEARER: an empty answer accepts the token. Another tells an error, without an error code; the client then
     gives up, or tries another token (``OAuthBearerSaslServer``)."""
 
-    __slots__ = ("_claim", "_fallback", "_principal")
+    __slots__ = ("_claim", "_fallback", "_principal", "_refused")
 
     def __init__(self, fallback: str | None, claim: str) -> None:
         self._fallback = fallback
         self._claim = claim
+        self._refused: str | None = None
+        """The claim of a token that the broker has answered with an error."""
         self._principal: str | None = None
 
     @property
@@ -108,6 +118,12 @@ class OAuthIdentity:
         """Look into the token if it was accepted."""
         if not broker_token:
             self._principal = oauth_name(client_token, self._claim) or self._fallback
+        else:  # a refusal, whose error code comes with the answer to the next token
+            self._refused = oauth_name(client_token, self._claim)
+
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the claim of the token that was refused."""
+        return oauth_name(client_token, self._claim) or self._refused
 
     def served(self) -> None:
         """Nothing new: the empty answer has told."""

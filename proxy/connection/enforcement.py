@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.proxy.hooks.decisions import Kind, quota_of
+from headrace.proxy.hooks.decisions import Kind, entity_of, quota_of
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.in_flight import Exchange
@@ -81,15 +81,16 @@ def give_up(state: ConnectionState, exchange: Exchange) -> None:
 def end_hold(state: ConnectionState, exchange: Exchange) -> None:
     """A request that was held goes on; a throttle that was asked for beside the hold begins to be felt."""
     if exchange.throttle_after_hold_s is not None:
-        until_s, quota = exchange.throttle_after_hold_s
-        state.mute.extend_to(until_s, quota)
+        until_s, quota, entity = exchange.throttle_after_hold_s
+        state.mute.extend_to(until_s, quota, entity)
         exchange.throttle_after_hold_s = None
 
 
 def _hold(state: ConnectionState, exchange: Exchange, judgement: Judgement, now_s: float) -> None:
     """Paced: the request itself waits, so a throttle of another quota counts from behind it."""
     exchange.hold_ms = judgement.hold_ms
-    state.mute.extend(now_s, judgement.hold_ms, quota_of(judgement.hold_reason))
+    reason = judgement.hold_reason
+    state.mute.extend(now_s, judgement.hold_ms, quota_of(reason), entity_of(reason))
     exchange.throttled_s = now_s
     state.shared.decisions.decided(exchange, Kind.HELD, judgement.hold_ms, judgement.hold_reason, now_s)
     if judgement.throttle_ms == 0:
@@ -100,11 +101,11 @@ def _act(state: ConnectionState, exchange: Exchange, judgement: Judgement, now_s
     decisions = state.shared.decisions
     throttle_ms, reason = judgement.throttle_ms, judgement.throttle_reason
     if throttle_ms:
-        quota = quota_of(reason)
+        quota, entity = quota_of(reason), entity_of(reason)
         if exchange.hold_ms and exchange.forwarded_s is None:
-            exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota)
+            exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota, entity)
         else:
-            state.mute.extend(now_s, throttle_ms, quota)
+            state.mute.extend(now_s, throttle_ms, quota, entity)
         exchange.throttled_s = now_s
         if throttle_ms > exchange.throttle_ms:
             exchange.throttle_ms, exchange.reason = throttle_ms, reason

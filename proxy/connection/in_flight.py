@@ -35,8 +35,9 @@ class Exchange(Request):
         super().__init__(connection, api_key, api_version, correlation_id, client_id, request_bytes, received_s)
         self.layout = layout
         self.reply: ReplyAction = layout.action
-        self.throttle_after_hold_s: tuple[float, str | None] | None = None
-        """Until when the client is muted once this request, which is held, has gone on; and for which quota."""
+        self.throttle_after_hold_s: tuple[float, str | None, str] | None = None
+        """Until when the client is muted once this request, which is held, has gone on; for which quota, and of which
+        entity."""
         self.observed = False
         """Whether a plugin wants to know when it is completed."""
         self.enforced = False

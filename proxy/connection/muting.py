@@ -23,22 +23,25 @@ _EXACT_MS: Final = 0.0005
 class Mute:
     """Until when a client is not read."""
 
-    __slots__ = ("quota", "until_s")
+    __slots__ = ("entity", "quota", "until_s")
 
     def __init__(self) -> None:
         self.until_s = -math.inf
         self.quota: str | None = None
         """The quota that it lasts for; ``None`` for the broker's own throttle."""
+        self.entity = ""
+        """The entity whose quota it is; "" for the broker's own throttle, or where a plugin gave no reason."""
 
-    def extend(self, now_s: float, throttle_ms: int, quota: str | None = None) -> None:
+    def extend(self, now_s: float, throttle_ms: int, quota: str | None = None, entity: str = "") -> None:
         """Mute for ``throttle_ms`` from now, unless it lasts longer already."""
-        self.extend_to(now_s + throttle_ms / 1000, quota)
+        self.extend_to(now_s + throttle_ms / 1000, quota, entity)
 
-    def extend_to(self, until_s: float, quota: str | None = None) -> None:
+    def extend_to(self, until_s: float, quota: str | None = None, entity: str = "") -> None:
         """Mute until then, unless it lasts longer already."""
         if until_s > self.until_s:
             self.until_s = until_s
             self.quota = quota
+            self.entity = entity
 
     def release(self) -> None:
         """End it now; whoever sits it out notices within `HANG_UP_CHECK_S`."""

@@ -12,6 +12,7 @@ from headrace.proxy.connection.thread_time import ThreadTimeSampler
 from headrace.proxy.hooks.decisions import Decisions
 from headrace.proxy.network.sockets import READ_BUFFER_BYTES
 from headrace.proxy.network.splicing import Pipes
+from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,12 +32,16 @@ class Dialler(Protocol):
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
     serves_anybody: bool
+    reached: bool | None
 
     async def dial(self, node_id: int | None) -> tuple[Channel, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
 
     async def refresh(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.refresh`."""
+
+    async def wait_until_asked(self, timeout_s: float) -> None:
+        """See `headrace.proxy.network.upstream.Upstream.wait_until_asked`."""
 
     async def answers(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.answers`."""
@@ -67,6 +72,7 @@ class SharedState:
         "limits",
         "pipes",
         "poller",
+        "repeated",
         "thread_time",
         "topology",
         "upstream",
@@ -95,6 +101,8 @@ class SharedState:
         self.thread_time = ThreadTimeSampler()
         self.pipes = Pipes()
         self.poller = poller
+        self.repeated = RepeatedLines()
+        """The warnings about connections that are logged once a minute for each cause."""
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of every connection. Used between a read and the write after it, never across a wait."""
         self.view = memoryview(self.buffer)

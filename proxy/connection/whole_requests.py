@@ -257,7 +257,7 @@ class WholeRequests:
         state, version = self._state, exchange.api_version
         authentication = state.authentication
         if authentication is None:
-            authentication = Authentication(state.info, self._shared.hooks, state.note_sasl)
+            authentication = Authentication(state.info, self._shared.hooks, state.note_sasl, state.note_refused_login)
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = judge_request(state, exchange, now_s)

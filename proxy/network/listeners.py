@@ -32,6 +32,10 @@ EXHAUSTED_PAUSE_S: Final = 0.1
 """As ``trio.serve_listeners``: long enough for others to close something."""
 
 
+FIRST_UNPRIVILEGED_PORT: Final = 1024
+"""By Linux' default of ``net.ipv4.ip_unprivileged_port_start``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """A listening socket and whom it stands for."""
@@ -88,9 +92,20 @@ def _listen(host: str, port: int, node_id: int | None, backlog: int, shared: boo
         sock.close()
         raise StartupError(
             f"cannot listen on {Address(host=host, port=port)} for {purpose}: {(error.strerror or str(error)).lower()};"
-            " change listen.address or listen.node_ids"
+            f" {advice_for_bind(error, port, 'listen.address') or 'change listen.address or listen.node_ids'}"
         ) from error
     return Listener(sock=sock, node_id=node_id, address=Address(host=host, port=port))
+
+
+def advice_for_bind(error: OSError, port: int, setting: str) -> str | None:
+    """Return what to do about a privileged port; ``None`` if ``error`` of ``bind`` has another cause."""
+    if error.errno != errno.EACCES or not 0 < port < FIRST_UNPRIVILEGED_PORT:
+        return None
+    return (
+        f"ports below {FIRST_UNPRIVILEGED_PORT} take the capability CAP_NET_BIND_SERVICE (under systemd"
+        f" AmbientCapabilities=CAP_NET_BIND_SERVICE); grant it, or set {setting} to a port from"
+        f" {FIRST_UNPRIVILEGED_PORT}"
+    )
 
 
 async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:

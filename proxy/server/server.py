@@ -20,7 +20,7 @@ from headrace.proxy.admin.operations import ServerOperations
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.shared_state import SharedState
 from headrace.proxy.counters import Counters
-from headrace.proxy.errors import ClientFault, StartupError
+from headrace.proxy.errors import ClientGone, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
@@ -56,6 +56,10 @@ log = structlog.get_logger("headrace.server")
 SWEEP_S: Final = 5.0
 """How often idle and overdue connections and idle buckets are looked for: one pass over all, instead of a deadline
 for each, which would have to be moved on every read."""
+
+FIRST_ANSWER_S: Final = 0.5
+"""How long the report that the proxy is ready waits for the first answer of a broker, so that it can say whether there
+was one. Clients are served meanwhile."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """How long plugins may take to flush when the proxy ends."""
@@ -220,6 +224,7 @@ class Server:
                     accepting.start_soon(accept_loop, listener, self._accepted)
                 self._collector.start()
                 self.operations.serving = True
+                await self.shared.upstream.wait_until_asked(FIRST_ANSWER_S)
                 on_ready(self)
                 await self._stop.wait()
                 close_listeners(self._listeners)
@@ -259,7 +264,7 @@ class Server:
             sock.close()
             return
         try:
-            channel = PlainChannel(sock, ClientFault, self.shared.poller)
+            channel = PlainChannel(sock, ClientGone, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
             sock.close()

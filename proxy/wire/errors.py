@@ -19,6 +19,17 @@ class MalformedFrame(PeerFault):
     """A frame, or the head of one, cannot be what it says it is."""
 
 
+class OtherProtocol(MalformedFrame):
+    """The bytes are of another protocol, such as TLS on a plaintext connection.
+
+    ``protocol`` names it, as `headrace.proxy.wire.other_protocols.other_protocol` does.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(f"{protocol} instead of Kafka's protocol")
+        self.protocol = protocol
+
+
 class MalformedMessage(PeerFault):
     """A message's body does not follow its schema.
 

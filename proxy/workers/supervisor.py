@@ -68,6 +68,8 @@ class WorkerSlot:
     asked: AskedWorker | None = None
     ready: bool = False
     ready_s: float = 0.0
+    reached: bool = False
+    """Whether a broker had answered it when it was ready."""
     restarts: int = 0
     problem: str | None = None
     """What kept it from starting, in its own words."""
@@ -95,6 +97,11 @@ class Supervisor:
         self._forks = True
         self._usage: WorkersUsage | None = None
         self._lost: list[Callable[[int], None]] = []
+
+    @property
+    def reached(self) -> bool:
+        """Whether a broker has answered one of the workers at its start."""
+        return any(slot.reached for slot in self.slots)
 
     def on_lost(self, forget: Callable[[int], None]) -> None:
         """Call ``forget`` with the number of every worker that has ended."""
@@ -297,6 +304,7 @@ class Supervisor:
         match message.head["event"]:
             case "ready":
                 slot.ready, slot.ready_s = True, trio.current_time()
+                slot.reached = bool(message.head["reached"])
                 self._enforced = frozenset(map(QuotaKey, message.head["enforced"]))
                 if self._all_ready.is_set():
                     log.info("worker replaced", **_named(slot))

@@ -168,6 +168,10 @@ class MutationBucket(QuotaBucket):
         """Without a limit, Kafka refills at ``Long.MAX_VALUE``, so that a touch clears any debt."""
         return float(LONG_MAX) if self.limit is None else self.limit
 
+    def rate(self, now_ms: int) -> float:
+        """Return the partitions a second, over the window of Kafka's metrics."""
+        return self._rate.rate(now_ms)
+
     def observed(self, now_ms: int) -> float:
         """The tokens."""
         return self.tokens(now_ms)
@@ -276,6 +280,18 @@ class ProducerIdBucket(QuotaBucket):
         if self.paced and self.limit is not None:
             return self.places(self.limit, now_ms)
         return math.inf if self.limit is None else self._bucket.tokens(self.per_second(self.limit), now_ms)
+
+    @property
+    def limit_window_s(self) -> int:
+        """The window."""
+        return self.window.seconds
+
+    def rate(self, now_ms: int) -> float | None:
+        """Return how many new ids count against the limit now: those that were charged and have not come back."""
+        limit = self.limit
+        if limit is None:
+            return None
+        return (self.burst(limit) if self.paced else limit) - self.tokens(now_ms)
 
     def observed(self, now_ms: int) -> float:
         """The tokens."""

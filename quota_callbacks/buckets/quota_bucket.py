@@ -141,6 +141,15 @@ class QuotaBucket(ABC):
         burst_s = self.policy.burst_s
         return limit * (PACED_BURST_S if burst_s is None else burst_s)
 
+    @property
+    def limit_window_s(self) -> int:
+        """The seconds that the limit is for."""
+        return 1
+
+    def rate(self, now_ms: int) -> float | None:  # noqa: ARG002 -- kinds with tokens use it
+        """Return what was measured beside tokens, in the limit's unit; ``None`` where `observed` is that itself."""
+        return None
+
     @abstractmethod
     def observed(self, now_ms: int) -> float:
         """What is measured against the limit."""
@@ -176,5 +185,12 @@ class QuotaBucket(ABC):
         if self._throttles is None:
             self._throttles = ThrottleTimes(METRICS_WINDOW)
         self._throttles.record(throttle_ms, now_ms)
-        reason = Reason(quota=self.key.value, entity=self.entity, observed=observed, limit=limit)
+        reason = Reason(
+            quota=self.key.value,
+            entity=self.entity,
+            observed=observed,
+            limit=limit,
+            rate=self.rate(now_ms),
+            window_s=self.limit_window_s,
+        )
         return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)

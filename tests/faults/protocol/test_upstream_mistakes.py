@@ -124,7 +124,12 @@ BROKE_OFF = "upstream: the broker closed with 1 requests in flight"
 MISTAKES = {
     "garbage": Mistake(behaviour=says(lambda _: b"\xde\xad\xbe\xef" * 16), reason="a frame of -559038737 bytes"),
     "not Kafka": Mistake(
-        behaviour=says(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), reason="longer than limits.max_frame_bytes"
+        behaviour=says(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        reason="speaks HTTP instead of Kafka's protocol; check upstream.bootstrap_servers",
+    ),
+    "TLS": Mistake(
+        behaviour=says(lambda _: bytes.fromhex("15030300020250")),
+        reason="speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener",
     ),
     "size 0": Mistake(behaviour=says(announces(0)), reason="a frame of 0 bytes is shorter"),
     "size -1": Mistake(behaviour=says(announces(-1)), reason="a frame of -1 bytes is shorter"),
