@@ -33,9 +33,9 @@ _BINARY_UNITS: Final = ("KiB", "MiB", "GiB", "TiB")
 _WINDOWS: Final = {1: "a second", 60: "a minute", 3600: "an hour", 86400: "a day"}
 _VERBS: Final = {
     Kind.THROTTLED: "throttled",
-    Kind.HELD: "held until its turn",
+    Kind.HELD: "held",
     Kind.REFUSED: "refused",
-    Kind.OBSERVED: "only observed, not throttled,",
+    Kind.OBSERVED: "would have been throttled",
 }
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
