@@ -168,7 +168,7 @@ class Authentication:
 
     def _claimed_user(self, attempt: _Attempt, token: bytes | None) -> str | None:
         """Return the name that the client gave in ``token`` or before it; the broker has not confirmed it."""
-        observer = attempt.observer
+        observer: object = attempt.observer
         if token is None or not isinstance(observer, ClaimingObserver):
             return None
         try:

@@ -140,7 +140,7 @@ MISTAKES = {
     "wrong correlation id": Mistake(
         behaviour=says(answers_another), reason="the broker answered request 2 where 1 was its turn"
     ),
-    "a reply too many": Mistake(behaviour=says(answers_twice), reason="a reply that nobody asked for"),
+    "a reply too many": Mistake(behaviour=says(answers_twice), reason="a reply that was not asked for"),
     "closes": Mistake(behaviour=breaks_off(lambda _: b""), reason=BROKE_OFF),
     "resets": Mistake(behaviour=resets, reason="upstream: connection reset"),
     "closes in a head": Mistake(behaviour=breaks_off(lambda asked: reply(asked, b"")[:6]), reason=BROKE_OFF),
@@ -208,7 +208,8 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture(scope="module")
 def proxy(broker: FakeBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(broker.address, config=CONFIG, arguments=JSON_LOG) as process:
+    """Logs for debugging, too: a client that leaves is logged at that level."""
+    with ProxyProcess(broker.address, config=CONFIG, arguments=(*JSON_LOG, "--log-level", "debug")) as process:
         process.wait_for_log("brokers changed")
         yield process
         assert_no_traceback(process)
