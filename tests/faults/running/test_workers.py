@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from headrace.proxy.admin.why import LINES_A_GROUP
 from headrace.proxy.workers.worker import LAST_WORDS_S
 from testbed.errors import TestbedError, TestbedTimeoutError
 from testbed.processes.ports import reserve_ports
@@ -198,7 +199,8 @@ def test_why_tells_what_all_workers_decided_newest_first(kafka: FirstBroker, top
         assert {each["peer"] for each in newest} == {client.name for client in clients[-3:]}
         command = [sys.executable, "-m", "headrace.proxy.cli", "why", "--admin", proxy.admin, "--newest", "1"]
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-        assert len(said) == CROWD + 1
+        assert said[1 + LINES_A_GROUP] == f"  and {CROWD - LINES_A_GROUP} more connections"
+        assert len(said) == LINES_A_GROUP + 3  # the quota, the connections that wait and are counted, the last decision
         assert clients[-1].name in said[-1]
 
 
