@@ -24,7 +24,6 @@ from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.decisions import format_decisions
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.preflight import problems_of, warnings_of
@@ -104,7 +103,9 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     if count_workers(config.workers) > 1:
         from headrace.proxy.workers.start import run_workers
 
-        run_workers(config, load_again, lambda supervisor: _print_ready(config, supervisor.admin_address))
+        run_workers(
+            config, load_again, lambda supervisor: _print_ready(config, supervisor.admin_address, supervisor.reached)
+        )
         return
     from headrace.proxy.server.running import run_loop
     from headrace.proxy.server.server import Server
@@ -115,16 +116,21 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 async def _serve(server: Server) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server.handle_signals)
-        await server.run(lambda running: _print_ready(running.reloader.config, running.admin_address))
+        await server.run(_print_server_ready)
         nursery.cancel_scope.cancel()
 
 
-def _print_ready(config: Config, admin_address: Address | None) -> None:
+def _print_server_ready(server: Server) -> None:
+    _print_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
+
+
+def _print_ready(config: Config, admin_address: Address | None, reached: bool | None) -> None:
     listen, workers = config.listen, count_workers(config.workers)
     click.echo(
         f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
         f" at port {listen.address.port} + 1 + id,"
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
+        + ("" if reached else " (the cluster has not been reached yet)")
         + (f", {workers} workers" if workers > 1 else "")
         + (f", admin {admin_address}" if admin_address is not None else "")
     )
@@ -181,26 +187,39 @@ def enforcement(state: str, admin: str) -> None:
 @click.option("--user", metavar="NAME", help="Show only decisions about this user.")
 @click.option("--client-id", metavar="ID", help="Show only decisions about this client id.")
 @click.option(
-    "--newest", type=click.IntRange(1, 1000), default=20, show_default=True, help="Decisions to show, at most."
+    "--newest",
+    type=click.IntRange(1, 1000),
+    help="Decisions to read, at most.  [default: 1000, all that are kept; 20 with --json]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
+@click.option("--watch", "live", is_flag=True, help="Refresh the output every second until Ctrl-C.")
 @click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
-def why(user: str | None, client_id: str | None, newest: int, as_json: bool, admin: str) -> None:
+def why(user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: str) -> None:
     """Show which clients the running proxy throttles or refuses, and why.
 
-    Clients that are muted now come first, then recent decisions, newest first. Each names the quota and its entity, the
-    observed value, the limit and the throttle time.
+    For each entity and quota, the output shows the last observed value and the limit, the connections that are muted
+    now and for how much longer, and how often requests were throttled, held or refused. Entities with muted
+    connections come first.
+
+    With --watch, a terminal is refreshed in place; any other output receives a snapshot every second. With --watch and
+    --json, each snapshot is one line.
     """
     from headrace.proxy.admin.client import AdminUnreachableError, get_decisions
+    from headrace.proxy.admin.why import format_page, watch
 
+    most = newest or (20 if as_json else 1000)
+    fetch = partial(get_decisions, admin, user=user, client_id=client_id, newest=most)
     try:
-        answer = get_decisions(admin, user=user, client_id=client_id, newest=newest)
+        if live:
+            watch(fetch, as_json=as_json)
+            return
+        answer = fetch()
     except AdminUnreachableError as error:
         _fail(str(error))
     if as_json:
         click.echo(json.dumps(answer, indent=2))
         return
-    for line in format_decisions(answer):
+    for line in format_page(answer):
         click.echo(line)
 
 

@@ -18,6 +18,10 @@ class ClientFault(ConnectionFault):
     side = "client"
 
 
+class ClientGone(ClientFault):
+    """The client closed or reset its connection. Logged at debug level: clients may do so at any time."""
+
+
 class UpstreamFault(ConnectionFault):
     """The broker could not be reached, broke the protocol, or closed the connection."""
 

@@ -6,7 +6,7 @@ the exchanged tokens and uses its `principal` as the user. Observers do not auth
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Final, Protocol, runtime_checkable
 
 MAX_PRINCIPAL_CHARACTERS: Final = 1024
 """Maximum length of a principal's name, which is part of log lines and bucket keys. Kafka has no limit; the longest
@@ -39,4 +39,16 @@ class AuthenticationObserver(Protocol):
         """The name of the principal that the broker has accepted; ``None`` before, and if the tokens do not show it.
 
         1 to `MAX_PRINCIPAL_CHARACTERS` characters. Read after each call; the first name is final.
+        """
+
+
+@runtime_checkable
+class ClaimingObserver(Protocol):
+    """An optional addition to `AuthenticationObserver`: the name of a client whose login the broker refused."""
+
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the name that the client gave in this token or an earlier one; ``None`` if it cannot be read.
+
+        Called only when the broker has refused the token, or has closed the connection without answering it. The name
+        is logged, so it must not contain a secret.
         """

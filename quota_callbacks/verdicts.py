@@ -31,6 +31,11 @@ class Reason:
     tokens, which is below 0 while the quota is exceeded."""
     limit: float
     """The limit in the quota's unit. For a token bucket, the rate at which it is refilled."""
+    rate: float | None = None
+    """For a token bucket, the measured rate in the unit of ``limit``; ``None`` if ``observed`` is the rate, or if it is
+    unknown."""
+    window_s: int = 1
+    """The number of seconds that ``limit`` applies to: 1, or the window of ``producer_ids_rate``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -57,6 +57,10 @@ class PlainIdentity:
         """Set the principal: the broker has accepted the token."""
         self._principal = plain_name(client_token) or self._fallback
 
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the authentication id in the token."""
+        return plain_name(client_token)
+
     def served(self) -> None:
         """Do nothing: the broker's only answer has set the principal."""
 
@@ -85,6 +89,10 @@ class ScramIdentity:
         elif self._answers == 2 and broker_token.startswith(b"v="):
             self._principal = self._named
 
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the user named in the client's first token."""
+        return self._named if self._answers else scram_name(client_token)
+
     def served(self) -> None:
         """Do nothing: the broker's signature has set the principal."""
 
@@ -96,11 +104,13 @@ class OAuthIdentity:
     (``OAuthBearerSaslServer``).
     """
 
-    __slots__ = ("_claim", "_fallback", "_principal")
+    __slots__ = ("_claim", "_fallback", "_principal", "_refused")
 
     def __init__(self, fallback: str | None, claim: str) -> None:
         self._fallback = fallback
         self._claim = claim
+        self._refused: str | None = None
+        """The claim in the token that the broker answered with an error."""
         self._principal: str | None = None
 
     @property
@@ -112,6 +122,12 @@ class OAuthIdentity:
         """Set the principal if the broker has accepted the token."""
         if not broker_token:
             self._principal = oauth_name(client_token, self._claim) or self._fallback
+        else:  # a refusal; the error code follows in the answer to the next token
+            self._refused = oauth_name(client_token, self._claim)
+
+    def claimed_user(self, client_token: bytes) -> str | None:
+        """Return the claim in the refused token."""
+        return oauth_name(client_token, self._claim) or self._refused
 
     def served(self) -> None:
         """Do nothing: the empty answer has set the principal."""

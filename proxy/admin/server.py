@@ -17,6 +17,7 @@ import trio
 from headrace.proxy.admin.http import MAX_BODY_BYTES, HttpRequest, HttpResponse, plain, serve_http
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
+from headrace.proxy.network.listeners import advice_for_bind
 
 if TYPE_CHECKING:
     from headrace.proxy.admin.operations import Operations
@@ -123,5 +124,6 @@ def bind_admin(address: Address) -> socket.socket:
     except OSError as error:
         sock.close()
         reason = (error.strerror or str(error)).lower()
-        raise StartupError(f"cannot listen on {address} for the admin server: {reason}; change admin.listen") from error
+        advice = advice_for_bind(error, address.port, "admin.listen") or "change admin.listen"
+        raise StartupError(f"cannot listen on {address} for the admin server: {reason}; {advice}") from error
     return sock

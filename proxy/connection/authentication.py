@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -20,10 +20,10 @@ from headrace.proxy.wire.headerless_tokens import HeaderlessTokens
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.wire.heads import Buffer
@@ -49,10 +49,18 @@ HANDSHAKE_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICA
 """The APIs that a broker serves to a client that has not authenticated (``SaslServerAuthenticator``)."""
 
 
+_ERROR_NAMES: Final = {
+    33: "UNSUPPORTED_SASL_MECHANISM",
+    34: "ILLEGAL_SASL_STATE",
+    58: "SASL_AUTHENTICATION_FAILED",
+}
+"""The errors with which a broker refuses a login (``org.apache.kafka.common.protocol.Errors``)."""
+
+
 class _Attempt:
     """One authentication, which begins with a SaslHandshake."""
 
-    __slots__ = ("agreed", "mechanism", "observer", "over", "plugin")
+    __slots__ = ("agreed", "mechanism", "observer", "over", "plugin", "unanswered")
 
     def __init__(self, mechanism: str, plugin: str, observer: AuthenticationObserver | None) -> None:
         self.mechanism = mechanism
@@ -62,18 +70,42 @@ class _Attempt:
         self.agreed = False
         """Whether the broker has agreed to the mechanism."""
         self.over = False
+        self.unanswered: list[bytes] = []
+        """The tokens that the broker has not answered yet, in order."""
 
 
 class Authentication:
     """The authentications of one connection. Sets the connection's ``user``, ``authenticating`` and ``mechanism``."""
 
-    __slots__ = ("_attempt", "_connection", "_held_bytes", "_hooks", "_may_repeat", "_on_agreed", "accepted", "tokens")
+    __slots__ = (
+        "_attempt",
+        "_connection",
+        "_held_bytes",
+        "_hooks",
+        "_may_repeat",
+        "_on_agreed",
+        "_on_refused",
+        "accepted",
+        "tokens",
+    )
 
-    def __init__(self, connection: Connection, hooks: HookCalls, on_agreed: Callable[[], None]) -> None:
-        """Observe ``connection``; call ``on_agreed`` when the broker agrees to a mechanism, which requires SASL."""
+    def __init__(
+        self,
+        connection: Connection,
+        hooks: HookCalls,
+        on_agreed: Callable[[], None],
+        on_refused: Callable[[str, str | None, str], None],
+    ) -> None:
+        """Observe ``connection``.
+
+        ``on_agreed`` is called when the broker agrees to a mechanism, which requires SASL. ``on_refused`` is called
+        when the broker answers with an error. Its arguments are the mechanism, the name that the client gave or
+        ``None`` if it is unknown, and the reason.
+        """
         self._connection = connection
         self._hooks = hooks
         self._on_agreed = on_agreed
+        self._on_refused = on_refused
         self._attempt: _Attempt | None = None
         """The authentication that the client's next token belongs to."""
         self.accepted = False
@@ -130,6 +162,26 @@ class Authentication:
             return True if size < _SHORTEST_REQUEST else None  # it may be complete: GSSAPI sends empty tokens
         return found
 
+    def describe(self) -> str:
+        """Return the mechanism of the current login and the name that the client gave, for a log line."""
+        attempt = self._attempt
+        if attempt is None:
+            return "no SaslHandshake before it"
+        user = self._claimed_user(attempt, attempt.unanswered[0] if attempt.unanswered else None)
+        return f"mechanism {attempt.mechanism}, user {'unknown' if user is None else user}"
+
+    def _claimed_user(self, attempt: _Attempt, token: bytes | None) -> str | None:
+        """Return the name that the client gave in ``token`` or an earlier one; the broker has not confirmed it."""
+        observer: object = attempt.observer
+        if token is None or not isinstance(observer, ClaimingObserver):
+            return None
+        try:
+            user = observer.claimed_user(token)
+        except Exception as error:  # noqa: BLE001 -- code of a plugin
+            self._failed(attempt, error)
+            return None
+        return user if isinstance(user, str) and 0 < len(user) <= MAX_PRINCIPAL_CHARACTERS else None
+
     def end_tokens(self) -> bool:
         """Note the client's first ordinary request after tokens without headers; return whether the last token gets no
         answer."""
@@ -155,7 +207,10 @@ class Authentication:
             self._end(attempt)
 
     def _handshake_answered(self, attempt: _Attempt, version: int, body: memoryview) -> None:
-        if decode("SaslHandshakeResponse", version, body)["error_code"]:
+        reply = decode("SaslHandshakeResponse", version, body)
+        if reply["error_code"]:
+            offered = ", ".join(reply["mechanisms"]) or "none"
+            self._on_refused(attempt.mechanism, None, f"{_error(reply)}: the broker offers {offered}")
             self._end(attempt)
         else:
             attempt.agreed = True
@@ -168,11 +223,14 @@ class Authentication:
         if self._held_bytes + len(token) > LARGEST_TOKEN_BYTES:
             return partial(self._answered, attempt, None, version)
         self._held_bytes += len(token)
+        attempt.unanswered.append(token)
         return partial(self._answered, attempt, token, version)
 
     def _answered(self, attempt: _Attempt, token: bytes | None, version: int | None, body: memoryview) -> None:
         if token is not None:
             self._held_bytes -= len(token)
+            if attempt.unanswered:
+                attempt.unanswered.pop(0)
         if attempt.over:
             return
         if version is None:
@@ -180,6 +238,8 @@ class Authentication:
         else:
             reply = decode("SaslAuthenticateResponse", version, body)
             if reply["error_code"]:
+                reason = f"{_error(reply)}: {reply['error_message'] or 'the broker gave no reason'}"
+                self._on_refused(attempt.mechanism, self._claimed_user(attempt, token), reason)
                 self._end(attempt)
                 return
             answer = reply["auth_bytes"]
@@ -212,7 +272,13 @@ class Authentication:
         """End an authentication that was accepted or refused."""
         attempt.over = True
         attempt.observer = None
+        attempt.unanswered.clear()
         if self._attempt is attempt:
             self._attempt = None
             self._connection.authenticating = False
             self.tokens = None
+
+
+def _error(reply: Mapping[str, Any]) -> str:
+    code: int = reply["error_code"]
+    return _ERROR_NAMES.get(code) or f"error {code}"

@@ -16,8 +16,11 @@ from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_relay import ReplyRelay
 from headrace.proxy.connection.request_relay import RequestRelay
 from headrace.proxy.connection.state import ConnectionState
-from headrace.proxy.errors import ConnectionFault, UpstreamFault
-from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
+from headrace.proxy.network.upstream import other_protocol_of_broker
+from headrace.proxy.wire.errors import OtherProtocol, PeerFault
+from headrace.proxy.wire.other_protocols import TLS
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -81,7 +84,11 @@ class ClientConnection:
         if state.reason is not None:  # a fault, which has been logged and counted
             state.cancel()
         elif first is not None and first.is_token:
-            state.end_for_fault("client", "the broker refused the log-in")
+            reason = f"the broker refused the SASL login: it closed the connection after a token ({self._login()})"
+            state.end_for_fault("client", reason)
+        elif first is not None and first.api_key == ApiKey.SASL_AUTHENTICATE:
+            reason = f"the broker closed the connection without answering a SASL login ({self._login()})"
+            state.end_for_fault("upstream", reason)
         elif waiting or replies.mid_reply:
             state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight")
         elif state.mid_request:
@@ -112,18 +119,42 @@ class ClientConnection:
         try:
             await run()
         except ConnectionFault as fault:
-            state.end_for_fault(fault.side, str(fault))
+            state.end_for_fault(fault.side, str(fault), gone=isinstance(fault, ClientGone))
+        except OtherProtocol as fault:
+            cause = (peer, fault.protocol, state.info.peer.host, state.info.node_id)
+            state.end_for_fault(peer, self._other_protocol(peer, fault.protocol), cause=cause)
         except PeerFault as fault:
             state.end_for_fault(peer, str(fault))
         except Exception as error:
             state.end_for_fault("proxy", f"{type(error).__name__}: {error}")
             log.exception("a mistake of headrace closed a connection", peer=str(state.info.peer), exc_info=error)
 
+    def _login(self) -> str:
+        """Describe the login that is under way, without secrets."""
+        authentication = self.state.authentication
+        return "mechanism unknown" if authentication is None else authentication.describe()
+
+    def _other_protocol(self, peer: str, protocol: str) -> str:
+        """Return why a connection whose ``peer`` speaks ``protocol`` is closed, and what to change."""
+        info = self.state.info
+        if peer == "upstream":
+            return other_protocol_of_broker(str(info.upstream), protocol)
+        listener = "the bootstrap listener" if info.node_id is None else f"the listener of broker {info.node_id}"
+        if protocol == TLS:
+            return (
+                f"the client speaks TLS, but {listener} (listen.address) accepts plaintext only; set the client's"
+                " security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+            )
+        return (
+            f"the client speaks {protocol}, but {listener} (listen.address) accepts Kafka's protocol only; the address"
+            " of the admin server is admin.listen"
+        )
+
     def _note_half_closed(self) -> None:
         state = self.state
         if len(state.in_flight) and state.reason is None:
             state.reason = f"the client closed its side with {len(state.in_flight)} requests in flight"
-            log.info(
+            log.debug(
                 "connection closed", peer=str(state.info.peer), reason=state.reason, request=state.describe_request()
             )
 

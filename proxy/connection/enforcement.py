@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.proxy.hooks.decisions import Kind, quota_of
+from headrace.proxy.hooks.decisions import Kind, entity_of, quota_of
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.in_flight import Exchange
@@ -81,15 +81,16 @@ def abandon(state: ConnectionState, exchange: Exchange) -> None:
 def end_hold(state: ConnectionState, exchange: Exchange) -> None:
     """Apply the throttle of a request that was also held, now that the hold is over and it is forwarded."""
     if exchange.throttle_after_hold_s is not None:
-        until_s, quota = exchange.throttle_after_hold_s
-        state.mute.extend_to(until_s, quota)
+        until_s, quota, entity = exchange.throttle_after_hold_s
+        state.mute.extend_to(until_s, quota, entity)
         exchange.throttle_after_hold_s = None
 
 
 def _hold(state: ConnectionState, exchange: Exchange, combined: CombinedVerdict, now_s: float) -> None:
     """Hold the request itself (paced enforcement); a throttle of another quota is applied after the hold."""
     exchange.hold_ms = combined.hold_ms
-    state.mute.extend(now_s, combined.hold_ms, quota_of(combined.hold_reason))
+    reason = combined.hold_reason
+    state.mute.extend(now_s, combined.hold_ms, quota_of(reason), entity_of(reason))
     exchange.throttled_s = now_s
     state.shared.decisions.record(exchange, Kind.HELD, combined.hold_ms, combined.hold_reason, now_s)
     if combined.throttle_ms == 0:
@@ -100,11 +101,11 @@ def _apply(state: ConnectionState, exchange: Exchange, combined: CombinedVerdict
     decisions = state.shared.decisions
     throttle_ms, reason = combined.throttle_ms, combined.throttle_reason
     if throttle_ms:
-        quota = quota_of(reason)
+        quota, entity = quota_of(reason), entity_of(reason)
         if exchange.hold_ms and exchange.forwarded_s is None:
-            exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota)
+            exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota, entity)
         else:
-            state.mute.extend(now_s, throttle_ms, quota)
+            state.mute.extend(now_s, throttle_ms, quota, entity)
         exchange.throttled_s = now_s
         if throttle_ms > exchange.throttle_ms:
             exchange.throttle_ms, exchange.reason = throttle_ms, reason

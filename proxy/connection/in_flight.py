@@ -36,8 +36,9 @@ class Exchange(Request):
         super().__init__(connection, api_key, api_version, correlation_id, client_id, request_bytes, received_s)
         self.layout = layout
         self.reply: ReplyAction = layout.action
-        self.throttle_after_hold_s: tuple[float, str | None] | None = None
-        """Until when to mute the client once this request, which is held, is forwarded; and the quota's name."""
+        self.throttle_after_hold_s: tuple[float, str | None, str] | None = None
+        """Until when to mute the client once this request, which is held, is forwarded; and the names of the quota and
+        of its entity."""
         self.observed = False
         """Whether a plugin subscribes to its completion."""
         self.enforced = False

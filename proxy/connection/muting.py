@@ -24,22 +24,25 @@ _EXACT_MS: Final = 0.0005
 class Mute:
     """The time until which a client is not read."""
 
-    __slots__ = ("quota", "until_s")
+    __slots__ = ("entity", "quota", "until_s")
 
     def __init__(self) -> None:
         self.until_s = -math.inf
         self.quota: str | None = None
         """The quota that set the deadline; ``None`` for the broker's own throttle."""
+        self.entity = ""
+        """The entity that has the quota; "" for the broker's own throttle, and if the plugin gave no reason."""
 
-    def extend(self, now_s: float, throttle_ms: int, quota: str | None = None) -> None:
+    def extend(self, now_s: float, throttle_ms: int, quota: str | None = None, entity: str = "") -> None:
         """Mute for ``throttle_ms`` from now, unless the mute ends later already."""
-        self.extend_to(now_s + throttle_ms / 1000, quota)
+        self.extend_to(now_s + throttle_ms / 1000, quota, entity)
 
-    def extend_to(self, until_s: float, quota: str | None = None) -> None:
+    def extend_to(self, until_s: float, quota: str | None = None, entity: str = "") -> None:
         """Mute until ``until_s``, unless the mute ends later already."""
         if until_s > self.until_s:
             self.until_s = until_s
             self.quota = quota
+            self.entity = entity
 
     def release(self) -> None:
         """End the mute now; `wait_until_over` returns within `HANG_UP_CHECK_S`."""

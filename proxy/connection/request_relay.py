@@ -17,7 +17,7 @@ from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
 from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
-from headrace.proxy.errors import ClientFault
+from headrace.proxy.errors import ClientGone
 from headrace.proxy.network.sockets import READ_BYTES, waiting
 from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
 from headrace.proxy.wire.walks.produce import ProduceWalk
@@ -140,7 +140,7 @@ class RequestRelay(Relay):
     def _check_end(self) -> None:
         if self.scanner.mid_frame or self.tail or self.walk is not None:
             missing = f", {self.scanner.left} bytes missing" if self.scanner.mid_frame else ""
-            raise ClientFault(f"the client closed in the middle of a request{missing}")
+            raise ClientGone(f"the client closed in the middle of a request{missing}")
 
     def _must_hold(self) -> bool:
         state = self.state

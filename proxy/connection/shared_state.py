@@ -12,6 +12,7 @@ from headrace.proxy.connection.thread_time import ThreadTimeSampler
 from headrace.proxy.hooks.decisions import Decisions
 from headrace.proxy.network.sockets import READ_BUFFER_BYTES
 from headrace.proxy.network.splicing import Pipes
+from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +33,7 @@ class Dialler(Protocol):
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
     serves_anybody: bool
+    reached: bool | None
 
     async def dial(self, node_id: int | None) -> tuple[Socket, Address]:
         """See `headrace.proxy.network.upstream.Upstream.dial`."""
@@ -41,6 +43,9 @@ class Dialler(Protocol):
 
     async def wait_for_refresh(self) -> None:
         """See `headrace.proxy.network.upstream.Upstream.wait_for_refresh`."""
+
+    async def wait_until_asked(self, timeout_s: float) -> None:
+        """See `headrace.proxy.network.upstream.Upstream.wait_until_asked`."""
 
     async def answers(self) -> bool:
         """See `headrace.proxy.network.upstream.Upstream.answers`."""
@@ -71,6 +76,7 @@ class SharedState:
         "limits",
         "pipes",
         "poller",
+        "repeated",
         "thread_time",
         "topic_names",
         "topology",
@@ -102,6 +108,8 @@ class SharedState:
         self.thread_time = ThreadTimeSampler()
         self.pipes = Pipes()
         self.poller = poller
+        self.repeated = RepeatedLines()
+        """Limits the warnings about connections to one a minute for each cause."""
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of all connections. Its content is valid from a read to the next write, not across a wait."""
         self.view = memoryview(self.buffer)

@@ -16,7 +16,7 @@ from headrace.proxy.connection.muting import Mute
 from headrace.quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Hashable
 
     from headrace.proxy.connection.authentication import Authentication
     from headrace.proxy.connection.shared_state import SharedState
@@ -146,7 +146,7 @@ class ConnectionState:
                 await trio.sleep_forever()
             if self.mute.until_s > self.shared.clock():
                 if not await self.mute.wait_until_over(self.client):
-                    self.end("the client hung up while it was muted")
+                    self.end("the client hung up while it was muted", gone=True)
                     await trio.sleep_forever()
             elif self.in_flight.full:
                 await self.in_flight.wait_for_room()
@@ -237,19 +237,27 @@ class ConnectionState:
         if self.draining and not (self.replying or self.requesting or self.mid_request or len(self.in_flight)):
             self.cancel()
 
-    def end(self, reason: str) -> None:
-        """End the connection and log the reason in one line."""
+    def end(self, reason: str, *, gone: bool = False, cause: Hashable = None) -> None:
+        """End the connection and log the reason in one line.
+
+        The line is a warning, or a debug line if the client has closed or reset the connection (``gone``). At most one
+        warning a minute is logged for each ``cause`` other than ``None``; further ones are debug lines.
+        """
         if self.reason is None:
             self.reason = reason
-            log.warning(
-                "connection closed",
-                peer=str(self.info.peer),
-                reason=reason,
-                request=self.describe_request(),
-                client_id=self.current.client_id if self.current is not None else None,
-                user=self.info.user,
-                upstream=str(self.info.upstream) if self.info.upstream is not None else None,
-            )
+            left_out = 0 if cause is None else self.shared.repeated.due(cause)
+            fields = {
+                "peer": str(self.info.peer),
+                "reason": reason,
+                "request": self.describe_request(),
+                "client_id": self.current.client_id if self.current is not None else None,
+                "user": self.info.user,
+                "upstream": str(self.info.upstream) if self.info.upstream is not None else None,
+            }
+            if gone or left_out is None:
+                log.debug("connection closed", **fields)
+            else:
+                log.warning("connection closed", **fields, left_out=left_out or None)
         self.cancel()
 
     def end_idle(self) -> None:
@@ -263,11 +271,25 @@ class ConnectionState:
         timeout_s = self.limits.reply_timeout_s
         self.end_for_fault("upstream", f"the broker did not answer within upstream.reply_timeout = {timeout_s:g} s")
 
-    def end_for_fault(self, side: str, reason: str) -> None:
-        """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``) and end the connection."""
+    def end_for_fault(self, side: str, reason: str, *, gone: bool = False, cause: Hashable = None) -> None:
+        """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``) and end the connection, as `end` does."""
         errors = self.shared.counters.errors
         errors[side] = errors.get(side, 0) + 1
-        self.end(f"{side}: {reason}")
+        self.end(f"{side}: {reason}", gone=gone, cause=cause)
+
+    def note_refused_login(self, mechanism: str, user: str | None, reason: str) -> None:
+        """Log that the broker has refused a SASL login, at most once a minute for each host, mechanism and user."""
+        left_out = self.shared.repeated.due(("login", self.info.peer.host, mechanism, user))
+        if left_out is not None:
+            log.warning(
+                "login refused",
+                peer=str(self.info.peer),
+                mechanism=mechanism,
+                user=user,
+                reason=reason,
+                upstream=str(self.info.upstream) if self.info.upstream is not None else None,
+                left_out=left_out or None,
+            )
 
     def cancel(self) -> None:
         """Stop both relays, after which the connection is closed."""
@@ -292,6 +314,7 @@ class ConnectionState:
             "user": self.info.user,
             "client_id": self.current.client_id if self.current is not None else "",
             "quota": self.mute.quota or "the broker's own",
+            "entity": self.mute.entity,
             "remaining_ms": self.mute.remaining_ms(now_s),
         }
 

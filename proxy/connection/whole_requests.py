@@ -262,7 +262,7 @@ class WholeRequests:
         state, version = self._state, exchange.api_version
         authentication = state.authentication
         if authentication is None:
-            authentication = Authentication(state.info, self._shared.hooks, state.note_sasl)
+            authentication = Authentication(state.info, self._shared.hooks, state.note_sasl, state.note_refused_login)
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = enforce_on_request(state, exchange, now_s)

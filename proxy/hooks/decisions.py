@@ -9,16 +9,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import API_NAMES
-from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from headrace.proxy.counters import Counters
     from headrace.quota_callbacks.requests import Request
@@ -33,13 +32,14 @@ LONG_HOLD_MS: Final = 30_000
 """Kafka's default ``request.timeout.ms``: clients give up on a request that is held for longer."""
 
 
-TOKEN_QUOTAS: Final = frozenset({QuotaKey.CONTROLLER_MUTATION_RATE.value, QuotaKey.PRODUCER_IDS_RATE.value})
-"""Quotas with a token bucket: the observed value is the number of tokens left."""
-
-
 def quota_of(reason: Reason | None) -> str:
     """Return the name of the quota to count a decision under; ``unnamed`` if the plugin gave no reason."""
     return "unnamed" if reason is None else reason.quota
+
+
+def entity_of(reason: Reason | None) -> str:
+    """Return the entity that has the quota; "" if the plugin gave no reason."""
+    return "" if reason is None else reason.entity
 
 
 class Kind(StrEnum):
@@ -64,6 +64,10 @@ class Decision:
     entity: str
     observed: float
     limit: float
+    rate: float | None
+    """See `headrace.quota_callbacks.verdicts.Reason`."""
+    window_s: int
+    """The number of seconds that the limit applies to."""
     throttle_ms: int
     request: str
     correlation_id: int
@@ -123,6 +127,8 @@ class Decisions:
             entity=reason.entity if reason is not None else "",
             observed=reason.observed if reason is not None else 0.0,
             limit=reason.limit if reason is not None else 0.0,
+            rate=reason.rate if reason is not None else None,
+            window_s=reason.window_s if reason is not None else 1,
             throttle_ms=throttle_ms,
             request=f"{API_NAMES.get(request.api_key, request.api_key)} v{request.api_version}",
             correlation_id=request.correlation_id,
@@ -159,30 +165,3 @@ class Decisions:
                 advice="raise the limit, or have fewer connections or smaller requests",
                 left_out=left_out or None,
             )
-
-
-def format_decisions(page: Mapping[str, Any]) -> Iterator[str]:
-    """Return the content of ``/decisions`` as one sentence per client and decision, for ``headrace why``."""
-    waiting, decisions = page["waiting"], page["decisions"]
-    for each in waiting:
-        yield f"waiting now: {_sender(each)}, {each['remaining_ms']} ms more, for {each['quota']}"
-    for each in decisions:
-        verb = _VERBS[Kind(each["kind"])].format(ms=each["throttle_ms"])
-        reason = f"{each['quota']} of {each['entity'] or 'a plugin'}"
-        what = "tokens left" if each["quota"] in TOKEN_QUOTAS else "observed"
-        measured = f"{what} {each['observed']:.6g}, allowed {each['limit']:.6g}"
-        yield f"{each['age_s']:.0f} s ago: {each['request']} of {_sender(each)} {verb}: {reason}, {measured}"
-    if not waiting and not decisions:
-        yield "no request was throttled or refused"
-
-
-def _sender(each: Mapping[str, Any]) -> str:
-    return f"user {each['user']}, client id {each['client_id'] or '(none)'} at {each['peer']}"
-
-
-_VERBS: Final = {
-    Kind.THROTTLED: "was throttled for {ms} ms",
-    Kind.HELD: "was held for {ms} ms until its turn",
-    Kind.REFUSED: "was refused with a throttle time of {ms} ms",
-    Kind.OBSERVED: "would have been throttled for {ms} ms (shadow mode)",
-}

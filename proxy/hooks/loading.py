@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import sys
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final
 
@@ -115,20 +117,35 @@ def _import(name: str, path: str) -> Any:
         module = importlib.import_module(module_name)
         return getattr(module, attribute) if attribute else module
     except ModuleNotFoundError as error:
-        raise StartupError(_missing_module(name, error)) from error
+        raise StartupError(_missing_module(name, module_name, error)) from error
     except Exception as error:
         raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 
-def _missing_module(name: str, error: ModuleNotFoundError) -> str:
+def _missing_module(name: str, module: str, error: ModuleNotFoundError) -> str:
     """Return the message for a plugin whose module does not exist, or which imports one that does not exist."""
     missing = error.name or ""
     package = missing.partition(".")[0]
     if package not in BARE_NAMES:
-        return f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        if package in ("", "headrace"):
+            return f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}"
+        is_itself = module == missing or module.startswith(f"{missing}.")
+        problem = f"there is no module {missing!r}" if is_itself else f"it imports {missing!r}, which is not installed"
+        return f"plugin {name!r} cannot be loaded: {problem}; {_module_search_help()}"
     return (
         f"plugin {name!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
         f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
+    )
+
+
+def _module_search_help() -> str:
+    """Return where Python searches for modules and how to add one, without listing all of ``sys.path``."""
+    kind = "virtual environment" if sys.prefix != sys.base_prefix else "installation of Python"
+    variable = os.environ.get("PYTHONPATH")
+    return (
+        f"Python searches headrace's {kind}, {sys.prefix}, and the directories of PYTHONPATH, which is"
+        f" {variable or 'not set'}: install the package with {sys.executable} -m pip install PACKAGE, or"
+        " add the module's directory to PYTHONPATH"
     )
 
 

@@ -33,6 +33,10 @@ EXHAUSTED_PAUSE_S: Final = 0.1
 """The pause after running out of descriptors or buffers, so that some may be freed; as in ``trio.serve_listeners``."""
 
 
+FIRST_UNPRIVILEGED_PORT: Final = 1024
+"""Linux's default of ``net.ipv4.ip_unprivileged_port_start``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """A listening socket and the broker that it represents."""
@@ -90,9 +94,20 @@ def _listen(host: str, port: int, node_id: int | None, backlog: int, shared: boo
         sock.close()
         raise StartupError(
             f"cannot listen on {Address(host=host, port=port)} for {purpose}: {(error.strerror or str(error)).lower()};"
-            " change listen.address or listen.node_ids"
+            f" {advice_for_bind(error, port, 'listen.address') or 'change listen.address or listen.node_ids'}"
         ) from error
     return Listener(sock=sock, node_id=node_id, address=Address(host=host, port=port))
+
+
+def advice_for_bind(error: OSError, port: int, setting: str) -> str | None:
+    """Return what to change if ``bind`` raised ``error`` because the port is privileged; ``None`` for other causes."""
+    if error.errno != errno.EACCES or not 0 < port < FIRST_UNPRIVILEGED_PORT:
+        return None
+    return (
+        f"ports below {FIRST_UNPRIVILEGED_PORT} require the capability CAP_NET_BIND_SERVICE (under systemd"
+        f" AmbientCapabilities=CAP_NET_BIND_SERVICE); grant it, or set {setting} to port"
+        f" {FIRST_UNPRIVILEGED_PORT} or higher"
+    )
 
 
 async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:

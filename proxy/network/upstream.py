@@ -20,8 +20,10 @@ import trio
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import learn
+from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.wire.other_protocols import TLS, other_protocol
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -40,6 +42,20 @@ _METADATA_VERSION: Final = 2
 _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
 
 
+class UnansweredFault(UpstreamFault):
+    """The broker closed or reset the connection without an answer."""
+
+
+def other_protocol_of_broker(address: str, protocol: str) -> str:
+    """Return why the proxy cannot use a broker at ``address`` that speaks ``protocol``, and what to change."""
+    if protocol == TLS:
+        return (
+            f"{address} speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener of"
+            " the brokers in upstream.bootstrap_servers"
+        )
+    return f"{address} speaks {protocol} instead of Kafka's protocol; check upstream.bootstrap_servers"
+
+
 class Upstream:
     """Opens connections to brokers. ``bootstrap_servers`` may be replaced on reload."""
 
@@ -51,8 +67,12 @@ class Upstream:
         self.serves_anybody = False
         """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client,
         or the proxy, which has no credentials."""
+        self.reached: bool | None = None
+        """Whether a broker answered the proxy's latest request for the list of brokers; ``None`` before the first."""
         self._topology = topology
         self._poller = poller
+        self._repeated = RepeatedLines()
+        self._asked = trio.Event()
         self._next = 0
         self._refreshing: trio.Event | None = None
 
@@ -92,6 +112,7 @@ class Upstream:
         try:
             return await self._ask_for_brokers()
         finally:
+            self._asked.set()
             self._refreshing.set()
             self._refreshing = None
 
@@ -99,6 +120,11 @@ class Upstream:
         """Wait until a refresh that is under way has ended; return at once if there is none."""
         if self._refreshing is not None:
             await self._refreshing.wait()
+
+    async def wait_until_asked(self, timeout_s: float) -> None:
+        """Wait until the first `refresh` has ended and `reached` is set, but at most ``timeout_s`` seconds."""
+        with trio.move_on_after(timeout_s):
+            await self._asked.wait()
 
     async def answers(self) -> bool:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
@@ -142,13 +168,27 @@ class Upstream:
             body = await self._request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
         except (UpstreamFault, PeerFault) as fault:
-            log.info(
-                "the cluster was not asked for its brokers; they are learned from clients' Metadata", reason=str(fault)
-            )
+            self.reached = isinstance(fault, UnansweredFault) and await self.answers()
+            self._log_refresh_failure(str(fault))
             return False
+        self.reached = True
         learn(self._topology, found, complete=True)
         self.serves_anybody = True
         return True
+
+    def _log_refresh_failure(self, reason: str) -> None:
+        """Log why the list of brokers was not received, once a minute for each reason."""
+        left_out = self._repeated.due((self.reached, reason))
+        if left_out is None:
+            return
+        if self.reached:
+            log.info(
+                "the cluster was not asked for its brokers; they are learned from clients' Metadata",
+                reason=f"{reason}, as listeners that require SASL do; the proxy has no credentials of its own",
+                left_out=left_out or None,
+            )
+        else:
+            log.warning("the cluster cannot be reached", reason=reason, left_out=left_out or None)
 
     async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
         """Send one request, with header v1, over a new connection without credentials; return the body of the reply."""
@@ -158,7 +198,7 @@ class Upstream:
                 header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
                 size = _FRAME.size - 4 + len(header) + len(body)
                 await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
-                return await _read_reply(sock)
+                return await _read_reply(sock, str(address))
             raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
         finally:
             sock.close()
@@ -184,15 +224,21 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-async def _read_reply(sock: PlainSocket) -> memoryview:
+async def _read_reply(sock: PlainSocket, address: str) -> memoryview:
     received = bytearray()
     chunk = bytearray(65536)
     while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
         await sock.readable()
-        count = sock.receive_into(chunk)
+        try:
+            count = sock.receive_into(chunk)
+        except UpstreamFault as fault:
+            raise UnansweredFault(f"{address} did not answer: {fault}") from fault
         if count == 0:
-            raise UpstreamFault("the broker closed the connection without an answer")
+            raise UnansweredFault(f"{address} closed the connection without an answer")
         received += chunk[: count or 0]
+        protocol = other_protocol(received, 0, len(received))
+        if protocol is not None:
+            raise UpstreamFault(other_protocol_of_broker(address, protocol))
         if len(received) > _MAX_OWN_REPLY_BYTES:
             raise UpstreamFault(f"the reply to a request of the proxy is larger than {_MAX_OWN_REPLY_BYTES} bytes")
     return memoryview(received)[8:]

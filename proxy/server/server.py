@@ -20,7 +20,7 @@ from headrace.proxy.admin.operations import ServerOperations
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.shared_state import SharedState
 from headrace.proxy.counters import Counters
-from headrace.proxy.errors import ClientFault, StartupError
+from headrace.proxy.errors import ClientGone, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
@@ -59,6 +59,10 @@ SWEEP_S: Final = 5.0
 
 One pass over all of them replaces a deadline for each, which would have to be moved at every read.
 """
+
+FIRST_ANSWER_S: Final = 0.5
+"""Seconds that the ready line is delayed for a broker's first answer, because the line states whether a broker was
+reached. Clients are served meanwhile."""
 
 CLOSE_TIMEOUT_S: Final = 10.0
 """Seconds that plugins may take to flush when the proxy ends."""
@@ -227,6 +231,7 @@ class Server:
                     accepting.start_soon(accept_loop, listener, self._accepted)
                 self._collector.start()
                 self.operations.serving = True
+                await self.shared.upstream.wait_until_asked(FIRST_ANSWER_S)
                 on_ready(self)
                 await self._stop.wait()
                 close_listeners(self._listeners)
@@ -266,7 +271,7 @@ class Server:
             sock.close()
             return
         try:
-            client_socket = PlainSocket(sock, ClientFault, self.shared.poller)
+            client_socket = PlainSocket(sock, ClientGone, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
             sock.close()

@@ -19,6 +19,17 @@ class MalformedFrame(PeerFault):
     """The length or the header of a frame is invalid, or its fields exceed its length."""
 
 
+class OtherProtocol(MalformedFrame):
+    """The bytes belong to another protocol, such as TLS on a plaintext connection.
+
+    ``protocol`` is its name, as `headrace.proxy.wire.other_protocols.other_protocol` returns it.
+    """
+
+    def __init__(self, protocol: str) -> None:
+        super().__init__(f"{protocol} instead of Kafka's protocol")
+        self.protocol = protocol
+
+
 class MalformedMessage(PeerFault):
     """A message's body does not match its schema.
 

@@ -15,7 +15,8 @@ from struct import Struct
 from typing import Final
 
 from headrace.proxy.wire.apis import request_header_version, response_header_version
-from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.errors import MalformedFrame, OtherProtocol
+from headrace.proxy.wire.other_protocols import other_protocol
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 Buffer = bytearray | memoryview
@@ -81,7 +82,7 @@ def frame_size(buffer: Buffer, position: int, end: int, max_frame_bytes: int, sh
         return None
     size: int = _LENGTH.unpack_from(buffer, position)[0]
     if size < shortest or size > max_frame_bytes:
-        raise _bad_size(size, shortest, max_frame_bytes)
+        raise _bad_size(buffer, position, end, size, shortest, max_frame_bytes)
     return size
 
 
@@ -97,9 +98,11 @@ def read_request_head(buffer: Buffer, position: int, end: int, max_frame_bytes: 
         return None
     size, api_key, api_version, correlation_id = _FIXED.unpack_from(buffer, position)
     if size < _SHORTEST_REQUEST or size > max_frame_bytes:
-        raise _bad_size(size, _SHORTEST_REQUEST, max_frame_bytes)
+        raise _bad_size(buffer, position, end, size, _SHORTEST_REQUEST, max_frame_bytes)
     if api_key not in API_NAMES:
-        raise MalformedFrame(f"api key {api_key} is unknown (frame of {size} bytes)")
+        raise _not_kafka(buffer, position, end) or MalformedFrame(
+            f"api key {api_key} is unknown (frame of {size} bytes)"
+        )
     if api_version < 0:
         raise MalformedFrame(f"{API_NAMES[api_key]} version {api_version} is negative")
     frame_end = position + LENGTH_BYTES + size
@@ -179,7 +182,7 @@ def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes:
         return None
     size, correlation_id = _REPLY.unpack_from(buffer, position)
     if size < _SHORTEST_REPLY or size > max_frame_bytes:
-        raise _bad_size(size, _SHORTEST_REPLY, max_frame_bytes)
+        raise _bad_size(buffer, position, end, size, _SHORTEST_REPLY, max_frame_bytes)
     return size, correlation_id
 
 
@@ -212,7 +215,15 @@ def request_frame(api_key: int, version: int, correlation_id: int, client_id: st
     return _LENGTH.pack(len(header) + len(body)) + header + body
 
 
-def _bad_size(size: int, shortest: int, longest: int) -> MalformedFrame:
+def _not_kafka(buffer: Buffer, position: int, end: int) -> OtherProtocol | None:
+    protocol = other_protocol(buffer, position, end)
+    return None if protocol is None else OtherProtocol(protocol)
+
+
+def _bad_size(buffer: Buffer, position: int, end: int, size: int, shortest: int, longest: int) -> MalformedFrame:
+    not_kafka = _not_kafka(buffer, position, end)
+    if not_kafka is not None:
+        return not_kafka
     if size > longest:
         return MalformedFrame(f"a frame of {size} bytes is longer than limits.max_frame_bytes = {longest}")
     return MalformedFrame(f"a frame of {size} bytes is shorter than a header ({shortest} bytes)")

@@ -26,6 +26,8 @@ class WorkerSlot:
     pipe: WorkerPipe | None = None
     ready: bool = False
     ready_s: float = 0.0
+    reached: bool = False
+    """Whether a broker had answered the worker when it became ready."""
     restarts: int = 0
     problem: str | None = None
     """The error that prevented the worker's start, as it reported it."""

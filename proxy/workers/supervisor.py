@@ -80,6 +80,11 @@ class Supervisor:
         self._bucket_state: SupervisorBucketState | None = None
         self._end_callbacks: list[Callable[[int], None]] = []
 
+    @property
+    def reached(self) -> bool:
+        """Whether a broker had answered at least one of the workers when the worker became ready."""
+        return any(slot.reached for slot in self.slots)
+
     def on_worker_end(self, callback: Callable[[int], None]) -> None:
         """Call ``callback`` with the worker's number whenever a worker has exited."""
         self._end_callbacks.append(callback)
@@ -286,6 +291,7 @@ class Supervisor:
         match message.head["event"]:
             case "ready":
                 slot.ready, slot.ready_s = True, trio.current_time()
+                slot.reached = bool(message.head["reached"])
                 self._enforced = frozenset(map(QuotaKey, message.head["enforced"]))
                 if self._all_ready.is_set():
                     log.info("worker replaced", **_log_fields(slot))

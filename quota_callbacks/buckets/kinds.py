@@ -167,6 +167,10 @@ class MutationBucket(QuotaBucket):
         """Return the limit; without one ``Long.MAX_VALUE`` as Kafka does, so that any use refills the bucket."""
         return float(LONG_MAX) if self.limit is None else self.limit
 
+    def rate(self, now_ms: int) -> float:
+        """Return the mutations in partitions a second, over the window of Kafka's metrics."""
+        return self._rate.rate(now_ms)
+
     def observed(self, now_ms: int) -> float:
         """Return the tokens."""
         return self.tokens(now_ms)
@@ -275,6 +279,18 @@ class ProducerIdBucket(QuotaBucket):
         if self.paced and self.limit is not None:
             return self.burst_left(self.limit, now_ms)
         return math.inf if self.limit is None else self._bucket.tokens(self.per_second(self.limit), now_ms)
+
+    @property
+    def limit_window_s(self) -> int:
+        """The length of the quota's window."""
+        return self.window.seconds
+
+    def rate(self, now_ms: int) -> float | None:
+        """Return the number of new ids that count against the limit now: the tokens taken and not refilled yet."""
+        limit = self.limit
+        if limit is None:
+            return None
+        return (self.burst(limit) if self.paced else limit) - self.tokens(now_ms)
 
     def observed(self, now_ms: int) -> float:
         """Return the tokens."""

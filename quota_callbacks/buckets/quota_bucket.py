@@ -142,6 +142,15 @@ class QuotaBucket(ABC):
         burst_s = self.policy.burst_s
         return limit * (PACED_BURST_S if burst_s is None else burst_s)
 
+    @property
+    def limit_window_s(self) -> int:
+        """The number of seconds that the limit applies to."""
+        return 1
+
+    def rate(self, now_ms: int) -> float | None:  # noqa: ARG002 -- token buckets use it
+        """Return the measured rate in the limit's unit; ``None`` if `observed` returns it, or if it is unknown."""
+        return None
+
     @abstractmethod
     def observed(self, now_ms: int) -> float:
         """Return the value that is compared with the limit."""
@@ -177,5 +186,12 @@ class QuotaBucket(ABC):
         if self._throttles is None:
             self._throttles = ThrottleTimes(METRICS_WINDOW)
         self._throttles.record(throttle_ms, now_ms)
-        reason = Reason(quota=self.key.value, entity=self.entity, observed=observed, limit=limit)
+        reason = Reason(
+            quota=self.key.value,
+            entity=self.entity,
+            observed=observed,
+            limit=limit,
+            rate=self.rate(now_ms),
+            window_s=self.limit_window_s,
+        )
         return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)

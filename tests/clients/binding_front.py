@@ -77,12 +77,6 @@ WARM_UP_PARTITIONS: Final = 100
 _TOKENS_OF: Final = SENSORS["controller_mutation_rate"]
 _ALTER_CLIENT_QUOTAS: Final = 1
 _UNLIMITED: Final = "unlimited"
-_HANG_UPS: Final = (
-    "client: connection reset",
-    "client: connection closed while it was written to",
-    "the client hung up while it was muted",
-)
-"""Log lines that are expected, since these clients end with unread replies, or while they are throttled."""
 
 
 def config() -> str:
@@ -264,4 +258,4 @@ def _is_fault(line: str) -> bool:
     if not line.startswith("{"):
         return True
     event = json.loads(line)
-    return event["level"] in ("warning", "error", "critical") and event.get("reason") not in _HANG_UPS
+    return event["level"] in ("warning", "error", "critical")

@@ -32,6 +32,8 @@ from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
+from tests.faults.metrics import series
+from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -386,10 +388,13 @@ def test_the_proxy_protocol_is_refused_as_the_page_says(proxy: ProxyProcess) -> 
         assert "limits.max_frame_bytes" in proxy.wait_for_log(f"a frame of {size} bytes is longer than")
 
 
-def test_a_tcp_check_that_ends_with_a_reset_is_logged(proxy: ProxyProcess) -> None:
+def test_a_tcp_check_that_ends_with_a_reset_is_counted_and_not_logged(proxy: ProxyProcess) -> None:
+    counter, resets = 'headrace_errors_total{fault="client"}', proxy.log.count("connection reset")
+    before = series(proxy, counter)
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    proxy.wait_for_log("client: connection reset")
+    wait_until(lambda: series(proxy, counter) > before, "the reset is counted")
+    assert proxy.log.count("connection reset") == resets
 
 
 STUBS = ("python3", "systemctl", "journalctl", "podman", "kubectl", "sysctl")

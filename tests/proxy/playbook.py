@@ -165,6 +165,7 @@ class StubUpstream:
         self.brokers: list[Party] = []
         self.fault: str | None = None
         self.serves_anybody = True
+        self.reached: bool | None = True
         self._news = trio.Event()
 
     async def wait_for_dial(self, number: int) -> None:

@@ -90,7 +90,7 @@ def test_an_admin_port_that_is_taken_is_named() -> None:
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']",
             "producer_ids_rate of user=a would not be enforced",
         ),
-        ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),
+        ("[plugins]\nload = ['no_such_module']", "plugin 'no_such_module' cannot be loaded: there is no module"),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate', but there is no such plugin"),
         ("[limits]\nmax_frames_bytes = 1", "headrace.toml:2: limits.max_frames_bytes"),
         ("[limits\n", "headrace.toml:1"),
@@ -106,6 +106,7 @@ def test_what_keeps_it_from_starting_is_one_sentence(config: str, message: str) 
 def test_flags_win_over_the_file() -> None:
     with ProxyProcess(UNREACHABLE, config='[listen]\naddress = "127.0.0.1:1"\n[log]\nlevel = "error"\n') as proxy:
         assert proxy.output.startswith(f"headrace ready: bootstrap 127.0.0.1:{proxy.port} ")
+        assert f" upstream {UNREACHABLE} (the cluster has not been reached yet)" in proxy.output
         assert proxy.get("/livez") == (200, '{"status":"ok"}')
         status, body = proxy.get("/readyz")
         assert (status, json.loads(body)["reasons"]) == (503, ["no bootstrap server answers"])
@@ -191,7 +192,7 @@ def test_check_config_heeds_variables(tmp_path: Path) -> None:
 def test_a_repeated_flag_adds_to_the_first() -> None:
     again = ("--bootstrap-servers", "127.0.0.1:2,127.0.0.1:3")
     with ProxyProcess(UNREACHABLE, arguments=again) as proxy:
-        assert "upstream 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3," in proxy.output
+        assert "upstream 127.0.0.1:1, 127.0.0.1:2, 127.0.0.1:3 (" in proxy.output
 
 
 def test_variables_alone_start_a_proxy() -> None:
@@ -211,9 +212,7 @@ def test_variables_alone_start_a_proxy() -> None:
 
 
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
-    with pytest.raises(
-        TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a folder that can be written"
-    ):
+    with pytest.raises(TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a writable folder"):
         ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")
 
 
@@ -232,6 +231,21 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     assert result.stderr.startswith(
         "warning: quotas: user=alice applies to no client: without the plugin sasl_identity"
     )
+
+
+@pytest.mark.parametrize(
+    ("shell", "sign"), [("bash", "complete -o nosort"), ("zsh", "#compdef headrace"), ("fish", "complete --no-files")]
+)
+def test_the_completion_script_is_printed(shell: str, sign: str) -> None:
+    result = headrace(environment={"_HEADRACE_COMPLETE": f"{shell}_source"})
+    assert result.returncode == 0, result.stderr
+    assert sign in result.stdout
+    assert f"_HEADRACE_COMPLETE={shell}_complete" in result.stdout
+
+
+def test_completion_offers_subcommands() -> None:
+    words = {"COMP_WORDS": "headrace enf", "COMP_CWORD": "1", "_HEADRACE_COMPLETE": "bash_complete"}
+    assert headrace(environment=words).stdout == "plain,enforcement\n"
 
 
 def test_config_schema_is_json() -> None:

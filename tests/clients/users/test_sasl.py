@@ -75,7 +75,9 @@ def test_produces_and_consumes(secured: Front, mechanism: str) -> None:
 def test_topology_is_learned_from_metadata_that_passes(users: FirstBroker) -> None:
     """The proxy has no credentials, so that it cannot ask by itself."""
     with _proxy(users) as front:
-        front.proxy.wait_for_log("the cluster was not asked for its brokers")
+        line = front.proxy.wait_for_log("the cluster was not asked for its brokers")
+        assert "as listeners that require SASL do" in line
+        assert "not been reached" not in front.proxy.output
         assert front.proxy.metric("headrace_brokers") == 0
         assert front.proxy.get("/readyz")[0] == 200
 
@@ -110,6 +112,10 @@ def test_a_wrong_password_is_refused_and_others_go_on(secured: Front, mechanism:
         assert _node_ids(bystander.ask(ApiKey.METADATA, METADATA, {"topics": []})) == NODE_IDS
     assert {error.code() for error in errors} <= {KafkaError._AUTHENTICATION, KafkaError._ALL_BROKERS_DOWN}
     assert any("failed" in str(error) for error in errors)
+    line = secured.proxy.wait_for_log(f"mechanism={mechanism} ")
+    assert "login refused" in line
+    assert f"user={NAMES[mechanism]} " in line
+    assert "SASL_AUTHENTICATION_FAILED: Authentication failed" in line
     assert _admin(secured, mechanism).list_topics(timeout=DEADLINE_S).brokers.keys() == NODE_IDS
 
 
@@ -138,6 +144,7 @@ def test_a_headerless_token_with_a_wrong_password(secured: Front) -> None:
         _shake_hands(connection, "PLAIN")
         with pytest.raises(EOFError):
             connection.exchange(_framed(_plain_token(USERS["PLAIN"][0], WRONG)))
+    assert "(mechanism PLAIN, user alice)" in secured.proxy.wait_for_log("the broker refused the SASL login")
     assert _admin(secured).list_topics(timeout=DEADLINE_S).brokers.keys() == NODE_IDS
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -133,13 +136,40 @@ def test_why_somebody_is_throttled(proxy: ProxyProcess, topic: str) -> None:
         body = messages.produce_body(topic, messages.batch(bytes(20_000)))
         client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)
         said = _why(proxy)
-        assert said[0].startswith(f"waiting now: user ANONYMOUS, client id muted at {client.name}, ")
-        assert "Produce" in said[1]
-        assert "producer_byte_rate of client-id=muted, observed 20" in said[1]
-        assert said[1].endswith("allowed 100")
+        assert re.fullmatch(r"client-id=muted, producer_byte_rate: 1\.9\d KiB/s of 100 B/s", said[0])
+        assert said[1].startswith(f"  waiting now: user ANONYMOUS, client id muted at {client.name}, ")
+        assert said[2].startswith("  throttled once ")
+        assert "Produce" in said[2]
         assert _why(proxy, "--client-id", "other") == ["no request was throttled or refused"]
         page = json.loads("\n".join(_why(proxy, "--json", "--user", "ANONYMOUS", "--newest", "1")))
         assert [each["kind"] for each in page["decisions"]] == ["throttled"]
+
+
+def test_why_is_refreshed_until_ctrl_c(proxy: ProxyProcess) -> None:
+    """Without a terminal, the output consists of snapshots."""
+    with subprocess.Popen(_why_command(proxy, "--watch"), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline() for _ in range(4)]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 0
+        assert process.stdout.read() == ""
+    assert [line[:4] for line in lines[::2]] == ["--- ", "--- "]
+    assert lines[1::2] == ["no request was throttled or refused\n"] * 2
+
+
+def test_why_is_refreshed_on_a_terminal(proxy: ProxyProcess) -> None:
+    ours, theirs = os.openpty()
+    try:
+        with subprocess.Popen(_why_command(proxy, "--watch"), stdout=theirs, stderr=theirs) as process:
+            seen = b""
+            while seen.count(b"\x1b[H\x1b[2J") < 2:
+                seen += os.read(ours, 4096)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0
+    finally:
+        os.close(theirs)
+        os.close(ours)
+    assert seen.count(b"until Ctrl-C\r\nno request was throttled or refused\r\n") >= 1
 
 
 @pytest.mark.parametrize("query", ["newest=0", "newest=many", "newest=1001", "name=x"])
@@ -149,6 +179,10 @@ def test_a_question_that_makes_no_sense_is_told(proxy: ProxyProcess, query: str)
     assert "newest" in json.loads(body)["error"]
 
 
+def _why_command(proxy: ProxyProcess, *arguments: str) -> list[str | Path]:
+    return [Path(sys.executable).parent / "headrace", "why", "--admin", proxy.admin, *arguments]
+
+
 def _why(proxy: ProxyProcess, *arguments: str) -> list[str]:
-    command = [Path(sys.executable).parent / "headrace", "why", "--admin", proxy.admin, *arguments]
+    command = _why_command(proxy, *arguments)
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()

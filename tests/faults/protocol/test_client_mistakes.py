@@ -40,7 +40,8 @@ producer_byte_rate = 100
 
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, arguments=JSON_LOG) as process:
+    """Run with debug logs, which include clients that close or reset their connections."""
+    with ProxyProcess(kafka.bootstrap_servers, config=CONFIG, arguments=(*JSON_LOG, "--log-level", "debug")) as process:
         yield process
         assert_no_traceback(process)
 
@@ -81,8 +82,14 @@ class Mistake:
 MISTAKES = {
     "garbage": Mistake(data=b"\xde\xad\xbe\xef" * 64, reason="a frame of -559038737 bytes is shorter"),
     "garbage behind a good size": Mistake(data=size(64) + b"\xa5" * 64, reason="api key -23131 is unknown"),
-    "TLS": Mistake(data=client_hello(), reason="longer than limits.max_frame_bytes"),
-    "HTTP": Mistake(data=b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n", reason="longer than limits.max_frame_bytes"),
+    "TLS": Mistake(
+        data=client_hello(),
+        reason="the client speaks TLS, but the bootstrap listener (listen.address) accepts plaintext only",
+    ),
+    "HTTP": Mistake(
+        data=b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
+        reason="the client speaks HTTP, but the bootstrap listener (listen.address) accepts Kafka's protocol only",
+    ),
     "size 0": Mistake(data=size(0), reason="a frame of 0 bytes is shorter"),
     "size -1": Mistake(data=size(-1), reason="a frame of -1 bytes is shorter"),
     "size 7": Mistake(data=size(7) + bytes(7), reason="a frame of 7 bytes is shorter"),
@@ -259,6 +266,18 @@ def test_a_client_that_leaves_while_it_is_muted_is_let_go(
         [line] = wait_for_lines(proxy, client.name)
         assert line["reason"] == "the client hung up while it was muted"
     assert len(lines_of(proxy, client.name)) == 1
+
+
+def test_a_flood_of_resets_does_not_flood_the_log(text_proxy: ProxyProcess) -> None:
+    """At the default level resets are not logged, but each is counted as a fault of the client."""
+    count, before = 300, len(text_proxy.log.splitlines())
+    for number in range(count):
+        with RawClient(text_proxy.port, distinct=False) as client:
+            if number % 2:
+                client.call(messages.API_VERSIONS, 0)
+            rst_in_a_body(client)
+    wait_until(lambda: series(text_proxy, CLIENT_ERRORS) == count, "all are counted")
+    assert text_proxy.log.splitlines()[before:] == []
 
 
 def test_an_orderly_end_is_not_logged(proxy: ProxyProcess, bystander: Bystander) -> None:

@@ -124,7 +124,12 @@ BROKE_OFF = "upstream: the broker closed with 1 requests in flight"
 MISTAKES = {
     "garbage": Mistake(behaviour=says(lambda _: b"\xde\xad\xbe\xef" * 16), reason="a frame of -559038737 bytes"),
     "not Kafka": Mistake(
-        behaviour=says(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"), reason="longer than limits.max_frame_bytes"
+        behaviour=says(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        reason="speaks HTTP instead of Kafka's protocol; check upstream.bootstrap_servers",
+    ),
+    "TLS": Mistake(
+        behaviour=says(lambda _: bytes.fromhex("15030300020250")),
+        reason="speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener",
     ),
     "size 0": Mistake(behaviour=says(announces(0)), reason="a frame of 0 bytes is shorter"),
     "size -1": Mistake(behaviour=says(announces(-1)), reason="a frame of -1 bytes is shorter"),
@@ -135,7 +140,7 @@ MISTAKES = {
     "wrong correlation id": Mistake(
         behaviour=says(answers_another), reason="the broker answered request 2 instead of request 1"
     ),
-    "a reply too many": Mistake(behaviour=says(answers_twice), reason="a reply that nobody asked for"),
+    "a reply too many": Mistake(behaviour=says(answers_twice), reason="the broker sent a reply without a request"),
     "closes": Mistake(behaviour=breaks_off(lambda _: b""), reason=BROKE_OFF),
     "resets": Mistake(behaviour=resets, reason="upstream: connection reset"),
     "closes in a head": Mistake(behaviour=breaks_off(lambda asked: reply(asked, b"")[:6]), reason=BROKE_OFF),
@@ -203,7 +208,8 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture(scope="module")
 def proxy(broker: FakeBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(broker.address, config=CONFIG, arguments=JSON_LOG) as process:
+    """Run with debug logs, which include clients that close their connections."""
+    with ProxyProcess(broker.address, config=CONFIG, arguments=(*JSON_LOG, "--log-level", "debug")) as process:
         process.wait_for_log("brokers changed")
         yield process
         assert_no_traceback(process)

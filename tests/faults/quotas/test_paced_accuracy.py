@@ -62,7 +62,7 @@ def paced(limit: float, *client_ids: str, burst_s: float = 0) -> str:
 @pytest.fixture(scope="module")
 def shared_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """Without quotas: each test reloads those of its own client ids."""
-    with ProxyProcess(kafka.bootstrap_servers, arguments=JSON_LOG) as process:
+    with ProxyProcess(kafka.bootstrap_servers, arguments=(*JSON_LOG, "--log-level", "debug")) as process:
         process.wait_for_log("brokers changed")
         yield process
         assert_no_traceback(process)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
+from headrace.proxy.admin.why import LINES_PER_GROUP
 from headrace.proxy.workers.worker import LAST_MESSAGES_S
 from testbed.errors import TestbedError, TestbedTimeoutError
 from testbed.processes.ports import reserve_ports
@@ -198,7 +199,8 @@ def test_why_tells_what_all_workers_decided_newest_first(kafka: FirstBroker, top
         assert {each["peer"] for each in newest} == {client.name for client in clients[-3:]}
         command = [sys.executable, "-m", "headrace.proxy.cli", "why", "--admin", proxy.admin, "--newest", "1"]
         said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
-        assert len(said) == CROWD + 1
+        assert said[1 + LINES_PER_GROUP] == f"  and {CROWD - LINES_PER_GROUP} more connections"
+        assert len(said) == LINES_PER_GROUP + 3  # quota, listed connections, number of others, last decision
         assert clients[-1].name in said[-1]
 
 
@@ -452,7 +454,7 @@ def test_an_admin_port_that_is_taken_is_told(proxy: ProxyProcess) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ("[plugins]\nload = ['no_such_module']\n", "plugin 'no_such_module' cannot be loaded: ModuleNotFoundError"),
+        ("[plugins]\nload = ['no_such_module']\n", "plugin 'no_such_module' cannot be loaded: there is no module"),
         ("[plugins.options.tracing]\nsample_ratio = 7\n", "plugin 'tracing': "),
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']\n",

@@ -575,7 +575,7 @@ def test_tokens_beyond_the_cap_pass_unseen() -> None:
     says = Says("alice")
     register(manager, "stranger", Stranger(lambda _: says))
     connection = Connection(connection_id=1, peer=Address(host="h", port=1))
-    authentication = Authentication(connection, HookCalls(manager), lambda: None)
+    authentication = Authentication(connection, HookCalls(manager), lambda: None, lambda *_: None)
     authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
     half = bytes(LARGEST_TOKEN_BYTES // 2)
     first, second, third = (authentication.token(half) for _ in range(3))

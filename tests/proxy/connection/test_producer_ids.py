@@ -65,6 +65,15 @@ async def test_ids_beyond_the_quota_mute(version: int, autojump_clock: MockClock
         assert await waits_s(book) == pytest.approx(50, abs=0.01)
 
 
+async def test_a_decision_has_the_number_of_ids(autojump_clock: MockClock) -> None:
+    """The number is in the unit of the limit, unlike the tokens in ``observed``."""
+    async with open_book(quotas=quota(2), windows=WINDOWS) as book:
+        await book.round_trip(produce(1, 7, 8, 9), reply(PRODUCE, 9, 1))
+        [row] = book.shared.decisions.page(trio.current_time())
+    assert (row["rate"], row["observed"]) == (pytest.approx(3, abs=0.01), pytest.approx(-1, abs=0.01))
+    assert (row["limit"], row["window_s"]) == (2, 100)
+
+
 async def test_no_id_is_no_id(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(0.001), windows=WINDOWS) as book:
         answer = await book.round_trip(produce(1, -1, -1), reply(PRODUCE, 9, 1))

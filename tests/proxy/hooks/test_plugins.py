@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.metadata import entry_points
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +11,7 @@ import pytest
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls import HookCalls
-from headrace.proxy.hooks.loading import ENTRY_POINT_GROUP, load_plugins, new_plugin_manager, register
+from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
@@ -86,7 +85,9 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
 @pytest.mark.parametrize(
     ("path", "message"),
     [
-        ("no_such_module_here", "plugin 'no_such_module_here' cannot be loaded: ModuleNotFoundError"),
+        ("no_such_module_here:Plugin", "plugin 'no_such_module_here:Plugin' cannot be loaded: there is no module"),
+        ("no_such_package.plugin", "there is no module 'no_such_package'; Python searches "),
+        ("headrace.nothing", "cannot be loaded: ModuleNotFoundError: No module named 'headrace.nothing'"),
         ("headrace.quota_callbacks.builtin.byte_rate:Nothing", "cannot be loaded: AttributeError"),
         (
             "headrace.quota_callbacks.entities",
@@ -97,6 +98,30 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
 def test_what_cannot_be_loaded_is_named(path: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
         load_plugins(new_plugin_manager(), disabled=(), load=(path,))
+
+
+@pytest.mark.parametrize(("variable", "named"), [("", "not set"), ("/opt/one:/opt/two", "/opt/one:/opt/two")])
+def test_a_module_that_is_not_on_the_path(
+    variable: str, named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message states the module, where Python searches and how to install it, but not all of ``sys.path``."""
+    (tmp_path / "imports_a_missing_module.py").write_text("import not_installed_here\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", variable)
+    where = (
+        f"Python searches headrace's virtual environment, {sys.prefix}, and the directories of PYTHONPATH, which is"
+        f" {named}: install the package with {sys.executable} -m pip install PACKAGE, or add the module's directory to"
+        " PYTHONPATH"
+    )
+    monkeypatch.setattr(sys, "base_prefix", "/usr")
+    problems = {
+        "not_installed_here": "there is no module 'not_installed_here'",
+        "imports_a_missing_module": "it imports 'not_installed_here', which is not installed",
+    }
+    for path, problem in problems.items():
+        with pytest.raises(StartupError) as caught:
+            load_plugins(new_plugin_manager(), disabled=installed_plugins(), load=(path,))
+        assert str(caught.value) == f"plugin {path!r} cannot be loaded: {problem}; {where}"
 
 
 @pytest.mark.parametrize("package", ["config", "pipeline", "plugins", "proxy", "quota_callbacks"])
@@ -113,9 +138,8 @@ def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
         f"plugin {path!r} cannot be loaded: it imports {missing!r}, but this version of headrace has its packages as"
         f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
     )
-    built_in = {point.name for point in entry_points(group=ENTRY_POINT_GROUP)}
     with pytest.raises(StartupError, match=f"^{re.escape(message)}$"):
-        load_plugins(new_plugin_manager(), disabled=built_in, load=(path,))
+        load_plugins(new_plugin_manager(), disabled=installed_plugins(), load=(path,))
 
 
 def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:

@@ -1,0 +1,118 @@
+"""TLS and HTTP where Kafka's protocol is expected: the log names the protocol, the peer and the setting to change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from structlog.testing import capture_logs
+
+from headrace.proxy.repeated_lines import EVERY_S
+from headrace.quota_callbacks.api_keys import ApiKey
+from tests.proxy.playbook import open_book, request
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Any
+
+    from trio.testing import MockClock
+
+    Lines = list[MutableMapping[str, Any]]
+
+CLIENT_HELLO = bytes.fromhex("1603010200010001fc0303") + bytes(64)
+ALERT = bytes.fromhex("15030300020250")
+GET = b"GET /metrics HTTP/1.1\r\n\r\n"
+HEARTBEAT = ApiKey.HEARTBEAT.value
+BOOTSTRAP = "the bootstrap listener (listen.address)"
+
+
+def closed(lines: Lines) -> Lines:
+    return [line for line in lines if line["event"] == "connection closed"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (CLIENT_HELLO, f"client: the client speaks TLS, but {BOOTSTRAP} accepts plaintext only; set the client's"),
+        (
+            GET,
+            f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only; the address of",
+        ),
+        (b"POST", f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only"),
+    ],
+    ids=["TLS", "GET", "the first 4 bytes of POST"],
+)
+async def test_a_client(data: bytes, reason: str, autojump_clock: MockClock) -> None:
+    with capture_logs() as lines:
+        async with open_book() as book:
+            await book.client.says(data)
+            await book.client.hears_the_end()
+            assert book.upstream.dialled == []
+            assert book.shared.counters.errors == {"client": 1}
+    [line] = closed(lines)
+    assert line["log_level"] == "warning"
+    assert line["reason"].startswith(reason)
+
+
+async def test_a_client_of_a_brokers_listener(autojump_clock: MockClock) -> None:
+    with capture_logs() as lines:
+        async with open_book() as book:
+            book.connection.info.node_id = 3
+            await book.client.says(CLIENT_HELLO)
+            await book.client.hears_the_end()
+    assert "the listener of broker 3 (listen.address) accepts plaintext only" in closed(lines)[0]["reason"]
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (ALERT + bytes(1), "kafka:9092 speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or"),
+        (CLIENT_HELLO, "kafka:9092 speaks TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "kafka:9092 speaks HTTP instead of Kafka's protocol; check upstream."),
+        (ALERT, "kafka:9092 speaks TLS"),
+    ],
+    ids=["an alert and more", "a handshake", "HTTP", "an alert alone"],
+)
+async def test_a_broker(data: bytes, reason: str, autojump_clock: MockClock) -> None:
+    with capture_logs() as lines:
+        async with open_book() as book:
+            await book.client.says(request(HEARTBEAT, 4))
+            await book.upstream.wait_for_dial(1)
+            await book.broker.hears()
+            await book.broker.says(data)
+            await book.client.hears_the_end()
+            assert book.shared.counters.errors == {"upstream": 1}
+    [line] = closed(lines)
+    assert line["reason"].startswith(f"upstream: {reason}")
+    assert "upstream.bootstrap_servers" in line["reason"]
+
+
+async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock) -> None:
+    """A health check that uses TLS must not fill the log."""
+    with capture_logs() as lines:
+        async with open_book() as book:
+            book.connection.shared.repeated.due(("client", "TLS", book.connection.info.peer.host, None))
+            await book.client.says(CLIENT_HELLO)
+            await book.client.hears_the_end()
+    assert [line["log_level"] for line in closed(lines)] == ["debug"]
+    assert trio.current_time() < EVERY_S
+
+
+async def test_a_client_that_closes_causes_no_warning(autojump_clock: MockClock) -> None:
+    with capture_logs() as lines:
+        async with open_book() as book:
+            await book.client.says(request(HEARTBEAT, 4)[:-1])
+            book.client.socket.shut_down_writing()
+            await book.client.hears_the_end()
+            assert book.shared.counters.errors == {"client": 1}
+        async with open_book() as book:
+            await book.client.says(request(HEARTBEAT, 4))
+            await book.upstream.wait_for_dial(1)
+            await book.broker.hears()
+            book.client.socket.shut_down_writing()
+            await book.client.hears_the_end()
+    assert [(line["log_level"], line["reason"].partition(" with")[0]) for line in closed(lines)] == [
+        ("debug", "client: the client closed in the middle of a request, 1 bytes missing"),
+        ("debug", "the client closed its side"),
+    ]
