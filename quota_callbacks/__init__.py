@@ -3,17 +3,17 @@
 Pure and synchronous: this package uses no event loop, no sockets and no clock. Time is an argument, in whole
 milliseconds of a monotonic clock.
 
-    hookspecs   the specifications of all hooks; `hookimpl` marks an implementation
-    requests    connections, requests and replies, as callbacks see them
-    verdicts    the results of a callback: throttle or refuse, with the reason
-    identities  the interface for plugins that read a client's name from its authentication
-    entities    quota keys and quota entities
-    policies    how a quota is enforced
-    buckets     rates, token buckets, Bloom filters, and the table of all buckets
-    builtin     the built-in callbacks, and the cost model of requests
-    records     usage records, traces, and their replay
-    api_keys    the numbers and names of Kafka's APIs
-    options     typed tables for the options of plugins
-    testing     connections, requests and a context for the tests of a plugin
-    topic_names the names of topics by their ids
+    hookspecs    the specifications of all hooks; `hookimpl` marks an implementation
+    requests     connections, requests and replies, as callbacks see them
+    verdicts     the results of a callback: throttle or refuse, with the reason
+    identities   the interface for plugins that read a client's name from its authentication
+    entities     quota keys and quota entities
+    policies     how a quota is enforced
+    buckets      rates, token buckets, Bloom filters, and the table of all buckets
+    builtin      the built-in callbacks, and the cost model of requests
+    records      usage records, traces, and their replay
+    api_keys     the numbers and names of Kafka's APIs
+    options      typed tables for the options of plugins
+    testing      connections, requests and a context for the tests of a plugin
+    topic_names  the names of topics by their ids
 """
