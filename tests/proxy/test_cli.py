@@ -212,9 +212,7 @@ def test_variables_alone_start_a_proxy() -> None:
 
 
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
-    with pytest.raises(
-        TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a writable folder"
-    ):
+    with pytest.raises(TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a writable folder"):
         ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")
 
 
