@@ -414,7 +414,7 @@ def test_costs_in_force_that_are_better_stay_in_the_file(plants: Path) -> None:
 def test_without_a_truth_there_is_no_fit(tmp_path: Path) -> None:
     status, said = run("--lake", str(tmp_path))
     assert status == 2
-    assert re.search(r"expected --truth.*broker_ms will not do.*JmxTool --jmx-url", " ".join(said.split()))
+    assert re.search(r"expected --truth.*broker_ms cannot replace them.*JmxTool --jmx-url", " ".join(said.split()))
 
 
 NO_USAGE = "there is no usage from 2026-09-21 13:00:00 to 2026-09-21 13:10:00 UTC, when --truth was sampled"
