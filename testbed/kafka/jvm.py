@@ -24,6 +24,9 @@ Jars = Literal["clients", "broker"]
 # Enough memory for three versions' classes and for messages of test size.
 JVM_OPTIONS = (
     "-Xmx512m",
+    # The JVM protects the pages below this much of the main thread's stack. The default, 1 MiB, is less than the C
+    # recursion of Python 3.12 and newer may use, for example in json, and the process would end by SIGSEGV.
+    "-Xss8m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     # Leaves SIGINT and SIGTERM to Python; otherwise the JVM ends the whole process at the first one.

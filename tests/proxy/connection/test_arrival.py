@@ -90,7 +90,7 @@ async def test_what_was_promised_and_did_not_come_is_charged_to_nobody(acks: int
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
         assert bucket.observed(int(trio.current_time() * 1000)) == 0
-        book.client.channel.close()
+        book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
         assert arrivals.seen == ["received False", "abandoned False"]
         assert bucket.observed(int(trio.current_time() * 1000)) == 0
@@ -106,10 +106,10 @@ async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: M
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
         now_ms = int(trio.current_time() * 1000)
-        assert bucket.places(1000, now_ms) < 0
-        book.client.channel.close()
+        assert bucket.burst_left(1000, now_ms) < 0
+        book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
-        assert bucket.places(1000, now_ms) == bucket.burst(1000)
+        assert bucket.burst_left(1000, now_ms) == bucket.burst(1000)
         assert bucket.observed(now_ms) == 0
 
 
