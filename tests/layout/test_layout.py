@@ -1,15 +1,14 @@
-"""The layout of docs/architecture.md: every package lists what is in it, no folder is crowded, and there are no import
-cycles, not even for annotations."""
+"""The layout of docs/architecture.md: no folder is crowded, and there are no import cycles, not even for annotations.
+
+That each package lists its modules is tested in `tests.docs.test_package_docstrings`.
+"""
 
 from __future__ import annotations
 
-import ast
-import re
 from functools import cache
 from pathlib import Path
 
 import grimp
-import pytest
 
 ROOT = Path(__file__).parents[2]
 SHIPPED = ("proxy", "quota_callbacks", "config", "plugins", "pipeline")
@@ -21,29 +20,6 @@ PACKAGES = sorted(
 MOST_MODULES = 13
 CROWDED = {"proxy/connection": 17}
 """Folders with more, and how many: a connection's parts belong together until the native data plane takes some over."""
-
-
-def modules_in(package: str) -> set[str]:
-    """Return the names of the modules and packages directly in a package."""
-    folder = ROOT / package
-    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "__main__"}
-    return modules | {path.parent.name for path in folder.glob("*/__init__.py")}
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_lists_its_modules(package: str) -> None:
-    docstring = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8")))
-    assert docstring, f"{package} has no docstring"
-    listed = set(re.findall(r"^\s*([a-z_0-9]+)/?(?: {2,}| )\S", docstring, re.MULTILINE))
-    missing = modules_in(package) - listed
-    assert not missing, f"{package}/__init__.py does not list {sorted(missing)}"
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_a_package_lists_no_module_that_is_gone(package: str) -> None:
-    docstring = ast.get_docstring(ast.parse((ROOT / package / "__init__.py").read_text(encoding="utf-8"))) or ""
-    rows = set(re.findall(r"^ *([a-z_0-9]+)/? {2,}\S", docstring, re.MULTILINE))
-    assert rows <= modules_in(package) | {"__main__"}, f"{package} lists {sorted(rows - modules_in(package))}"
 
 
 def test_no_folder_is_crowded() -> None:
