@@ -102,7 +102,7 @@ def test_a_trace_without_quotas_throttles_no_one(spark: SparkSession) -> None:
     ("lines", "said"),
     [
         ([], "line 1: the trace is empty"),
-        ([use(1, "produce", 1)], 'line 1: no "window"'),
+        ([use(1, "produce", 1)], 'line 1: the first line has no "window"'),
         ([window(), use(1, "produce", 1), "{"], "line 3: not JSON"),
         (
             [window(), use(5, "produce", 1), use(5, "produce", 1), use(4, "produce", 1), "{"],
