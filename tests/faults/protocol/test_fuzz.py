@@ -79,7 +79,7 @@ def assert_unharmed(proxy: ProxyProcess, seed: int) -> None:
         event for event in logged if event["level"] == "error" and "outside listen.node_ids" not in event["event"]
     ]
     assert not errors, f"seed {seed}: {errors}"
-    lines = collections.Counter(event["peer"] for event in logged if "peer" in event)
+    lines = collections.Counter(event["peer"] for event in logged if event["event"] == "connection closed")
     assert set(lines.values()) == {1}, f"seed {seed}: {lines.most_common(3)}"
     assert proxy.get("/livez")[0] == 200
 
