@@ -59,7 +59,7 @@ LONG_RUN: Final = {
         a_part_of_the_seconds_may_be_throttled_and_quotas_have_a_least an_entity_can_be_a_client_id_or_a_pair
         what_if_throttles_nobody_with_these_quotas_and_somebody_with_less
         the_files_have_the_largest_and_say_what_they_lack options_reach_the_rules""",
-    "test_rollup": """a_bill_by_month_is_one_for_both_days the_largest_usage_is_billed_exactly
+    "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
     "test_what_if": """quotas_come_from_a_configuration_file_or_a_part_of_one
         senders_that_wait_are_reckoned_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
@@ -71,7 +71,8 @@ LONG_RUN: Final = {
     "test_ingest_kafka": """records_removed_by_retention_are_an_error_unless_accepted
         a_cluster_that_is_not_there_is_named""",
     "test_ingest_kills": "one_ingest_at_a_time",
-    "test_ingest_late": """the_histories_of_several_proxies_do_not_make_each_other_late
+    "test_ingest_late": """a_record_that_is_there_already_is_not_late
+        the_histories_of_several_proxies_do_not_make_each_other_late
         a_run_that_was_killed_goes_on_under_its_watermark
         what_is_put_aside_for_its_schema_is_taken_in_after_an_update_though_its_hour_is_final
         a_clock_that_is_ahead_makes_nobody_late""",
