@@ -95,8 +95,6 @@ def _skip_plain_errors(data: bytes, at: int) -> int:
 
 def _skip_plain_string(data: bytes, at: int) -> int:
     length: int = _INT16(data, at)[0]
-    if length < -1:
-        raise Broken(at, f"a length of {length}")
     return at + 2 + max(length, 0)
 
 
