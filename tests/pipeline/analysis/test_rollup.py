@@ -132,7 +132,12 @@ def test_both_names_win_over_the_user_and_the_user_over_the_client_id(spark: Spa
     found = by_hour(
         usage(spark, [record(user=user, client_id=client_id) for user, client_id in senders]),
         teams(
-            spark, ("alice", "app-1", "both"), ("alice", None, "user"), (None, "app-1", "client"), ("bob", "x", "no")
+            spark,
+            ("alice", "app-1", "both"),
+            ("alice", None, "user"),
+            (None, "app-1", "client"),
+            (None, "app-2", "client of a user with a team"),
+            ("bob", "x", "no"),
         ),
     )
     assert rows_of(found, "user", "client_id", "team") == [
