@@ -40,7 +40,7 @@ TABLES = {
 def command(*, spark: SparkOptions, lake: str, output: str, first: date | None, last: date | None, title: str) -> None:
     """Write one HTML file with plots and tables. It opens anywhere: it loads nothing and runs no scripts.
 
-    The report shows what was used and by whom, who was throttled, the results of recommend, what-if, rollup, calibrate
+    The report shows what each user used and who was throttled, the results of recommend, what-if, rollup, calibrate
     and anomalies, and how complete the records are. For a missing table it names the job that writes it. Days and times
     are UTC. An existing file is replaced.
     """

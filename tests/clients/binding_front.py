@@ -34,8 +34,8 @@ QUOTAS: Final = {
 """Quotas of each client id: bytes per second, percent of one thread, partitions per second."""
 
 OF_ADMINS: Final = {**QUOTAS, "request_percentage": 1.0}
-"""Of the scenario in which it has to bind. A broker takes a request's time by the clock, so on a busy machine this
-quota would stop its clients for most of the time, and the others would not be seen to bind."""
+"""The quotas of the scenario in which the request percentage has to bind. A broker measures wall time, so on a busy
+machine this quota would stop its clients most of the time, and the other quotas would not be seen to bind."""
 ADMIN_IDS: Final = 40
 
 PRODUCER_IDS: Final = "producer_ids_rate"

@@ -42,7 +42,7 @@ KINDS: Final[dict[str, Callable[[Side], ClientUnderTest]]] = {
 CLIENTS: Final = ("librdkafka", "java", "kafka-python", "aiokafka")
 MEMBERS: Final = (*CLIENTS, "librdkafka-kip-848", "java-kip-848")
 ROUNDS: Final = 3
-"""Of each scenario with each client alone, in the long run."""
+"""How often the long run repeats each scenario with each client alone."""
 
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1000
