@@ -46,7 +46,7 @@ LEFT_AFTER: Final = (28, 0.01)
 NEXT_SAMPLE: Final = (1, 1.0)
 MEASURED: Final = (7, 0.001)
 """Number of measured requests, and seconds between them: within one sample of a quota's window, and
-`headrace.proxy.connection.thread_time.ONE_OF` requests, so that the mean is exact."""
+`headrace.proxy.connection.state.thread_time.ONE_OF` requests, so that the mean is exact."""
 PRODUCER_ID: Final = 4711
 PRODUCER_ID_AT: Final = 43
 """Offset in a record batch of format 2 of the producer id, followed by its epoch and the first sequence number."""

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import trio
 
 from headrace.config.loading import loads
-from headrace.proxy.connection import thread_time
 from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.connection.state import thread_time
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.server.server import Server

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from prometheus_client.metrics_core import Metric
 
-    from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.quota_callbacks.hookspecs import Metric as Series
 
 

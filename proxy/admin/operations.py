@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from headrace.proxy.admin.metrics_page import MetricsPage
-    from headrace.proxy.connection.shared_state import SharedState
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.shared_state import SharedState
 
 
 class Operations(Protocol):

@@ -15,7 +15,7 @@ import trio
 from headrace.proxy.connection.enforcement import abandon
 from headrace.proxy.connection.reply_relay import ReplyRelay
 from headrace.proxy.connection.request_relay import RequestRelay
-from headrace.proxy.connection.state import ConnectionState
+from headrace.proxy.connection.state.connection_state import ConnectionState
 from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.upstream import other_protocol_of_broker
 from headrace.proxy.wire.errors import OtherProtocol, PeerFault
@@ -25,7 +25,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.proxy.connection.shared_state import SharedState
+    from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.proxy.network.sockets import Socket
     from headrace.quota_callbacks.requests import Connection
 

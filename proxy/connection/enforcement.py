@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from headrace.proxy.hooks.decisions import Kind, entity_of, quota_of
 
 if TYPE_CHECKING:
-    from headrace.proxy.connection.in_flight import Exchange
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.hooks.combined_verdicts import CombinedVerdict
     from headrace.quota_callbacks.verdicts import Refuse
 

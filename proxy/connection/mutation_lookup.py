@@ -29,9 +29,10 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import TopicMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
 
-    from headrace.proxy.connection.in_flight import Exchange
+    from headrace.proxy.connection.state.created_topics import CreatedTopics
+    from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.mutations import MutationRequest, TopicKey
 
     AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
@@ -41,63 +42,8 @@ Parsed = TypeVar("Parsed")
 ASSUMED_PARTITIONS: Final = 1
 """Partitions of a new topic for which the broker reports no number: Kafka's default of ``num.partitions``."""
 
-CREATION_TAKES_S: Final = 10.0
-"""How long the partitions of a requested topic are remembered while Metadata does not show it yet."""
-
-NO_CREATION_S: Final = 600.0
-"""How long an auto-created topic is not charged again, even if it does not appear: the cluster may not auto-create
-topics (``auto.create.topics.enable=false``), or not this one."""
-
 MAX_PARTITIONS: Final = 10_000
 """The most that one topic costs: brokers refuse more (``ReplicationControlManager.MAX_PARTITIONS_PER_BATCH``)."""
-
-MAX_REMEMBERED: Final = 10_000
-"""Topics that are remembered. When there are more, all are forgotten and may be charged again."""
-
-
-class CreatedTopics:
-    """Topics whose creation was requested recently and that a broker may not know yet.
-
-    Auto-created topics are not charged a second time. For topics of CreateTopics the number of partitions is kept, so
-    that changing or deleting them immediately afterwards is charged.
-    """
-
-    __slots__ = ("_asked_for", "_since_s")
-
-    def __init__(self) -> None:
-        self._since_s: dict[str, float] = {}
-        self._asked_for: dict[str, tuple[float, int]] = {}
-
-    def new(self, names: Iterable[str], unknown: Iterable[str], now_s: float) -> list[str]:
-        """Return the topics to charge, given the ``names`` in a Metadata request and those ``unknown`` to the broker.
-
-        Topics that the broker knows are forgotten.
-        """
-        self.forget(set(names).difference(unknown))
-        return [name for name in unknown if now_s - self._since_s.get(name, float("-inf")) >= NO_CREATION_S]
-
-    def add(self, names: Iterable[str], now_s: float) -> None:
-        """Note that the auto-creation of these topics is charged now."""
-        if len(self._since_s) >= MAX_REMEMBERED:
-            self._since_s.clear()
-        self._since_s.update(dict.fromkeys(names, now_s))
-
-    def forget(self, names: Iterable[str]) -> None:
-        """Forget topics that exist or were deleted, so that creating them again is charged."""
-        for name in names:
-            self._since_s.pop(name, None)
-
-    def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
-        """Note the partitions of topics that a CreateTopics requests. Whether they are created need not be known: the
-        charge for changing a topic is returned if the broker reports that it does not exist."""
-        if len(self._asked_for) >= MAX_REMEMBERED:
-            self._asked_for.clear()
-        self._asked_for.update({str(each.topic): (now_s, each.partitions) for each in mutations})
-
-    def partitions(self, topic: TopicKey, now_s: float) -> int:
-        """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""
-        since_s, partitions = self._asked_for.get(str(topic), (float("-inf"), 0))
-        return partitions if now_s - since_s < CREATION_TAKES_S else 0
 
 
 async def look_up_mutations(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.connection.enforcement import abandon
-from headrace.proxy.connection.reply_actions import AnswerLocally, Rewrite, SettleMutations
+from headrace.proxy.connection.state.reply_actions import AnswerLocally, Rewrite, SettleMutations
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.decisions import Kind
 from headrace.proxy.wire.api_versions import unsupported_version_reply
@@ -22,8 +22,8 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.proxy.connection.in_flight import Exchange
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.quota_callbacks.verdicts import Refuse
 
 QUOTA_MESSAGE: Final = "The throttling quota has been exceeded."

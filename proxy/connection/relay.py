@@ -13,7 +13,7 @@ from headrace.proxy.network.splicing import Splice
 from headrace.proxy.wire.frames import FrameScanner
 
 if TYPE_CHECKING:
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.walks.body import BodyWalk
 

@@ -22,9 +22,9 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.proxy.connection.in_flight import Exchange
-    from headrace.proxy.connection.reply_actions import Merge
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.connection.state.reply_actions import Merge
 
 _INT32 = Struct(">i")
 _NOT_LEARNED_FROM: Final = ApiKey.DESCRIBE_CLUSTER

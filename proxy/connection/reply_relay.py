@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
-from headrace.proxy.connection.reply_actions import (
+from headrace.proxy.connection.reply_edits import edit_reply
+from headrace.proxy.connection.state.reply_actions import (
     AnswerLocally,
     Forward,
     KeepForProxy,
@@ -23,7 +24,6 @@ from headrace.proxy.connection.reply_actions import (
     SettleMutations,
     WalkFetch,
 )
-from headrace.proxy.connection.reply_edits import edit_reply
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.wire.errors import MalformedFrame
@@ -33,8 +33,8 @@ from headrace.proxy.wire.walks.fetch import FetchWalk
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
-    from headrace.proxy.connection.in_flight import Exchange
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.network.sockets import Socket
 
 _INT32 = Struct(">i")

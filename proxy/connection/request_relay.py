@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.enforcement import end_hold, enforce_on_arrival, enforce_on_batches, enforce_on_request
-from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
-from headrace.proxy.connection.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
+from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
+from headrace.proxy.connection.state.in_flight import Exchange
+from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
 from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
 from headrace.proxy.errors import ClientGone
 from headrace.proxy.network.sockets import READ_BYTES, waiting
@@ -24,8 +24,8 @@ from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from headrace.proxy.connection.authentication import Authentication
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.authentication import Authentication
+    from headrace.proxy.connection.state.connection_state import ConnectionState
 
 SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the

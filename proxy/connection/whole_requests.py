@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES, Authentication
 from headrace.proxy.connection.enforcement import (
     abandon,
     end_hold,
@@ -22,11 +21,18 @@ from headrace.proxy.connection.enforcement import (
     enforce_on_reply,
     enforce_on_request,
 )
-from headrace.proxy.connection.in_flight import Exchange
 from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
 from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
-from headrace.proxy.connection.reply_actions import KeepForProxy, Observe, PassToken, SettleMutations, reply_layout
 from headrace.proxy.connection.reply_edits import edit_reply
+from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES, Authentication
+from headrace.proxy.connection.state.in_flight import Exchange
+from headrace.proxy.connection.state.reply_actions import (
+    KeepForProxy,
+    Observe,
+    PassToken,
+    SettleMutations,
+    reply_layout,
+)
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import PeerFault
@@ -41,8 +47,8 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from headrace.proxy.connection.reply_actions import Watcher
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.reply_actions import Watcher
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.verdicts import Refuse
 

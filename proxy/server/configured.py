@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.proxy.connection.shared_state import Limits
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ import trio
 from headrace.config.schema import OnError
 from headrace.proxy.admin.operations import ServerOperations
 from headrace.proxy.connection.client_connection import ClientConnection
-from headrace.proxy.connection.shared_state import SharedState
+from headrace.proxy.connection.state.shared_state import SharedState
 from headrace.proxy.counters import Counters
 from headrace.proxy.errors import ClientGone, StartupError
 from headrace.proxy.hooks.calls import HookCalls
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     import pluggy
 
     from headrace.config.schema import Config
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.network.listeners import Listener
     from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.workers.shared_memory import WorkerPlace

@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from headrace.proxy.connection.reply_actions import ReplyAction
+from headrace.proxy.connection.state.reply_actions import ReplyAction
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from headrace.proxy.connection.client_connection import ClientConnection
-from headrace.proxy.connection.shared_state import Limits, SharedState
+from headrace.proxy.connection.state.shared_state import Limits, SharedState
 from headrace.proxy.counters import Counters
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.hooks.calls import HookCalls
@@ -38,7 +38,7 @@ from headrace.quota_callbacks.topic_names import TopicNames
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
-    from headrace.proxy.connection.state import ConnectionState
+    from headrace.proxy.connection.state.connection_state import ConnectionState
 
 WAIT_S = 7200.0
 """Longer than any mute in these tests, in seconds of the fake clock."""

@@ -25,8 +25,8 @@ BATCH = messages.batch(bytes(100_000))
 LONG_MS = 60_000
 """A throttle that outlasts every deadline here."""
 RELEASED_S = 5.0
-"""It takes a second (`headrace.proxy.connection.muting.HANG_UP_CHECK_S`); the rest is for a busy machine. The mute
-would last a minute."""
+"""It takes a second (`headrace.proxy.connection.state.muting.HANG_UP_CHECK_S`); the rest is for a busy machine. The
+mute would last a minute."""
 
 QUOTA = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 100\n'
 

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS
 from headrace.plugins.sasl_identity.options import IdentityOptions
-from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES
+from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.options import read_options

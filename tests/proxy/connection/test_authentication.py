@@ -9,8 +9,8 @@ import trio
 
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.observers import UnseenIdentity
-from headrace.proxy.connection.authentication import LARGEST_TOKEN_BYTES, Authentication
-from headrace.proxy.connection.shared_state import Limits
+from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES, Authentication
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.wire.messages.codec import encode

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from headrace.proxy.connection.shared_state import Limits
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import structlog
 import trio
 
-from headrace.proxy.connection.in_flight import Exchange, InFlight
-from headrace.proxy.connection.muting import Mute
+from headrace.proxy.connection.state.in_flight import Exchange, InFlight
+from headrace.proxy.connection.state.muting import Mute
 from headrace.quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-    from headrace.proxy.connection.authentication import Authentication
-    from headrace.proxy.connection.shared_state import SharedState
+    from headrace.proxy.connection.state.authentication import Authentication
+    from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.requests import Connection

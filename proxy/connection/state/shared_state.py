@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import trio
 
-from headrace.proxy.connection.mutation_lookup import CreatedTopics
-from headrace.proxy.connection.thread_time import ThreadTimeSampler
+from headrace.proxy.connection.state.created_topics import CreatedTopics
+from headrace.proxy.connection.state.thread_time import ThreadTimeSampler
 from headrace.proxy.hooks.decisions import Decisions
 from headrace.proxy.network.sockets import READ_BUFFER_BYTES
 from headrace.proxy.network.splicing import Pipes

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from headrace.proxy.connection.reply_actions import AnswerLocally, PassToken
+from headrace.proxy.connection.state.reply_actions import AnswerLocally, PassToken
 from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
-    from headrace.proxy.connection.reply_actions import ReplyAction, ReplyLayout
+    from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
 
 
 class Exchange(Request):

@@ -1,0 +1,11 @@
+"""The state of a connection and what all connections share: the lowest layer, which imports no relay.
+
+connection_state  the state of one connection, which the relays read and change
+shared_state      the objects that all connections of a process share
+authentication    the client's principal, observed in its SASL exchange
+in_flight         the queue of requests that wait for their replies
+reply_actions     the ways to process a reply, and reply layouts by API and version
+muting            the time until which a client is muted
+created_topics    topics whose creation was requested recently
+thread_time       sampling the thread time that relays spend on a connection
+"""
