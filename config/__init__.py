@@ -4,6 +4,7 @@ Used by the command line, by the proxy, and by the pipeline for quotas. Blocks w
 sockets. Of the project it imports only `quota_callbacks`, whose `options` all tables are declared with.
 
     schema           `Config`: every key with its type, default, description, and whether a change needs a restart
+    limits           the table `[limits]`
     quotas           the `[[quotas]]` tables
     keys             the base class of sections, and the list of all keys
     values           addresses, broker ids, durations and sizes
@@ -19,6 +20,7 @@ sockets. Of the project it imports only `quota_callbacks`, whose `options` all t
 
 from headrace.config.check import CheckReport, check
 from headrace.config.editing import json_schema, json_schema_text, sample_text
+from headrace.config.limits import Limits
 from headrace.config.loading import load, loads
 from headrace.config.overrides import FLAGS, Flag
 from headrace.config.problems import ConfigError, ConfigFileError, ConfigSyntaxError, ConfigValueError, Problem
@@ -28,7 +30,6 @@ from headrace.config.schema import (
     Admin,
     Config,
     Enforcement,
-    Limits,
     Listen,
     Log,
     LogFormat,

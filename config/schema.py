@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from headrace.config.keys import Key, Section
+from headrace.config.limits import Limits
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.values import (
     HostPort,
@@ -21,7 +22,6 @@ from headrace.config.values import (
     id_ranges,
     parse_node_ids,
     reachable_host,
-    size,
     worker_count,
 )
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -143,44 +143,6 @@ class Listen(Section):
         if node_id not in self.node_ids:
             raise UnknownNodeIdError(f"broker {node_id} has no port: extend listen.node_ids, which is {self.node_ids}")
         return 1 + node_id
-
-
-class Limits(Section):
-    """Limits that protect clients from each other."""
-
-    max_frame_bytes: Annotated[
-        int,
-        size("1KiB", f"{INT_MAX}B"),  # a frame's length is an INT32
-        Key(
-            "Maximum size of a request or reply; a larger one closes its connection (Kafka: socket.request.max.bytes).",
-            flag="--max-frame-bytes",
-        ),
-    ] = 100 * 2**20  # Kafka's default
-    max_collected_bytes: Annotated[
-        int,
-        size("1KiB", f"{INT_MAX}B"),
-        Key("Maximum size of a message that is read into memory to be rewritten (Metadata, CreateTopics, ...)."),
-    ] = 64 * 2**20  # Metadata of a million partitions: 42 bytes each with three replicas
-    # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay
-    # below the 65,536 open files that service managers commonly allow.
-    max_connections: Annotated[
-        int, whole(1, INT_MAX), Key("Maximum number of open client connections; further ones are closed immediately.")
-    ] = 10_000
-    max_connections_per_ip: Annotated[
-        int,
-        whole(0, INT_MAX),
-        Key("Maximum number of open client connections per address (Kafka: max.connections.per.ip); 0 is unlimited."),
-    ] = 0
-    max_in_flight_requests: Annotated[
-        int,
-        whole(1, 1_000_000),
-        Key("Maximum number of requests in flight per connection; above it the client's socket is not read."),
-    ] = 1000
-    idle_timeout_s: Annotated[
-        float,
-        duration("1s", "30d"),
-        Key("Idle time after which a client connection is closed (Kafka: connections.max.idle.ms)."),
-    ] = 600.0  # Kafka's default
 
 
 class Shutdown(Section):

@@ -1,0 +1,91 @@
+"""The table ``[limits]``: bounds for what one client may cost the others."""
+# pydantic reads annotations at run time, so they are not postponed here.
+
+from typing import Annotated
+
+from headrace.config.keys import Key, Section
+from headrace.config.quotas import INT_MAX
+from headrace.config.values import duration, size
+from headrace.quota_callbacks.options import whole
+
+_FRAME_SIZES = size("1KiB", f"{INT_MAX}B")  # a frame's length is an INT32
+
+
+class Limits(Section):
+    """Limits that protect clients from each other."""
+
+    max_frame_bytes: Annotated[
+        int,
+        _FRAME_SIZES,
+        Key(
+            "Maximum size of a request or reply; a larger one closes its connection (Kafka: socket.request.max.bytes).",
+            flag="--max-frame-bytes",
+        ),
+    ] = 100 * 2**20  # Kafka's default
+    max_handshake_bytes: Annotated[
+        int,
+        _FRAME_SIZES,
+        Key(
+            "Maximum size of a request that brokers serve before authentication: ApiVersions, SaslHandshake, "
+            "SaslAuthenticate and SASL tokens (Kafka: sasl.server.max.receive.size)."
+        ),
+    ] = 512 * 2**10  # Kafka's default
+    max_whole_request_bytes: Annotated[
+        int,
+        _FRAME_SIZES,
+        Key(
+            "Maximum size of a request that is read into memory for a quota or a plugin (CreateTopics, "
+            "DeleteTopics, CreatePartitions, Metadata); a larger one closes its connection."
+        ),
+    ] = 2**20
+    max_request_rows: Annotated[
+        int,
+        whole(1, INT_MAX),
+        Key(
+            "Maximum number of topics, partitions and other rows of a request that the proxy reads in full or walks "
+            "through; a request with more closes its connection."
+        ),
+    ] = 10_000
+    max_collected_bytes: Annotated[
+        int,
+        _FRAME_SIZES,
+        Key("Maximum size of a reply that is read into memory to be rewritten (Metadata, CreateTopics, ...)."),
+    ] = 64 * 2**20  # Metadata of a million partitions: 42 bytes each with three replicas
+    max_held_bytes: Annotated[
+        int,
+        _FRAME_SIZES,
+        Key(
+            "Maximum number of bytes that all connections of a process hold together: messages that are read into "
+            "memory, and bytes that a peer does not accept. Above it the connection that holds most is closed."
+        ),
+    ] = 256 * 2**20
+    # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay
+    # below the 65,536 open files that service managers commonly allow.
+    max_connections: Annotated[
+        int, whole(1, INT_MAX), Key("Maximum number of open client connections; further ones are closed immediately.")
+    ] = 10_000
+    max_connections_per_ip: Annotated[
+        int,
+        whole(0, INT_MAX),
+        Key("Maximum number of open client connections per address (Kafka: max.connections.per.ip); 0 is unlimited."),
+    ] = 0
+    max_in_flight_requests: Annotated[
+        int,
+        whole(1, 1_000_000),
+        Key("Maximum number of requests in flight per connection; above it the client's socket is not read."),
+    ] = 1000
+    idle_timeout_s: Annotated[
+        float,
+        duration("1s", "30d"),
+        Key("Idle time after which a client connection is closed (Kafka: connections.max.idle.ms)."),
+    ] = 600.0  # Kafka's default
+    login_timeout_s: Annotated[
+        float,
+        duration("1s", "1h"),
+        Key("Time within which a client has to be accepted by the broker, with its login if the brokers require one."),
+    ] = 60.0
+    request_timeout_s: Annotated[
+        float,
+        duration("1s", "1h"),
+        Key("Time within which a request has to arrive, or the next 64 KiB of a longer one; else it is cut off."),
+    ] = 30.0
