@@ -189,6 +189,15 @@ def test_check_config_heeds_variables(tmp_path: Path) -> None:
     assert "HEADRACE_LISTN__NODE_IDS: unknown variable; did you mean HEADRACE_LISTEN__NODE_IDS?" in result.stderr
 
 
+def test_check_config_without_a_file_checks_the_variables() -> None:
+    variables = {"HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": UNREACHABLE, "HEADRACE_LISTEN__ADDRESS": "127.0.0.1:9192"}
+    result = headrace("check-config", environment=variables)
+    assert (result.returncode, f"ok: upstream {UNREACHABLE}\n" in result.stdout) == (0, True)
+    result = headrace("check-config")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "upstream.bootstrap_servers: required" in result.stderr
+
+
 def test_a_repeated_flag_adds_to_the_first() -> None:
     again = ("--bootstrap-servers", "127.0.0.1:2,127.0.0.1:3")
     with ProxyProcess(UNREACHABLE, arguments=again) as proxy:
