@@ -1,4 +1,4 @@
-"""The ``[[quotas]]`` tables of the file, which apply unless AlterClientQuotas has stored another quota.
+"""The ``[[quotas]]`` tables of the file: the only quotas that the proxy has.
 
 Used by `schema`. This module defines the form of quotas in the file; `headrace.quota_callbacks.entities` defines which
 values are valid.

@@ -385,7 +385,7 @@ class Config(Section):
     quotas: Annotated[
         tuple[ConfiguredQuota, ...],
         QUOTA_TABLES,
-        Key("Quotas that apply unless another one is stored for the same entity and key."),
+        Key("The quotas: for each table, an entity and its limits."),
     ] = ()
     plugins: Plugins = Field(default_factory=Plugins)
 

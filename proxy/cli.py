@@ -138,11 +138,12 @@ def _print_ready(config: Config, admin_address: Address | None, reached: bool | 
 
 
 @main.command("check-config")
-@click.argument("path", metavar="FILE", type=CONFIG_FILE)
-def check_config(path: Path) -> None:
+@click.argument("path", metavar="[FILE]", type=CONFIG_FILE, required=False)
+def check_config(path: Path | None) -> None:
     """Check a configuration file and print its effect, or every error in it.
 
-    Environment variables apply as they do for "headrace run". Nothing is started, written or connected to.
+    Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
+    started, written or connected to.
     """
     report = check(path, environment=os.environ, plugins=installed_plugins())
     config = report.config

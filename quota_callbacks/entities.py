@@ -1,4 +1,4 @@
-"""Quota keys and quota entities: the value types that configuration, callbacks and the client-quota APIs share.
+"""Quota keys and quota entities: the value types that the configuration, callbacks and buckets share.
 
 Independent of requests, arithmetic and time. Source: KIP-13, KIP-124, KIP-546 (``ClientQuotaEntity``),
 ``org.apache.kafka.server.config.QuotaConfig``.

@@ -218,12 +218,12 @@ def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
 
 @hookspec
 def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
-    """Store a quota that was set; return whether any limit of this plugin changed (``updateQuota``).
+    """Keep a quota that was set; return whether any limit of this plugin changed (``updateQuota``).
 
-    Called for every configured and stored quota before the first listener opens, then for every change in the
-    configuration or by AlterClientQuotas. Must not block. All limits are resolved again afterwards. ``policy`` states
-    how the quota is enforced; Kafka has no counterpart. If it raises, the quota counts as set and the plugin does not
-    know of it.
+    Called for every configured quota before the first listener opens, then for every quota that a reload of the
+    configuration adds or changes. Must not block. All limits are resolved again afterwards. ``policy`` states how the
+    quota is enforced; Kafka has no counterpart. If it raises, the quota counts as set and the plugin does not know of
+    it.
     """
 
 
@@ -231,8 +231,8 @@ def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: Quota
 def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:
     """Discard a quota that was removed; return whether any limit of this plugin changed (``removeQuota``).
 
-    Called for every quota that is removed from the configuration or by AlterClientQuotas. Must not block. All limits
-    are resolved again afterwards. If it raises, the quota counts as removed and the plugin still applies it.
+    Called for every quota that a reload of the configuration removes. Must not block. All limits are resolved again
+    afterwards. If it raises, the quota counts as removed and the plugin still applies it.
     """
 
 

@@ -1,7 +1,7 @@
 """Quota policies: the arithmetic a quota is enforced with, shadow mode, and the longest throttle.
 
 A policy belongs to one quota of one entity. Kafka has no counterpart; the defaults are what Kafka does. Used by the
-configuration, the quota store and the buckets.
+configuration and the buckets.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """What a plugin's own tests need: connections, requests and a plugin context, without a proxy or a clock.
 
-Time is an argument of every hook, so a test calls the hooks with the milliseconds that it likes.
+Time is an argument of every hook, so a test can call the hooks with any number of milliseconds.
 """
 
 from __future__ import annotations

@@ -92,10 +92,10 @@ SHOWN = 20
 @click.option(
     "--bootstrap-server",
     "server",
-    default="localhost:9192",
+    default="localhost:9092",
     show_default=True,
     metavar="HOST:PORT",
-    help="Address in --commands, which set the quotas of the brokers.",
+    help="The brokers' address in --commands, which set the quotas of the brokers.",
 )
 @number_option(
     "--most",

@@ -2,7 +2,7 @@
 
 All text is escaped here and nowhere else. Only the style and the figures are inserted unescaped; figures are SVG that
 was parsed and serialized (`headrace.pipeline.report.figures`). The page's content security policy forbids scripts and
-loading, so that a name that escaped the escaping would still do nothing.
+loading, so that a name that was left unescaped by mistake could do nothing.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 One per upstream connection, run by `headrace.proxy.connection.client_connection`. A reply is never held back (KIP-219):
 a throttle mutes the client's channel, and the reply has the remaining time. Each read, and the write that follows it,
-is one synchronous step, which the poller calls (`ReplyRelay._step`). The task runs only while the client does not read,
-or while answers of the proxy itself have to be sent first.
+is one synchronous step, which the poller calls (`ReplyRelay._step`). The task runs only while the client accepts no
+more bytes, or while replies of the proxy itself have to be sent first.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 One per connection, run by `headrace.proxy.connection.client_connection`. Each read, and the write that follows it, is
 one synchronous step, which the poller calls (`RequestRelay._step`). Bytes that cannot be forwarded yet (an incomplete
 head, requests that arrived before the end of a mute) are kept and placed in front of the next ones. The task runs only
-while the relay waits: for a mute or hold to end, for a broker to be dialled or to answer, or for one that does not
-read.
+while the relay waits: for the end of a mute or a hold, for a connection to the broker, for the broker's answer to a
+request of the proxy, or for the broker to accept more bytes.
 """
 
 from __future__ import annotations

@@ -81,16 +81,22 @@ class HookCalls:
     ) -> None:
         """Call ``configure`` of every plugin with its options.
 
-        ``context`` has everything that all plugins share. Raises `StartupError` with the plugin's name and its error.
+        ``context`` has everything that all plugins share. Raises `StartupError` with the plugin's name and its error:
+        for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is true.
         """
         self.quotas = quotas
+        problems = []
         shared = context or PluginContext(options={}, quotas=quotas)
         shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
         for name, call in self._calls("configure", ("context",)):
             try:
                 call(replace(shared, options=options.get(name, {})))
             except Exception as error:
-                raise StartupError(f"plugin {name!r}: {error or type(error).__name__}") from error
+                problems.append(f"plugin {name!r}: {error or type(error).__name__}")
+                if not shared.dry:
+                    raise StartupError(*problems) from error
+        if problems:
+            raise StartupError("\n".join(problems))
 
     def flatten(self) -> None:
         """Build the flat lists. Call it after `configure`, since a plugin's interests may depend on its options."""

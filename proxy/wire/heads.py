@@ -37,7 +37,9 @@ _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id: header v0
 _SHORTEST_REPLY: Final = 4  # correlation id
 PLAIN_BODY_AT: Final = LENGTH_BYTES + _SHORTEST_REPLY
 """Offset of the body in a response whose header has no tagged fields, otherwise of the number of tagged fields."""
-_QUICK_NEEDS: Final = {0: 5, 1: 17}
+_PRODUCE: Final = ApiKey.PRODUCE.value
+_FETCH: Final = ApiKey.FETCH.value
+_QUICK_NEEDS: Final = {_PRODUCE: 5, _FETCH: 17}
 """Number of bytes after the client id that `_quick_head` reads, by API key.
 
 They are the number of tagged fields (1), and in Produce the transactional id (up to 2) and acks (2), in Fetch
@@ -149,11 +151,11 @@ def _quick_head(
         body_at += 1
     client_id = str(buffer[position + 14 : position + 14 + length], "utf-8", "replace") if length > 0 else ""
     head = RequestHead(size, api_key, api_version, correlation_id, client_id, body_at - position)
-    if api_key == 0:
+    if api_key == _PRODUCE:
         head.acks = _quick_acks(buffer, body_at, api_version)
         if head.acks is None:
             return None
-    elif api_key == 1:
+    elif api_key == _FETCH:
         if api_version >= 3:
             head.fetch_limits_at = body_at + (4 if api_version >= 15 else 8) - position
     elif api_key in _SKIMS:

@@ -1,6 +1,6 @@
-"""The workers of a proxy as the supervisor's other modules see them: who they are, and what may be asked of them all.
+"""The workers as the other modules of the supervisor see them: the state of each, and operations on all of them.
 
-The lowest module of the package beside `pipe`; `headrace.proxy.workers.supervisor` fills and provides both.
+Below `answers` and `bucket_state`, which import it; implemented by `headrace.proxy.workers.supervisor`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Three layers: `BloomFilter` has a fixed size; `GrowingBloomFilter` adds a slice when the last one is full (P. S. Almeida
 et al., "Scalable Bloom Filters", 2007); `TimedBloomFilters` overlaps two of those in time, as the KIP describes.
-`ProducerIdBucket` has one `TimedBloomFilters` per user. A false positive takes a new id for a seen one, which the quota
-then does not count; there are no false negatives. Pure: time is an argument, in milliseconds of any monotonic clock.
+`ProducerIdBucket` has one `TimedBloomFilters` per user. With a false positive, a new id counts as seen, and the quota
+does not charge it; there are no false negatives. Pure: time is an argument, in milliseconds of any monotonic clock.
 
 The probes of an id are derived from the two halves of one 128-bit MurmurHash3 (A. Kirsch, M. Mitzenmacher, "Less
 Hashing, Same Performance", 2006), with a stride that grows from probe to probe (their *enhanced* double hashing). With

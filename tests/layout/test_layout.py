@@ -18,13 +18,11 @@ PACKAGES = sorted(
     for path in (ROOT / name).rglob("__init__.py")
 )
 MOST_MODULES = 13
-CROWDED = {"proxy/connection": 17}
-"""Folders with more, and how many: a connection's parts belong together until the native data plane takes some over."""
 
 
 def test_no_folder_is_crowded() -> None:
     counts = {package: len([*(ROOT / package).glob("*.py")]) - 1 for package in PACKAGES}
-    crowded = {package: count for package, count in counts.items() if count > CROWDED.get(package, MOST_MODULES)}
+    crowded = {package: count for package, count in counts.items() if count > MOST_MODULES}
     assert not crowded
 
 
@@ -34,7 +32,7 @@ def _graph() -> grimp.ImportGraph:
 
 
 def test_nothing_is_imported_in_a_circle() -> None:
-    """Tarjan's strongly connected components of the modules, packages' own files left out."""
+    """Tarjan's strongly connected components of the modules."""
     graph = _graph()
     imports = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
     index: dict[str, int] = {}

@@ -179,6 +179,16 @@ def test_check_config_names_the_line_of_options_that_no_plugin_has(tmp_path: Pat
     assert f"{file}:5: plugins.options.tracin: there is no such plugin; did you mean tracing?" in result.stderr
 
 
+def test_check_config_lists_the_wrong_options_of_all_plugins(tmp_path: Path) -> None:
+    file = tmp_path / "headrace.toml"
+    options = "[plugins.options.tracing]\nsample_ratio = 7\n[plugins.options.metrics]\nidle_s = -1\n"
+    file.write_text(COMPLETE + options)
+    result = headrace("check-config", file)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "plugin 'tracing': plugins.options.tracing.sample_ratio = 7" in result.stderr
+    assert "plugin 'metrics': plugins.options.metrics.idle_s = -1" in result.stderr
+
+
 def test_check_config_heeds_variables(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(COMPLETE)
@@ -187,6 +197,15 @@ def test_check_config_heeds_variables(tmp_path: Path) -> None:
     result = headrace("check-config", file, environment={"HEADRACE_LISTN__NODE_IDS": "0-2"})
     assert (result.returncode, result.stdout) == (1, "")
     assert "HEADRACE_LISTN__NODE_IDS: unknown variable; did you mean HEADRACE_LISTEN__NODE_IDS?" in result.stderr
+
+
+def test_check_config_without_a_file_checks_the_variables() -> None:
+    variables = {"HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": UNREACHABLE, "HEADRACE_LISTEN__ADDRESS": "127.0.0.1:9192"}
+    result = headrace("check-config", environment=variables)
+    assert (result.returncode, f"ok: upstream {UNREACHABLE}\n" in result.stdout) == (0, True)
+    result = headrace("check-config")
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "upstream.bootstrap_servers: required" in result.stderr
 
 
 def test_a_repeated_flag_adds_to_the_first() -> None:

@@ -1,7 +1,7 @@
 """The state of one client's connection, shared by its relays, its authentication and the editing of its replies.
 
-A low-level module of the package, which must not import a relay. `headrace.proxy.connection.client_connection` creates
-one state for each connection; the other modules read it and change it through the methods below.
+Must not import a relay. `headrace.proxy.connection.client_connection` creates one state for each connection. Its
+progress (see the diagram) is changed by the methods below alone; its other attributes are set by the relays, too.
 """
 
 from __future__ import annotations

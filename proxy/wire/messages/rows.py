@@ -1,4 +1,4 @@
-"""Reading a few fields of an array's structs and stepping over all else, where decoding it all would cost too much.
+"""Reading a few fields of an array's structs and skipping the others, where decoding all of it would cost too much.
 
 Called by `headrace.proxy.wire.topic_lookups`. Compiled per message, version and fields on first use, like the codecs.
 """

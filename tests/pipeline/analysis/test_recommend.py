@@ -348,8 +348,8 @@ def test_the_tables_are_a_configuration_that_says_the_same(tmp_path: Path) -> No
 
 
 def test_the_commands_are_those_of_kafka_configs() -> None:
-    commands = list(as_kafka_configs(QUOTAS, "proxy:9192"))
-    head = "kafka-configs --bootstrap-server proxy:9192 --alter"
+    commands = list(as_kafka_configs(QUOTAS, "broker:9092"))
+    head = "kafka-configs --bootstrap-server broker:9092 --alter"
     assert commands[:2] == [
         f"{head} --entity-type users --entity-default --add-config producer_byte_rate=1500000,request_percentage=0.57",
         "# producer_ids_rate: only as [[quotas]], since kafka-configs does not support the key",
@@ -374,15 +374,15 @@ def test_a_broker_takes_the_commands(kafka: FirstBroker) -> None:
 
 
 def test_names_are_safe_in_a_shell() -> None:
-    (command,) = as_kafka_configs({("a b; rm -rf $(x)`y`'z", None): {MUTATIONS: (1.0, "")}}, "proxy:9192")
+    (command,) = as_kafka_configs({("a b; rm -rf $(x)`y`'z", None): {MUTATIONS: (1.0, "")}}, "broker:9092")
     assert command == (
-        "kafka-configs --bootstrap-server proxy:9192 --alter --entity-type users --entity-name"
+        "kafka-configs --bootstrap-server broker:9092 --alter --entity-type users --entity-name"
         """ 'a b; rm -rf $(x)`y`'"'"'z' --add-config controller_mutation_rate=1"""
     )
 
 
 def test_a_name_that_no_argument_can_have_is_left_out() -> None:
-    (comment,) = as_kafka_configs({("a\0b", None): {MUTATIONS: (1.0, "")}}, "proxy:9192")
+    (comment,) = as_kafka_configs({("a\0b", None): {MUTATIONS: (1.0, "")}}, "broker:9092")
     assert comment.startswith("# left out: an entity with a NUL character in its name")
 
 
@@ -418,7 +418,7 @@ def quotas_in(path: Path) -> dict[str, float]:
 def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) -> None:
     toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
     result = run(
-        lake.root, *FIRST, "--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "proxy:9192"
+        lake.root, *FIRST, "--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "broker:9092"
     )
     assert result.exit_code == 0, result.output
     assert "122 records from 2026-09-21 13:00 to 2026-09-21 13:00 UTC" in result.output
@@ -429,7 +429,7 @@ def test_the_command_writes_the_table_and_the_files(lake: Lake, tmp_path: Path) 
     assert lake.read("recommendations", schemas.RECOMMENDATIONS).count() == 3
     assert quotas_in(toml) == {"user=<default>": 2_900_000, "user=large": 2_900_000, "user=small user": 1_500_000}
     assert "\n# 99 % of 60 active seconds are at 1.1 MB/s or less, over 11 s; x 1.3 headroom\n" in toml.read_text()
-    head = "kafka-configs --bootstrap-server proxy:9192 --alter --entity-type users"
+    head = "kafka-configs --bootstrap-server broker:9092 --alter --entity-type users"
     assert commands.read_text() == (
         "# Recommended by headrace pipeline recommend from recorded usage.\n"
         f"{head} --entity-default --add-config producer_byte_rate=2900000\n"

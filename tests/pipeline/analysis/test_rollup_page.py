@@ -80,7 +80,7 @@ def test_the_quotas_are_what_comes_out(spark: SparkSession, tmp_path: Path) -> N
     used = [record(NOON + second, request_bytes=1_100_000, thread_ms=0.0) for second in range(100)]
     Lake(spark, str(tmp_path)).append("usage", usage(spark, used), "date", "hour")
     toml, commands = tmp_path / "quotas.toml", tmp_path / "quotas.sh"
-    arguments = ["--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "headrace.example.com:9192"]
+    arguments = ["--toml", str(toml), "--commands", str(commands), "--bootstrap-server", "kafka-1.internal:9092"]
     result = CliRunner().invoke(pipeline, ["recommend", "--lake", str(tmp_path), "--no-default", *arguments])
     assert result.exit_code == 0, result.output
     assert blocks("toml")[1] in toml.read_text(encoding="utf-8")
