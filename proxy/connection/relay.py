@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.network.splicing import Splice
 from headrace.proxy.wire.frames import FrameScanner
@@ -31,16 +32,18 @@ READS_A_STEP: Final = 4
 class Relay:
     """One direction of a connection."""
 
-    __slots__ = ("now_s", "parts", "read_bytes", "scanner", "shared", "splice", "state", "tail", "walk")
+    __slots__ = ("_held_bytes", "now_s", "parts", "read_bytes", "scanner", "shared", "splice", "state", "tail", "walk")
 
     def __init__(self, state: ConnectionState) -> None:
         self.state = state
         self.shared = state.shared
-        self.scanner = FrameScanner(state.limits.max_collected_bytes)
+        self.scanner = FrameScanner()
         self.read_bytes = READ_BYTES
         """The most bytes of the next read."""
-        self.tail = b""
+        self.tail: bytes | bytearray = b""
         """Bytes that were read and could not be forwarded yet."""
+        self._held_bytes = 0
+        """Number of bytes of this relay that are counted in `held`."""
         self.parts: list[memoryview | bytes] = []
         """Bytes to send with the next write."""
         self.now_s = 0.0
@@ -104,9 +107,22 @@ class Relay:
 
     def keep_tail(self, end: int) -> None:
         """Keep the bytes that the step could not forward."""
-        self.tail = self.scanner.tail() if self.scanner.position < end else b""
+        scanner = self.scanner
+        self.tail = scanner.tail() if scanner.position < end else b""
+        if self.tail or self._held_bytes or scanner.collecting:
+            self.count_held()
+
+    def count_held(self) -> None:
+        """Count the bytes of the tail and of the message that is being collected."""
+        holds = len(self.tail) + self.scanner.collected_bytes
+        change, self._held_bytes = holds - self._held_bytes, holds
+        self.state.held_bytes += change
+        held.add(change)
 
     def close(self) -> None:
-        """Release the relay's resources."""
+        """Release the relay's resources. Memory is freed here, since the relay is part of reference cycles."""
         if self.splice is not None:
             self.splice.close()
+        self.scanner.discard()
+        self.tail, self.parts, self.walk = b"", [], None
+        self.count_held()

@@ -230,7 +230,7 @@ class ReplyRelay(Relay):
 
     def _collect(self, at: int, size: int) -> None:
         self._forward_to(at)
-        frame = self.scanner.collect(size)
+        frame = self.scanner.collect(size, self.state.limits.max_collected_bytes, "limits.max_collected_bytes")
         self._sent_to = self.scanner.position
         if frame is not None:
             self._collected(frame)

@@ -18,10 +18,18 @@ from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
 from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
 from headrace.proxy.errors import ClientGone
-from headrace.proxy.network.sockets import READ_BYTES, waiting
-from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, cap_fetch, frame_size, read_request_head
+from headrace.proxy.network.sockets import READ_BYTES
+from headrace.proxy.wire.errors import MalformedFrame
+from headrace.proxy.wire.heads import (
+    LENGTH_BYTES,
+    RequestHead,
+    bytes_to_continue,
+    cap_fetch,
+    frame_size,
+    read_request_head,
+)
 from headrace.proxy.wire.walks.produce import ProduceWalk
-from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.authentication import Authentication
@@ -31,6 +39,9 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
 records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
+LONGEST_STEP_S: Final = 0.002
+"""A step that has taken longer lets other connections continue before it reads again."""
+
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
 
@@ -38,13 +49,25 @@ NO_API_KEY: Final = -1
 class RequestRelay(Relay):
     """The client's side of one connection."""
 
-    __slots__ = ("_acks_zero", "_arriving", "_ended", "_held", "_held_request", "_unaccepted", "_walked", "_whole")
+    __slots__ = (
+        "_acks_zero",
+        "_arriving",
+        "_ended",
+        "_held",
+        "_held_request",
+        "_needed",
+        "_unaccepted",
+        "_walked",
+        "_whole",
+    )
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
         self._held = False
         """Whether the tail may contain complete requests, so that it is scanned before the socket is read again."""
         self._ended = False
+        self._needed = 0
+        """Number of bytes that the buffer must have before an incomplete head is read again."""
         self._acks_zero: list[Exchange] = []
         self._whole = WholeRequests(state, self._forward_whole)
         self._held_request: tuple[Exchange, RequestHead] | None = None
@@ -71,9 +94,8 @@ class RequestRelay(Relay):
         try:
             await self._relay()
         finally:
-            if self._held:
-                waiting.count -= len(self.tail)
             self.close()
+            self._whole.close()
 
     async def _relay(self) -> None:
         state = self.state
@@ -118,23 +140,32 @@ class RequestRelay(Relay):
             if end == 0:
                 self._ended = True
                 return False
-            self._take(end)
-            if state.requesting or self._held:
-                return False
-            if not client.may_read:
+            if end >= self._needed:
+                self._take(end)
+                if state.requesting or self._held:
+                    return False
+            if not client.may_read or self.shared.clock() - self.now_s > LONGEST_STEP_S:
                 return True
         return True
 
     def _read(self) -> int | None:
-        """Fill the buffer with the tail and one read of the socket. Return the end of the bytes, as `receive` does."""
-        kept = self.put_tail_back()
+        """Fill the buffer with the tail and one read of the socket. Return the end of the bytes, as `receive` does.
+
+        If it is below ``_needed``, what was read was added to the tail instead.
+        """
         if self._held:
             self._held = False
-            waiting.count -= kept
-            return kept
+            return self.put_tail_back()
+        kept = len(self.tail)
         end = self.receive(self.state.client, kept)
         if end:
             self.state.last_active_s = self.now_s
+            if end < self._needed:
+                self.tail = bytearray(self.tail)
+                self.tail += self.shared.view[kept:end]
+                self.count_held()
+            elif kept:
+                self.put_tail_back()
         return end
 
     def _check_end(self) -> None:
@@ -160,7 +191,7 @@ class RequestRelay(Relay):
     def _scan(self, end: int) -> None:
         scanner = self.scanner
         scanner.feed(self.shared.view, end)
-        sent_to = 0
+        sent_to = self._needed = 0
         if scanner.mid_frame:
             sent_to = self._continue_frame()
             self._note_progress()
@@ -182,7 +213,7 @@ class RequestRelay(Relay):
                 break
             if size < 0:  # the frame must be collected
                 self._forward(sent_to, at)
-                frame = scanner.collect(-size)
+                frame = scanner.collect(-size, *self._whole.longest())
                 sent_to = scanner.position
                 if frame is not None:
                     self._whole.collected(frame)
@@ -191,8 +222,7 @@ class RequestRelay(Relay):
         self._forward(sent_to, scanner.position)
         self._note_progress()
         self.keep_tail(end)
-        if self._held:
-            waiting.count += len(self.tail)
+        self.state.awaits_bytes = scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
 
     def _continue_frame(self) -> int:
         """Continue in the middle of a frame; return the start of the bytes to be forwarded."""
@@ -245,7 +275,10 @@ class RequestRelay(Relay):
                 state.in_flight.forget_unanswered_token()
         head = read_request_head(buffer, at, end, limit)
         if head is None:
+            self._needed = bytes_to_continue(buffer, at, end)
             return None
+        if head.size > state.limits.max_handshake_bytes and head.api_key in HANDSHAKE_APIS:
+            raise self._too_long(API_NAMES[head.api_key], head.size)
         if not state.accepted and head.api_key not in HANDSHAKE_APIS and not state.is_accepted():
             self._unaccepted = head
             return None
@@ -256,14 +289,20 @@ class RequestRelay(Relay):
         size = frame_size(self.shared.view, at, end, limit, 0)
         if size is None or authentication.tokens is None:
             return size
+        if size > state.limits.max_handshake_bytes:
+            raise self._too_long("a SASL token", size)
         authentication.tokens.passed()
         token = Exchange(state.info, NO_API_KEY, 0, 0, "", size, self.now_s, TOKEN_LAYOUT)
         state.current = token
-        if size and self._whole.can_observe(size):
+        if size:
             return -size
-        token.reply = PassToken(authentication.unobserved(None) if size else authentication.token(b""))
+        token.reply = PassToken(authentication.token(b""))
         state.in_flight.add(token)
         return size
+
+    def _too_long(self, what: str, size: int) -> MalformedFrame:
+        limit = self.state.limits.max_handshake_bytes
+        return MalformedFrame(f"{what} of {size} bytes is longer than limits.max_handshake_bytes = {limit}")
 
     def _received(self, head: RequestHead, at: int) -> int | None:
         shared, state, now_s = self.shared, self.state, self.now_s
@@ -305,7 +344,8 @@ class RequestRelay(Relay):
         if not exchange.arrived:
             self._arriving = exchange
         if exchange.read_batches:
-            self.walk = ProduceWalk(head.api_version, LENGTH_BYTES + head.size - head.body_at)
+            rows = self.state.limits.max_request_rows
+            self.walk = ProduceWalk(head.api_version, LENGTH_BYTES + head.size - head.body_at, rows)
             self._walked = exchange
             self.scanner.pass_bytes(head.body_at)
         elif head.size >= SPLICE_FROM_BYTES and self.state.can_splice:
@@ -398,6 +438,7 @@ class RequestRelay(Relay):
                 self._end_walk()
             else:
                 self._note_progress()
+            state.awaits_bytes = state.mid_request
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()
         return moved

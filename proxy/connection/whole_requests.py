@@ -24,7 +24,7 @@ from headrace.proxy.connection.enforcement import (
 from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
 from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
 from headrace.proxy.connection.reply_edits import edit_reply
-from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES, Authentication
+from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS, Authentication
 from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import (
     KeepForProxy,
@@ -39,6 +39,7 @@ from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
 from headrace.proxy.wire.messages.codec import decode
+from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.refusals import response_frame
 from headrace.proxy.wire.topic_lookups import ask_for_topics
 from headrace.proxy.wire.walks.produce import ProduceWalk
@@ -91,7 +92,7 @@ class WholeRequests:
             return True
         if api_key in _AUTHENTICATIONS:
             self._state.authenticates = True
-            return api_key != ApiKey.SASL_AUTHENTICATE or not self._passes_unobserved(exchange)
+            return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
         hooks = self._shared.hooks
         return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
 
@@ -99,9 +100,19 @@ class WholeRequests:
         """Note that ``exchange`` was refused by its head; the answer requires its body."""
         self._refusals[exchange] = refusal
 
-    def can_observe(self, size: int) -> bool:
-        """Return whether a token of ``size`` bytes may be collected; a longer one is forwarded unobserved."""
-        return size <= LARGEST_TOKEN_BYTES and size + LENGTH_BYTES <= self._state.limits.max_collected_bytes
+    def longest(self) -> tuple[int, str]:
+        """Return how many bytes of the request that is being read may be collected, and the setting that says so."""
+        limits, exchange = self._state.limits, self._state.current
+        if exchange is None or exchange.is_token or exchange.api_key in HANDSHAKE_APIS:
+            return LENGTH_BYTES + limits.max_handshake_bytes, "limits.max_handshake_bytes"
+        if exchange in self._refusals:  # a plugin may refuse any request, however long
+            return limits.max_collected_bytes, "limits.max_collected_bytes"
+        return limits.max_whole_request_bytes, "limits.max_whole_request_bytes"
+
+    def close(self) -> None:
+        """Free the memory of requests that are not forwarded any more."""
+        self._refusals.clear()
+        self._state.collected_head = None
 
     def collected(self, frame: bytes) -> None:
         """Process a request that was read in full."""
@@ -120,6 +131,9 @@ class WholeRequests:
             enforce_on_request(state, exchange, now_s)
             abandon(state, exchange)
             return
+        if api.knows(exchange.api_version):
+            body = memoryview(frame)[head.body_at :]
+            check_rows(f"{api.name}Request", exchange.api_version, body, state.limits.max_request_rows)
         refusal = self._refusals.pop(exchange, None)
         if refusal is not None:
             self._finish(exchange, head, frame, refusal)
@@ -197,7 +211,7 @@ class WholeRequests:
             self._state.in_flight.stop_reading_until_answered(exchange)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
-        walk = ProduceWalk(exchange.api_version, len(body))
+        walk = ProduceWalk(exchange.api_version, len(body), self._state.limits.max_request_rows)
         walk.walk(body, 0, len(body))
         exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
         enforce_on_batches(self._state, exchange, now_s)
@@ -253,22 +267,18 @@ class WholeRequests:
 
     # --- authentication ---
 
-    def _passes_unobserved(self, exchange: Exchange) -> bool:
-        """Return whether the SaslAuthenticate is forwarded unobserved: without a handshake, or too long to collect."""
-        authentication = self._state.authentication
-        if authentication is None:
-            return True
-        if self.can_observe(exchange.request_bytes):
-            return False
-        _observe(exchange, authentication.unobserved(exchange.api_version))
-        return True
-
     def _enforce_on_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
         """Call the callbacks for a SaslHandshake or SaslAuthenticate, and observe it and its reply."""
         state, version = self._state, exchange.api_version
         authentication = state.authentication
         if authentication is None:
-            authentication = Authentication(state.info, self._shared.hooks, state.note_sasl, state.note_refused_login)
+            authentication = Authentication(
+                state.info,
+                self._shared.hooks,
+                state.note_sasl,
+                state.note_refused_login,
+                state.limits.max_handshake_bytes,
+            )
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = enforce_on_request(state, exchange, now_s)

@@ -5,6 +5,7 @@ connection_counts  the number of client connections, in total and by address
 upstream           connecting to brokers
 topology           the brokers of the cluster and their advertised addresses
 sockets            non-blocking reads and writes; the only module with socket calls on the hot path
+held_bytes         the number of bytes that all connections hold in memory
 splicing           moving large frames between sockets inside the kernel
 poller             waiting for the sockets of all connections with one epoll
 """

@@ -14,6 +14,7 @@ import socket
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
+from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.poller import Watched
 
 if TYPE_CHECKING:
@@ -30,12 +31,12 @@ does not read must keep up to this many bytes: 64 MiB for 1,000 stuck clients.""
 READ_BUFFER_BYTES: Final = 256 * 1024
 """Size of the read buffer of the process: the longest incomplete head that is kept, and one read behind it."""
 
-MAX_WAITING_BYTES: Final = 16 * 1024 * 1024
+MANY_HELD_BYTES: Final = 16 * 1024 * 1024
 """See `CROWDED_READ_BYTES`."""
 
 CROWDED_READ_BYTES: Final = 8 * 1024
-"""The most bytes of one read while all connections together hold more than `MAX_WAITING_BYTES` for peers that do not
-read, or until a mute ends. The next 1,000 clients that stall then take 8 MiB instead of 64."""
+"""The most bytes of one read while all connections together hold more than `MANY_HELD_BYTES`. The next 1,000 clients
+that stall then take 8 MiB instead of 64."""
 
 MAX_PARTS: Final = 512
 """The most parts of one gathered write; more are joined first. The system limit (``IOV_MAX``) is 1,024, but joining is
@@ -55,24 +56,13 @@ RETRY: Final = (BlockingIOError, InterruptedError)
 HAVE_SPLICE: Final = hasattr(os, "splice")
 
 
-class Waiting:
-    """The number of bytes, of all connections of the process, that were read and cannot be forwarded yet."""
-
-    __slots__ = ("count",)
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-waiting: Final = Waiting()
-
-
 class Socket(Protocol):
     """What the relays require of a connection to a client or a broker."""
 
     may_read: bool
     bytes_received: int
     bytes_sent: int
+    unsent_bytes: int
 
     @property
     def can_splice(self) -> bool:
@@ -120,7 +110,7 @@ class PlainSocket(Watched):
     *Cancellation:* a cancelled `send` may have sent a part.
     """
 
-    __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent")
+    __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent", "unsent_bytes")
 
     can_splice = HAVE_SPLICE
 
@@ -133,6 +123,8 @@ class PlainSocket(Watched):
         self._fault = fault
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.unsent_bytes = 0
+        """Number of bytes that `send` keeps because the peer does not accept them."""
 
     def fileno(self) -> int:
         """The descriptor, for ``splice``."""
@@ -140,7 +132,7 @@ class PlainSocket(Watched):
 
     def receive_into(self, view: Buffer) -> int | None:
         """Read once. Return the number of bytes, 0 at the end of the stream, or ``None`` if nothing can be read now."""
-        most = len(view) if waiting.count < MAX_WAITING_BYTES else min(CROWDED_READ_BYTES, len(view))
+        most = len(view) if held.count < MANY_HELD_BYTES else min(CROWDED_READ_BYTES, len(view))
         try:
             count = self._socket.recv_into(view, most)
         except RETRY:
@@ -177,11 +169,13 @@ class PlainSocket(Watched):
         """
         rest = self.send_now(parts)
         if rest:
-            waiting.count += len(rest)
+            self.unsent_bytes = len(rest)
+            held.add(len(rest))
             try:
                 await self._send_rest(memoryview(rest))
             finally:
-                waiting.count -= len(rest)
+                held.add(-len(rest))
+                self.unsent_bytes = 0
 
     async def _send_rest(self, rest: memoryview) -> None:
         while rest:

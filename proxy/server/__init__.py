@@ -6,5 +6,6 @@ configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
 reloading           quotas from the configuration, and reloading it
 bucket_state_file   the file that keeps bucket state across restarts
+memory_limit        closing connections when all together hold too much memory
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop
 """

@@ -20,9 +20,14 @@ def limits_of(config: Config) -> Limits:
     limits = config.limits
     return Limits(
         max_frame_bytes=limits.max_frame_bytes,
+        max_handshake_bytes=limits.max_handshake_bytes,
+        max_whole_request_bytes=limits.max_whole_request_bytes,
+        max_request_rows=limits.max_request_rows,
         max_collected_bytes=limits.max_collected_bytes,
         max_in_flight_requests=limits.max_in_flight_requests,
         idle_timeout_s=limits.idle_timeout_s,
+        login_timeout_s=limits.login_timeout_s,
+        request_timeout_s=limits.request_timeout_s,
         reply_timeout_s=config.upstream.reply_timeout_s,
     )
 

@@ -15,6 +15,7 @@ from headrace.config.reload import diff
 from headrace.config.schema import OnError
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import set_log_level
+from headrace.proxy.network.held_bytes import held
 from headrace.proxy.server.configured import addresses_of, limits_of
 from headrace.proxy.server.preflight import check_enforced, warnings_of
 
@@ -85,6 +86,7 @@ class Reloader:
     def _apply_settings(self, old: Config, new: Config) -> None:
         shared = self._operations.shared
         shared.limits = limits_of(new)
+        held.limit = new.limits.max_held_bytes
         shared.upstream.bootstrap_servers = addresses_of(new.upstream.bootstrap_servers)
         shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED

@@ -33,6 +33,7 @@ from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.server.configured import addresses_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
+from headrace.proxy.server.memory_limit import MemoryLimit
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
@@ -142,6 +143,7 @@ class Server:
         self._stop = trio.Event()
         self._all_gone: trio.Event | None = None
         self._bucket_state: BucketStateFile | None = None
+        self._memory = MemoryLimit(self.connections, config.limits.max_held_bytes)
         self._collector = Collector()
         self.admin_address: Address | None = None
 
@@ -296,6 +298,7 @@ class Server:
             await connection.serve()
         finally:
             self.connections.discard(state)
+            self._memory.closed(state)
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1
@@ -337,14 +340,12 @@ class Server:
         return int(self.shared.clock() * 1000)
 
     async def _sweep(self) -> None:
-        """Close idle connections and drop idle buckets."""
+        """Close idle and overdue connections, and drop idle buckets."""
         while True:
             await trio.sleep(SWEEP_S)
             now_s = trio.current_time()
-            for connection in [each for each in self.connections if each.is_idle(now_s)]:
-                connection.end_idle()
-            for connection in [each for each in self.connections if each.waits_in_vain(now_s)]:
-                connection.end_waiting()
+            for connection in list(self.connections):
+                connection.end_if_overdue(now_s)
             if self.shared.hooks.quotas is not None:
                 self.shared.hooks.quotas.expire(int(now_s * 1000))
                 self._collector.freeze_if_grown(len(self.shared.hooks.quotas))

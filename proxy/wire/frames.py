@@ -3,7 +3,7 @@
 `FrameScanner` scans a window of bytes that its caller owns. At the beginning of a frame the caller reads its head
 (`headrace.proxy.wire.heads`) and then decides what to do with the frame: `skip` it (forward its bytes unchanged) or
 `collect` it (copy it until it is complete). In the middle of a frame, `advance` continues with that decision. The
-scanner keeps no bytes of a skipped frame, and at most ``max_collected_bytes`` of a collected one.
+scanner keeps no bytes of a skipped frame, and at most the caller's limit of a collected one.
 
     scanner.feed(buffer, end)
     while there is more:
@@ -31,10 +31,9 @@ _NOTHING = memoryview(b"")
 class FrameScanner:
     """The position of one direction of a connection within its frames."""
 
-    __slots__ = ("_collected", "_collecting", "buffer", "end", "left", "max_collected_bytes", "position")
+    __slots__ = ("_collected", "_collecting", "buffer", "end", "left", "position")
 
-    def __init__(self, max_collected_bytes: int) -> None:
-        self.max_collected_bytes = max_collected_bytes
+    def __init__(self) -> None:
         self.buffer: Buffer = _NOTHING
         self.position = 0
         """Index in the window of the first byte that has not been processed."""
@@ -55,6 +54,11 @@ class FrameScanner:
         """Whether a frame is being collected."""
         return self._collecting
 
+    @property
+    def collected_bytes(self) -> int:
+        """Number of bytes of the frame that is being collected."""
+        return len(self._collected)
+
     def feed(self, buffer: Buffer, end: int) -> None:
         """Continue with the window ``buffer[0:end]``, which must begin with the `tail` of the last window."""
         self.buffer = buffer
@@ -69,16 +73,15 @@ class FrameScanner:
         """Skip ``count`` bytes of the frame, which may extend beyond this window."""
         self._pass(count)
 
-    def collect(self, size: int) -> bytes | None:
+    def collect(self, size: int, max_bytes: int, setting: str) -> bytes | None:
         """Collect the frame at ``position``. Returns it, with its length field, if the window contains all of it.
 
-        Raises `MalformedFrame` if it is longer than ``max_collected_bytes``.
+        Raises `MalformedFrame` if it is longer than ``max_bytes``, the value of ``setting``.
         """
         whole = LENGTH_BYTES + size
-        if whole > self.max_collected_bytes:
+        if whole > max_bytes:
             raise MalformedFrame(
-                f"a message of {whole} bytes that has to be read whole is longer than"
-                f" limits.max_collected_bytes = {self.max_collected_bytes}"
+                f"a message of {whole} bytes that has to be read whole is longer than {setting} = {max_bytes}"
             )
         begin = self.position
         if self.end - begin >= whole:
@@ -106,6 +109,10 @@ class FrameScanner:
         self._collecting = False
         self._collected = bytearray()
         return frame
+
+    def discard(self) -> None:
+        """Free the bytes of a frame that is being collected, since it will not be completed."""
+        self._collected = bytearray()
 
     def passed_outside(self, count: int) -> None:
         """Account for ``count`` bytes of a skipped frame that were forwarded by splice, outside the window."""

@@ -27,6 +27,12 @@ MAX_HEAD_BYTES: Final = 128 * 1024
 
 A whole head must fit in the read buffer."""
 
+RETRIED_HEAD_BYTES: Final = 256
+"""An incomplete head that is shorter is read again at every arrival of bytes."""
+
+MAX_HEAD_TAGS: Final = 100
+"""Most tagged fields of a head. Kafka 4.4 defines none for the headers of requests and replies."""
+
 _LENGTH = Struct(">i")
 _FIXED = Struct(">ihhi")
 _INT16 = Struct(">h")
@@ -174,6 +180,19 @@ def _quick_acks(buffer: Buffer, at: int, api_version: int) -> int | None:
     return int(_INT16.unpack_from(buffer, at)[0])
 
 
+def bytes_to_continue(buffer: Buffer, position: int, end: int) -> int:
+    """Return how many bytes the window must have before an incomplete head at ``position`` is read again.
+
+    A head is read from its beginning each time. If the window must double first, the work for a head that arrives byte
+    by byte grows with its length, and not with the square of it.
+    """
+    available = end - position
+    if available < RETRIED_HEAD_BYTES:
+        return 0
+    frame_end: int = LENGTH_BYTES + _LENGTH.unpack_from(buffer, position)[0]
+    return min(2 * available, frame_end, MAX_HEAD_BYTES)
+
+
 def read_response_head(buffer: Buffer, position: int, end: int, max_frame_bytes: int) -> tuple[int, int] | None:
     """Return size (without the length field) and correlation id of the response at ``position``.
 
@@ -280,7 +299,10 @@ class _Cursor:
             self.advance(length - 1)
 
     def skip_tagged_fields(self) -> None:
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count > MAX_HEAD_TAGS:
+            raise MalformedFrame(f"{count} tagged fields in a head; the most are {MAX_HEAD_TAGS}")
+        for _ in range(count):
             self.uvarint()
             self.advance(self.uvarint())
 

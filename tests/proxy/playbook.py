@@ -248,13 +248,7 @@ async def open_book(
         hooks.update_quota(key, entity, value if isinstance(value, Quota) else Quota(value=value))
     client_quotas.quotas_changed()
     upstream = StubUpstream()
-    usual = Limits(
-        max_frame_bytes=10**6,
-        max_collected_bytes=10**6,
-        max_in_flight_requests=1000,
-        idle_timeout_s=600.0,
-        reply_timeout_s=3600.0,
-    )
+    usual = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=1000)
     shared = SharedState(
         limits=limits or usual,
         topology=Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids),

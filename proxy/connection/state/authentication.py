@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.headerless_tokens import HeaderlessTokens
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
@@ -33,11 +34,6 @@ if TYPE_CHECKING:
     ReplyWatch = Callable[[memoryview], None]
 
 log = structlog.get_logger("headrace.authentication")
-
-LARGEST_TOKEN_BYTES: Final = 512 * 1024
-"""The most bytes of tokens that a connection keeps until they are answered; further tokens are forwarded unobserved.
-It is the default of the broker's ``sasl.server.max.receive.size``, the limit of one token; clients send one at a
-time."""
 
 _LAST_UNANSWERED: Final = "GSSAPI"
 """The mechanism whose last token, if sent without a header, is not answered: ``GssKrb5Server`` has nothing to send."""
@@ -66,7 +62,7 @@ class _Attempt:
         self.mechanism = mechanism
         self.plugin = plugin
         self.observer = observer
-        """``None`` if no plugin observes the mechanism, and after the observer has missed a token or raised."""
+        """``None`` if no plugin observes the mechanism, and after the observer has raised."""
         self.agreed = False
         """Whether the broker has agreed to the mechanism."""
         self.over = False
@@ -82,6 +78,7 @@ class Authentication:
         "_connection",
         "_held_bytes",
         "_hooks",
+        "_max_bytes",
         "_may_repeat",
         "_on_agreed",
         "_on_refused",
@@ -95,8 +92,9 @@ class Authentication:
         hooks: HookCalls,
         on_agreed: Callable[[], None],
         on_refused: Callable[[str, str | None, str], None],
+        max_bytes: int,
     ) -> None:
-        """Observe ``connection``.
+        """Observe ``connection``. At most ``max_bytes`` of tokens may wait for the broker's answer.
 
         ``on_agreed`` is called when the broker agrees to a mechanism, which requires SASL. ``on_refused`` is called
         when the broker answers with an error. Its arguments are the mechanism, the name that the client gave or
@@ -113,6 +111,7 @@ class Authentication:
         self._may_repeat = False
         """Whether the broker has set a session lifetime (KIP-368), so that the client may re-authenticate."""
         self._held_bytes = 0
+        self._max_bytes = max_bytes
         self.tokens: HeaderlessTokens | None = None
         """Recognizes tokens without headers: set from the broker's agreement to a SaslHandshake v0 until the client's
         first ordinary request."""
@@ -147,10 +146,6 @@ class Authentication:
     def token(self, token: bytes) -> ReplyWatch | None:
         """Observe a token without a header that is about to be forwarded."""
         return None if self._attempt is None else self._watch(self._attempt, token, None)
-
-    def unobserved(self, version: int | None) -> ReplyWatch | None:
-        """Note a token that is forwarded without being collected; ``version`` is ``None`` if it has no header."""
-        return None if self._attempt is None else partial(self._answered, self._attempt, None, version)
 
     def is_token(self, buffer: Buffer, position: int, end: int) -> bool | None:
         """Return whether the frame at ``position`` is a token without a header; ``None`` if more bytes are needed."""
@@ -220,17 +215,19 @@ class Authentication:
             self._on_agreed()
 
     def _watch(self, attempt: _Attempt, token: bytes, version: int | None) -> ReplyWatch:
-        if self._held_bytes + len(token) > LARGEST_TOKEN_BYTES:
-            return partial(self._answered, attempt, None, version)
         self._held_bytes += len(token)
+        if self._held_bytes > self._max_bytes:  # clients send one token at a time
+            raise MalformedFrame(
+                f"SASL tokens of {self._held_bytes} bytes wait for the broker's answer; limits.max_handshake_bytes ="
+                f" {self._max_bytes}"
+            )
         attempt.unanswered.append(token)
         return partial(self._answered, attempt, token, version)
 
-    def _answered(self, attempt: _Attempt, token: bytes | None, version: int | None, body: memoryview) -> None:
-        if token is not None:
-            self._held_bytes -= len(token)
-            if attempt.unanswered:
-                attempt.unanswered.pop(0)
+    def _answered(self, attempt: _Attempt, token: bytes, version: int | None, body: memoryview) -> None:
+        self._held_bytes -= len(token)
+        if attempt.unanswered:
+            attempt.unanswered.pop(0)
         if attempt.over:
             return
         if version is None:
@@ -244,9 +241,7 @@ class Authentication:
                 return
             answer = reply["auth_bytes"]
             self._may_repeat = self._may_repeat or reply.get("session_lifetime_ms", 0) > 0
-        if token is None:
-            attempt.observer = None
-        elif attempt.observer is not None:
+        if attempt.observer is not None:
             try:
                 attempt.observer.exchanged(token, answer)
                 self._adopt(attempt, attempt.observer.principal)

@@ -6,7 +6,7 @@ progress (see the diagram) is changed by the methods below alone; its other attr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.connection")
+
+PROGRESS_BYTES: Final = 64 * 1024
+"""The part of a long request that has to arrive within ``limits.request_timeout``: about 2 KiB/s by default."""
 
 
 class ConnectionState:
@@ -48,17 +51,21 @@ class ConnectionState:
     """
 
     __slots__ = (
+        "_arrival",
+        "_opened_s",
         "_reply_turn",
         "_scope",
         "accepted",
         "authenticates",
         "authentication",
+        "awaits_bytes",
         "can_splice",
         "client",
         "collected_head",
         "current",
         "dial",
         "draining",
+        "held_bytes",
         "in_flight",
         "info",
         "last_active_s",
@@ -86,7 +93,10 @@ class ConnectionState:
         """The socket to the broker; ``None`` before the first request, and between its end and the next request."""
         self.in_flight = InFlight(self.limits.max_in_flight_requests)
         self.mute = Mute()
-        self.last_active_s = shared.clock()
+        self.last_active_s = self._opened_s = shared.clock()
+        self._arrival: tuple[Exchange | None, int, float] | None = None
+        """The last progress of a request that is arriving: the request before it, or the request itself; the number of
+        bytes that the client had sent; the time in seconds."""
         self.current: Exchange | None = None
         """The last request that was read."""
         self.collected_head: RequestHead | None = None
@@ -101,6 +111,10 @@ class ConnectionState:
         """Whether the request relay has read bytes that it could not forward without waiting."""
         self.mid_request = False
         """Whether a request was forwarded in part."""
+        self.awaits_bytes = False
+        """Whether the last bytes that were read end in the middle of a request."""
+        self.held_bytes = 0
+        """Number of bytes that the relays hold; see `headrace.proxy.network.held_bytes`."""
         self.unacknowledged = False
         """Whether the last forwarded request is a Produce with acks=0, whose failure a broker signals by closing the
         connection."""
@@ -266,11 +280,6 @@ class ConnectionState:
         self.reason = "idle"
         self.cancel()
 
-    def end_waiting(self) -> None:
-        """End the connection because the broker does not answer."""
-        timeout_s = self.limits.reply_timeout_s
-        self.end_for_fault("upstream", f"the broker did not answer within upstream.reply_timeout = {timeout_s:g} s")
-
     def end_for_fault(self, side: str, reason: str, *, gone: bool = False, cause: Hashable = None) -> None:
         """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``) and end the connection, as `end` does."""
         errors = self.shared.counters.errors
@@ -318,10 +327,46 @@ class ConnectionState:
             "remaining_ms": self.mute.remaining_ms(now_s),
         }
 
+    @property
+    def memory_bytes(self) -> int:
+        """Number of bytes that the connection holds; see `headrace.proxy.network.held_bytes`."""
+        upstream = self.upstream
+        return self.held_bytes + self.client.unsent_bytes + (0 if upstream is None else upstream.unsent_bytes)
+
     def is_idle(self, now_s: float) -> bool:
         """Return whether nothing is in flight and no byte was received for ``limits.idle_timeout``, without mutes."""
         since_s = max(self.last_active_s, self.mute.until_s)
         return not len(self.in_flight) and now_s - since_s > self.limits.idle_timeout_s
+
+    def is_slow(self, now_s: float) -> bool:
+        """Return whether a request that has begun to arrive did not make progress for ``limits.request_timeout``.
+
+        Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte now and then is none. Time in which the proxy
+        does not read does not count.
+        """
+        if not self.awaits_bytes or self.requesting or self.must_hold or self.mute.until_s > now_s:
+            self._arrival = None
+            return False
+        received, arrival = self.client.bytes_received, self._arrival
+        if arrival is None or arrival[0] is not self.current or received - arrival[1] >= PROGRESS_BYTES:
+            self._arrival = (self.current, received, now_s)
+            return False
+        return now_s - arrival[2] > self.limits.request_timeout_s
+
+    def end_if_overdue(self, now_s: float) -> None:
+        """End the connection if one of its timeouts is over."""
+        limits = self.limits
+        if self.is_idle(now_s):
+            self.end_idle()
+        elif self.waits_in_vain(now_s):
+            timeout_s = limits.reply_timeout_s
+            self.end_for_fault("upstream", f"the broker did not answer within upstream.reply_timeout = {timeout_s:g} s")
+        elif self.is_slow(now_s):
+            reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
+            self.end_for_fault("client", reason, cause=("slow", self.info.peer.host))
+        elif now_s - self._opened_s > limits.login_timeout_s and not self.is_accepted():
+            reason = f"not accepted by the broker within limits.login_timeout = {limits.login_timeout_s:g} s"
+            self.end_for_fault("client", reason, cause=("login", self.info.peer.host))
 
     def waits_in_vain(self, now_s: float) -> bool:
         """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""

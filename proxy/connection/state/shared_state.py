@@ -55,11 +55,16 @@ class Dialler(Protocol):
 class Limits:
     """The limits of one connection. Replaced as a whole on reload; a connection keeps those of its start."""
 
-    max_frame_bytes: int
-    max_collected_bytes: int
-    max_in_flight_requests: int
-    idle_timeout_s: float
-    reply_timeout_s: float
+    max_frame_bytes: int = 100 * 2**20
+    max_handshake_bytes: int = 512 * 2**10
+    max_whole_request_bytes: int = 2**20
+    max_request_rows: int = 10_000
+    max_collected_bytes: int = 64 * 2**20
+    max_in_flight_requests: int = 1000
+    idle_timeout_s: float = 600.0
+    login_timeout_s: float = 60.0
+    request_timeout_s: float = 30.0
+    reply_timeout_s: float = 3600.0
 
 
 class SharedState:

@@ -2,6 +2,7 @@
 
 codec          conversion of any message of any version to plain values and back: `decode`, `encode`
 editing        changing some fields of a message, and copying the others byte for byte: `edit`
+row_limit      a bound for the number of elements of a message: `check_rows`
 rows           reading some fields of the elements of an array: `read_rows`
 composites     codecs of structs and arrays
 scalars        codecs of single values: integers, strings, bytes, varints

@@ -8,6 +8,7 @@ stops before the group. Its state is the method that reads the next group. Calle
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -15,6 +16,9 @@ from headrace.proxy.wire.errors import MalformedFrame
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
+
+UNBOUNDED: Final = sys.maxsize
+"""The number of rows of a reply, since brokers are trusted not to stall their clients."""
 
 SHORT: Final = -1
 """The result of a step if the window ends before the end of its group of fields."""
@@ -26,13 +30,14 @@ Step = Callable[["Buffer", int, int], int]
 class BodyWalk:
     """A walk through one body. Subclasses set the first step."""
 
-    __slots__ = ("_after_tags", "_begin", "_left", "_step", "_tags", "longest", "skip_left")
+    __slots__ = ("_after_tags", "_begin", "_left", "_max_rows", "_rows_left", "_step", "_tags", "longest", "skip_left")
 
     what: ClassVar[str]
     """The kind of message, for error messages."""
 
-    def __init__(self, body_bytes: int) -> None:
+    def __init__(self, body_bytes: int, max_rows: int = UNBOUNDED) -> None:
         self._left = body_bytes
+        self._max_rows = self._rows_left = max_rows
         self._begin = 0
         self._tags = 0
         self.skip_left = 0
@@ -89,10 +94,20 @@ class BodyWalk:
         if self._step is None and self.skip_left == 0:
             self.skip_left = self._left
 
+    def _count_rows(self, rows: int) -> None:
+        """Count ``rows`` topics, partitions or tagged fields that follow, each of which takes a step."""
+        self._rows_left -= rows
+        if self._rows_left < 0:
+            raise MalformedFrame(
+                f"{self.what} has more than limits.max_request_rows = {self._max_rows} topics, partitions and other"
+                " rows"
+            )
+
     def _begin_tags(self, tags: int, after: Step | None) -> None:
         """Set the next steps: ``tags`` tagged fields to skip, and then ``after``."""
         self._step = after
         if tags:
+            self._count_rows(tags)
             self._tags = tags
             self._after_tags = after
             self._step = self._read_tag

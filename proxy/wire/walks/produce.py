@@ -14,7 +14,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
-from headrace.proxy.wire.walks.body import SHORT, BodyWalk
+from headrace.proxy.wire.walks.body import SHORT, UNBOUNDED, BodyWalk
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
@@ -78,11 +78,14 @@ class ProduceWalk(BodyWalk):
 
     what = "a Produce request"
 
-    def __init__(self, version: int, body_bytes: int) -> None:
-        """Begin a walk through a body of ``body_bytes`` bytes. Raises `UnknownMessage` for an unknown version."""
+    def __init__(self, version: int, body_bytes: int, max_rows: int = UNBOUNDED) -> None:
+        """Begin a walk through a body of ``body_bytes`` bytes. Raises `UnknownMessage` for an unknown version.
+
+        The walk raises `MalformedFrame` for more than ``max_rows`` topics, partitions and tagged fields.
+        """
         if not 0 <= version <= LAST_VERSION:
             raise UnknownMessage(f"no walk for ProduceRequest v{version}: known are 0 to {LAST_VERSION}")
-        super().__init__(body_bytes)
+        super().__init__(body_bytes, max_rows)
         self._version = version
         self._flexible = version >= _FIRST_FLEXIBLE
         self._topics = 0
@@ -249,6 +252,8 @@ class ProduceWalk(BodyWalk):
         count, at = self._read_length(buffer, at, end)
         if count < 0 and at != SHORT:
             raise MalformedFrame(f"an array of {count} elements in a Produce request")
+        if at != SHORT:
+            self._count_rows(max(count, 0))
         return count, at
 
     def _read_length(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:

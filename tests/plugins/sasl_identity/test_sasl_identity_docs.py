@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from headrace.config.limits import Limits
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS
 from headrace.plugins.sasl_identity.options import IdentityOptions
-from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.options import read_options
@@ -36,7 +36,7 @@ def test_the_options_on_the_page_are_the_plugins() -> None:
 def test_the_numbers_on_the_page_are_the_codes() -> None:
     assert f"1 to {MAX_PRINCIPAL_CHARACTERS:,} characters" in PAGE
     assert f"up to {MAX_JWT_CHARACTERS // 1024} KiB" in PAGE
-    assert f"up to {LARGEST_TOKEN_BYTES // 1024} KiB" in PAGE
+    assert f"`limits.max_handshake_bytes`, {Limits().max_handshake_bytes // 1024} KiB" in PAGE
 
 
 @pytest.mark.parametrize(("host", "team"), [("192.0.2.7", "blue"), ("198.51.100.7", "red")])

@@ -9,10 +9,11 @@ import trio
 
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.observers import UnseenIdentity
-from headrace.proxy.connection.state.authentication import LARGEST_TOKEN_BYTES, Authentication
+from headrace.proxy.connection.state.authentication import Authentication
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.calls import HookCalls
-from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.proxy.hooks.loading import new_plugin_manager
+from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.entities import ANONYMOUS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
@@ -455,23 +456,15 @@ async def test_without_a_name_and_a_fallback_it_stays_anonymous(autojump_clock: 
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_a_token_too_long_to_be_collected_passes_unseen(version: int, autojump_clock: MockClock) -> None:
-    limits = Limits(
-        max_frame_bytes=10**6,
-        max_collected_bytes=200,
-        max_in_flight_requests=1000,
-        idle_timeout_s=600.0,
-        reply_timeout_s=3600.0,
-    )
-    async with open_book(plugins=plugins(), limits=limits) as book:
+async def test_a_token_beyond_the_limit_ends_the_connection(version: int, autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins(), limits=Limits(max_handshake_bytes=200)) as book:
         await shake(book, "PLAIN", version=version)
         token = ALICE + bytes(300)
-        if version:
-            await say(book, token)
-        else:
-            assert await book.round_trip(framed(token), framed(b"")) == framed(b"")
-        await beat(book)
-        assert user(book) == ANONYMOUS
+        await book.client.says(request(AUTHENTICATE, 1, 2, auth_bytes=token) if version else framed(token))
+        await book.client.hears_the_end()
+        assert book.connection.reason is not None
+        assert "is longer than limits.max_handshake_bytes = 200" in book.connection.reason
+        assert book.broker.hears_nothing()
 
 
 # --- plugins ---
@@ -570,30 +563,17 @@ async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) 
 # --- without a connection ---
 
 
-def test_tokens_beyond_the_cap_pass_unseen() -> None:
-    manager = new_plugin_manager()
-    says = Says("alice")
-    register(manager, "stranger", Stranger(lambda _: says))
-    connection = Connection(connection_id=1, peer=Address(host="h", port=1))
-    authentication = Authentication(connection, HookCalls(manager), lambda: None, lambda *_: None)
+def test_a_client_cannot_hide_its_name_behind_unanswered_tokens() -> None:
+    authentication = Authentication(
+        Connection(connection_id=1, peer=Address(host="h", port=1)),
+        HookCalls(new_plugin_manager()),
+        lambda: None,
+        lambda *_: None,
+        100,
+    )
     authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
-    half = bytes(LARGEST_TOKEN_BYTES // 2)
-    first, second, third = (authentication.token(half) for _ in range(3))
-    assert first is not None
-    assert second is not None
-    assert third is not None
-    says.found = None
-    for watch in (first, second, third):
-        watch(memoryview(b"more"))
-    assert len(says.shown) == 2
-    later = authentication.token(half)
-    assert later is not None
-    says.found = "alice"
-    later(memoryview(b""))  # after a missed token the observer is not called again
-    assert connection.user == ANONYMOUS
-
-    authentication.handshake("X", 0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
-    again = authentication.token(half + half)  # no token is kept any more
-    assert again is not None
-    again(memoryview(b""))
-    assert connection.user == "alice"
+    watch = authentication.token(bytes(50))
+    assert watch is not None
+    authentication.token(bytes(50))
+    with pytest.raises(MalformedFrame, match=r"tokens of 101 bytes wait .* limits.max_handshake_bytes = 100"):
+        authentication.token(b"1")

@@ -271,13 +271,7 @@ async def test_a_broker_that_cannot_be_reached_ends_the_connection(autojump_cloc
 
 
 async def test_too_many_requests_in_flight_are_not_read(autojump_clock: MockClock) -> None:
-    limits = Limits(
-        max_frame_bytes=10**6,
-        max_collected_bytes=10**6,
-        max_in_flight_requests=2,
-        idle_timeout_s=600,
-        reply_timeout_s=3600,
-    )
+    limits = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=2)
     async with open_book(limits=limits) as book:
         await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(4)))
         await trio.testing.wait_all_tasks_blocked()
@@ -317,7 +311,7 @@ async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> Non
         now_s = trio.current_time()
         assert not book.connection.waits_in_vain(now_s + 3599)
         assert book.connection.waits_in_vain(now_s + 3601)
-        book.connection.end_waiting()
+        book.connection.end_if_overdue(now_s + 3601)
         await book.client.hears_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
 

@@ -21,7 +21,7 @@ class Driver:
     """Drives a scanner as a relay does, without sockets: keeps the tail, and records skipped and collected bytes."""
 
     collect: frozenset[int]
-    scanner: FrameScanner = field(default_factory=lambda: FrameScanner(LIMIT))
+    scanner: FrameScanner = field(default_factory=FrameScanner)
     tail: bytes = b""
     passed: bytearray = field(default_factory=bytearray)
     heads: list[tuple[int, int, int, str]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Driver:
             self.heads.append((head.api_key, head.api_version, head.correlation_id, head.client_id))
             if head.api_key in self.collect:
                 self.passed += window[begin:at]
-                frame = scanner.collect(head.size)
+                frame = scanner.collect(head.size, LIMIT, "limits.some")
                 begin = scanner.position
                 if frame is not None:
                     self.collected.append(frame)
@@ -107,14 +107,14 @@ def test_a_truncated_stream_is_known_to_be_truncated(frames: list[bytes], missin
 
 
 def test_a_message_too_long_to_be_collected_is_refused_before_it_is_read() -> None:
-    scanner = FrameScanner(max_collected_bytes=50)
+    scanner = FrameScanner()
     scanner.feed(bytearray(10), 10)
-    with pytest.raises(MalformedFrame, match=r"a message of 51 bytes .* limits.max_collected_bytes = 50"):
-        scanner.collect(47)
+    with pytest.raises(MalformedFrame, match=r"a message of 51 bytes .* limits.some = 50"):
+        scanner.collect(47, 50, "limits.some")
 
 
 def test_bytes_that_bypass_the_window_are_counted() -> None:
-    scanner = FrameScanner(LIMIT)
+    scanner = FrameScanner()
     scanner.feed(bytearray(10), 10)
     scanner.skip(1000)
     assert (scanner.position, scanner.left) == (10, 994)

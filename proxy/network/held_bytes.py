@@ -1,0 +1,33 @@
+"""The number of bytes that the connections of the process hold in memory: messages that are being collected, requests
+that were read and wait for the end of a mute, and bytes that a peer does not accept.
+
+Counted by sockets and relays. The server sets the limit (``limits.max_held_bytes``) and closes connections above it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class HeldBytes:
+    """The count, its limit, and what to call above it."""
+
+    __slots__ = ("count", "limit", "on_excess")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.limit = sys.maxsize
+        self.on_excess: Callable[[], None] | None = None
+
+    def add(self, count: int) -> None:
+        """Count ``count`` more bytes, which may be negative."""
+        self.count += count
+        if self.count > self.limit and self.on_excess is not None:
+            self.on_excess()
+
+
+held: Final = HeldBytes()
