@@ -45,7 +45,7 @@ class Limits(Section):
             "Maximum number of topics, partitions and other rows of a request that the proxy reads in full or walks "
             "through; a request with more closes its connection."
         ),
-    ] = 10_000
+    ] = 5000
     max_collected_bytes: Annotated[
         int,
         _FRAME_SIZES,

@@ -51,6 +51,7 @@ class Relay:
         self.walk: BodyWalk | None = None
         """The walk through the body of the current frame, if parts of it have to be read."""
         self.splice: Splice | None = None
+        state.holders.append(self)
 
     def put_tail_back(self) -> int:
         """Copy the tail to the front of the buffer; return its length."""
@@ -123,6 +124,10 @@ class Relay:
         """Release the relay's resources. Memory is freed here, since the relay is part of reference cycles."""
         if self.splice is not None:
             self.splice.close()
+        self.drop_held()
+
+    def drop_held(self) -> None:
+        """Free the bytes that the relay holds."""
         self.scanner.discard()
         self.tail, self.parts, self.walk = b"", [], None
         self.count_held()

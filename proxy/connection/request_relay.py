@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import trio
+
 from headrace.proxy.connection.enforcement import end_hold, enforce_on_arrival, enforce_on_batches, enforce_on_request
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
@@ -39,6 +41,9 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
 records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
+FRAMES_A_STEP: Final = 256
+"""Frames in one step, about 5 ms of work. One read can contain thousands of small ones."""
+
 LONGEST_STEP_S: Final = 0.002
 """A step that has taken longer lets other connections continue before it reads again."""
 
@@ -59,6 +64,7 @@ class RequestRelay(Relay):
         "_unaccepted",
         "_walked",
         "_whole",
+        "_yields",
     )
 
     def __init__(self, state: ConnectionState) -> None:
@@ -72,6 +78,8 @@ class RequestRelay(Relay):
         self._whole = WholeRequests(state, self._forward_whole)
         self._held_request: tuple[Exchange, RequestHead] | None = None
         """The request at the front of the tail, if callbacks were called for it and it is held."""
+        self._yields = False
+        """Whether the tail is held only so that other connections can continue."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
@@ -107,9 +115,14 @@ class RequestRelay(Relay):
             if self._must_hold():
                 await state.wait_for_turn()
             if self._held:
+                if self._yields:  # a client that sends many small requests does not starve others
+                    self._yields = False
+                    await trio.lowlevel.checkpoint()
                 self._step()
             else:
                 await state.client.steps(self._step)
+            if state.ended:
+                await trio.lowlevel.checkpoint()  # raises the cancellation
             if self._ended:
                 self._check_end()
                 return
@@ -123,6 +136,8 @@ class RequestRelay(Relay):
         something must be waited for (``requesting``).
         """
         state = self.state
+        if state.ended:
+            return False
         client = state.client
         self.now_s = self.shared.clock()
         for _ in range(READS_A_STEP):
@@ -195,9 +210,14 @@ class RequestRelay(Relay):
         if scanner.mid_frame:
             sent_to = self._continue_frame()
             self._note_progress()
+        turns = 0
         while scanner.position < end:
+            turns += 1
             if self._whole.pending is not None or self._must_hold():
                 self._held = True
+                break
+            if turns > FRAMES_A_STEP:
+                self._held = self._yields = True
                 break
             at = scanner.position
             walk = self.walk

@@ -159,6 +159,7 @@ class WholeRequests:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body)
+            await trio.lowlevel.checkpoint()  # a long request is processed in slices
             refusal = self._enforce(exchange, body, self._shared.clock())
         if refusal is None and exchange.hold_ms:
             state.requesting = False  # a drain need not wait for a request that is held

@@ -33,7 +33,7 @@ from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.server.configured import addresses_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
-from headrace.proxy.server.memory_limit import MemoryLimit
+from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
@@ -143,7 +143,8 @@ class Server:
         self._stop = trio.Event()
         self._all_gone: trio.Event | None = None
         self._bucket_state: BucketStateFile | None = None
-        self._memory = MemoryLimit(self.connections, config.limits.max_held_bytes)
+        return_large_objects()
+        MemoryLimit(self.connections, config.limits.max_held_bytes)
         self._collector = Collector()
         self.admin_address: Address | None = None
 
@@ -298,7 +299,6 @@ class Server:
             await connection.serve()
         finally:
             self.connections.discard(state)
-            self._memory.closed(state)
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1

@@ -53,6 +53,7 @@ class MemorySocket:
         self.peer: MemorySocket
         self.bytes_received = 0
         self.bytes_sent = 0
+        self.unsent_bytes = 0
         self.closed = False
         self._buffer = bytearray()
         self._ended = False

@@ -6,7 +6,7 @@ progress (see the diagram) is changed by the methods below alone; its other attr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 import trio
@@ -28,6 +28,13 @@ log = structlog.get_logger("headrace.connection")
 
 PROGRESS_BYTES: Final = 64 * 1024
 """The part of a long request that has to arrive within ``limits.request_timeout``: about 2 KiB/s by default."""
+
+
+class Holder(Protocol):
+    """A relay, as far as the state knows it."""
+
+    def drop_held(self) -> None:
+        """Free the bytes that it holds."""
 
 
 class ConnectionState:
@@ -66,6 +73,7 @@ class ConnectionState:
         "dial",
         "draining",
         "held_bytes",
+        "holders",
         "in_flight",
         "info",
         "last_active_s",
@@ -115,6 +123,8 @@ class ConnectionState:
         """Whether the last bytes that were read end in the middle of a request."""
         self.held_bytes = 0
         """Number of bytes that the relays hold; see `headrace.proxy.network.held_bytes`."""
+        self.holders: list[Holder] = []
+        """The relays, which free their bytes when the connection ends."""
         self.unacknowledged = False
         """Whether the last forwarded request is a Produce with acks=0, whose failure a broker signals by closing the
         connection."""
@@ -299,6 +309,16 @@ class ConnectionState:
                 upstream=str(self.info.upstream) if self.info.upstream is not None else None,
                 left_out=left_out or None,
             )
+
+    @property
+    def ended(self) -> bool:
+        """Whether the connection was ended, so that nothing more is read."""
+        return self.reason is not None
+
+    def drop_held(self) -> None:
+        """Free the memory of the relays at once, since the connection is ended."""
+        for each in self.holders:
+            each.drop_held()
 
     def cancel(self) -> None:
         """Stop both relays, after which the connection is closed."""

@@ -18,6 +18,7 @@ from headrace.proxy.wire.messages.scalars import (
     bytes_codec,
     check_count,
     count_codec,
+    count_rows,
     fixed_codec,
     string_codec,
 )
@@ -103,6 +104,7 @@ def _array_codec(element: Codec, field: Field) -> Codec:
         check_count(body, at, start, count, min_bytes)
         if width is not None:
             return start + count * width
+        count_rows(body, count)
         for _ in range(count):
             start = skip_one(body, start)
         return start

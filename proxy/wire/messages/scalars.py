@@ -54,6 +54,25 @@ class Broken(Exception):  # noqa: N818 -- internal: callers of this package get 
         self.path: list[str] = []
 
 
+class TooManyRows(Exception):  # noqa: N818 -- internal, as `Broken`
+    """A `BoundedBody` has more elements than it may have."""
+
+
+class BoundedBody(bytes):
+    """A body whose elements are counted when they are skipped."""
+
+    rows_left: int
+    """Number of elements and tagged fields that may follow."""
+
+
+def count_rows(body: bytes, count: int) -> None:
+    """Count ``count`` elements of a `BoundedBody`. Raises `TooManyRows`."""
+    if isinstance(body, BoundedBody):
+        body.rows_left -= count
+        if body.rows_left < 0:
+            raise TooManyRows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Codec:
     """The functions that read, skip and write values of one type."""

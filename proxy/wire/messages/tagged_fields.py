@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.wire.errors import UnencodableValue
-from headrace.proxy.wire.messages.scalars import Broken, Codec, Writer, check_count, read_uvarint, uvarint
+from headrace.proxy.wire.messages.scalars import Broken, Codec, Writer, check_count, count_rows, read_uvarint, uvarint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -54,6 +54,7 @@ def skip_tags(body: bytes, at: int) -> int:
     if body[at] == 0:
         return at + 1
     count, at = read_tag_count(body, at)
+    count_rows(body, count)
     for _ in range(count):
         _tag, _start, at = read_tag(body, at)
     return at

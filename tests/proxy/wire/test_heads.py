@@ -13,6 +13,7 @@ from headrace.proxy.wire.apis import APIS, request_header_version, response_head
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import (
     MAX_HEAD_BYTES,
+    MAX_HEAD_TAGS,
     cap_fetch,
     read_request_head,
     read_response_head,
@@ -148,12 +149,16 @@ def test_an_invalid_frame_is_an_error_that_names_the_reason(start: bytes, reason
 
 
 def test_the_length_of_a_head_is_limited() -> None:
-    start = (
-        (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\xff\xff\xff\xff\x07"
-    )
-    frame = bytearray(start + b"\x00\x00" * MAX_HEAD_BYTES)
+    start = (MAX_HEAD_BYTES * 4).to_bytes(4, "big") + b"\x00\x03\x00\x0c" + bytes(4) + b"\x00\x00" + b"\x01"
+    frame = bytearray(start + b"\x00\xff\xff\x7f" + bytes(MAX_HEAD_BYTES))
     with pytest.raises(MalformedFrame, match=f"the head is over {MAX_HEAD_BYTES} bytes"):
         read_request_head(frame, 0, MAX_HEAD_BYTES, LIMIT)
+
+
+def test_the_number_of_tagged_fields_in_a_head_is_limited() -> None:
+    frame = bytearray(b"\x00\x00\x10\x00\x00\x03\x00\x0c" + bytes(6) + bytes([MAX_HEAD_TAGS + 1]) + bytes(100))
+    with pytest.raises(MalformedFrame, match=f"101 tagged fields in a head; the most are {MAX_HEAD_TAGS}"):
+        read_request_head(frame, 0, len(frame), LIMIT)
 
 
 @given(st.binary(max_size=64))
