@@ -53,6 +53,11 @@ class Relay:
         self.splice: Splice | None = None
         state.holders.append(self)
 
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether the last bytes that were read end in the middle of a frame."""
+        return self.scanner.mid_frame or self.walk is not None or len(self.tail) > 0
+
     def put_tail_back(self) -> int:
         """Copy the tail to the front of the buffer; return its length."""
         tail = self.tail
@@ -109,8 +114,8 @@ class Relay:
     def keep_tail(self, end: int) -> None:
         """Keep the bytes that the step could not forward."""
         scanner = self.scanner
-        self.tail = scanner.tail() if scanner.position < end else b""
-        if self.tail or self._held_bytes or scanner.collecting:
+        self.tail = tail = scanner.tail() if scanner.position < end else b""
+        if tail or self._held_bytes or scanner.collecting:
             self.count_held()
 
     def count_held(self) -> None:

@@ -151,7 +151,7 @@ class ReplyRelay(Relay):
             return False
         if self.walk is not None:
             return self.walk.done
-        return not self.scanner.mid_frame
+        return self.scanner.left == 0
 
     def _forward_to(self, end: int) -> None:
         """Add the bytes between the last part and ``end`` to the next write, unchanged."""

@@ -41,11 +41,8 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
 records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
-FRAMES_A_STEP: Final = 256
-"""Frames in one step, about 5 ms of work. One read can contain thousands of small ones."""
-
-LONGEST_STEP_S: Final = 0.002
-"""A step that has taken longer lets other connections continue before it reads again."""
+UNANSWERED_A_STEP: Final = 256
+"""Requests without a reply in one step, about 5 ms of work. One read can contain thousands of them."""
 
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
@@ -62,6 +59,7 @@ class RequestRelay(Relay):
         "_held_request",
         "_needed",
         "_unaccepted",
+        "_unanswered",
         "_walked",
         "_whole",
         "_yields",
@@ -80,12 +78,19 @@ class RequestRelay(Relay):
         """The request at the front of the tail, if callbacks were called for it and it is held."""
         self._yields = False
         """Whether the tail is held only so that other connections can continue."""
+        self._unanswered = 0
+        """Number of requests without a reply since this relay yielded. Others are bounded by the queue in flight."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
         """The request that is being forwarded and whose last byte has not been read."""
         self._unaccepted: RequestHead | None = None
         """The request at the front of the tail, if it waits until the broker has shown that it serves this client."""
+
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether the last bytes that were read end in the middle of a request."""
+        return self.scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
@@ -115,14 +120,12 @@ class RequestRelay(Relay):
             if self._must_hold():
                 await state.wait_for_turn()
             if self._held:
-                if self._yields:  # a client that sends many small requests does not starve others
-                    self._yields = False
+                if self._yields:
+                    self._yields, self._unanswered = False, 0
                     await trio.lowlevel.checkpoint()
                 self._step()
             else:
                 await state.client.steps(self._step)
-            if state.ended:
-                await trio.lowlevel.checkpoint()  # raises the cancellation
             if self._ended:
                 self._check_end()
                 return
@@ -136,8 +139,6 @@ class RequestRelay(Relay):
         something must be waited for (``requesting``).
         """
         state = self.state
-        if state.ended:
-            return False
         client = state.client
         self.now_s = self.shared.clock()
         for _ in range(READS_A_STEP):
@@ -155,33 +156,41 @@ class RequestRelay(Relay):
             if end == 0:
                 self._ended = True
                 return False
-            if end >= self._needed:
-                self._take(end)
-                if state.requesting or self._held:
-                    return False
-            if not client.may_read or self.shared.clock() - self.now_s > LONGEST_STEP_S:
+            self._take(end)
+            if state.requesting or self._held:
+                return False
+            if not client.may_read:
                 return True
         return True
 
     def _read(self) -> int | None:
-        """Fill the buffer with the tail and one read of the socket. Return the end of the bytes, as `receive` does.
-
-        If it is below ``_needed``, what was read was added to the tail instead.
-        """
+        """Fill the buffer with the tail and one read of the socket. Return the end of the bytes, as `receive` does."""
+        if self._needed:
+            return self._read_more()
+        kept = self.put_tail_back()
         if self._held:
             self._held = False
-            return self.put_tail_back()
-        kept = len(self.tail)
+            return kept
         end = self.receive(self.state.client, kept)
         if end:
             self.state.last_active_s = self.now_s
-            if end < self._needed:
-                self.tail = bytearray(self.tail)
-                self.tail += self.shared.view[kept:end]
-                self.count_held()
-            elif kept:
-                self.put_tail_back()
         return end
+
+    def _read_more(self) -> int | None:
+        """Read more of an incomplete head, as `_read`; return ``None`` while it is shorter than ``_needed``."""
+        kept = len(self.tail)
+        end = self.receive(self.state.client, kept)
+        if not end:
+            return end
+        if end >= self._needed:
+            self._needed = 0
+            self.put_tail_back()
+            return end
+        if not isinstance(self.tail, bytearray):
+            self.tail = bytearray(self.tail)
+        self.tail += self.shared.view[kept:end]
+        self.count_held()
+        return None
 
     def _check_end(self) -> None:
         if self.scanner.mid_frame or self.tail or self.walk is not None:
@@ -190,7 +199,7 @@ class RequestRelay(Relay):
 
     def _must_hold(self) -> bool:
         state = self.state
-        return (state.must_hold or state.mute.until_s > self.now_s) and not self.scanner.mid_frame and self.walk is None
+        return (state.must_hold or state.mute.until_s > self.now_s) and self.scanner.left == 0 and self.walk is None
 
     def _take(self, end: int) -> None:
         """Scan what was read and forward it; measure the thread time if a callback requires it."""
@@ -206,18 +215,13 @@ class RequestRelay(Relay):
     def _scan(self, end: int) -> None:
         scanner = self.scanner
         scanner.feed(self.shared.view, end)
-        sent_to = self._needed = 0
-        if scanner.mid_frame:
+        sent_to = 0
+        if scanner.left:
             sent_to = self._continue_frame()
             self._note_progress()
-        turns = 0
         while scanner.position < end:
-            turns += 1
-            if self._whole.pending is not None or self._must_hold():
+            if self._yields or self._whole.pending is not None or self._must_hold():
                 self._held = True
-                break
-            if turns > FRAMES_A_STEP:
-                self._held = self._yields = True
                 break
             at = scanner.position
             walk = self.walk
@@ -242,7 +246,6 @@ class RequestRelay(Relay):
         self._forward(sent_to, scanner.position)
         self._note_progress()
         self.keep_tail(end)
-        self.state.awaits_bytes = scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
 
     def _continue_frame(self) -> int:
         """Continue in the middle of a frame; return the start of the bytes to be forwarded."""
@@ -260,7 +263,7 @@ class RequestRelay(Relay):
     def _note_progress(self) -> None:
         """Note whether a request is forwarded in part; call the callbacks for one whose last byte was just read."""
         scanner = self.scanner
-        self.state.mid_request = mid_request = self.walk is not None or (scanner.mid_frame and not scanner.collecting)
+        self.state.mid_request = mid_request = self.walk is not None or (scanner.left > 0 and not scanner.collecting)
         exchange = self._arriving
         if exchange is not None and not mid_request:
             self._arriving = None
@@ -390,6 +393,8 @@ class RequestRelay(Relay):
         state = self.state
         state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
         if state.unacknowledged:
+            self._unanswered += 1
+            self._yields = self._unanswered >= UNANSWERED_A_STEP
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:
@@ -458,7 +463,6 @@ class RequestRelay(Relay):
                 self._end_walk()
             else:
                 self._note_progress()
-            state.awaits_bytes = state.mid_request
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()
         return moved

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Refuse
 
     Forward = Callable[[Exchange, bytes, float], None]
+
+SLICE_BYTES: Final = 16 * 1024
+"""After a longer request was read, others may continue before the callbacks are called."""
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
@@ -159,7 +162,8 @@ class WholeRequests:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body)
-            await trio.lowlevel.checkpoint()  # a long request is processed in slices
+            if len(body) > SLICE_BYTES:
+                await trio.lowlevel.checkpoint()
             refusal = self._enforce(exchange, body, self._shared.clock())
         if refusal is None and exchange.hold_ms:
             state.requesting = False  # a drain need not wait for a request that is held

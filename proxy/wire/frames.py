@@ -31,7 +31,7 @@ _NOTHING = memoryview(b"")
 class FrameScanner:
     """The position of one direction of a connection within its frames."""
 
-    __slots__ = ("_collected", "_collecting", "buffer", "end", "left", "position")
+    __slots__ = ("_collected", "buffer", "collecting", "end", "left", "position")
 
     def __init__(self) -> None:
         self.buffer: Buffer = _NOTHING
@@ -41,18 +41,14 @@ class FrameScanner:
         """Index in the window after its last byte."""
         self.left = 0
         """Number of bytes of the current frame that have not been processed."""
-        self._collecting = False
+        self.collecting = False
+        """Whether a frame is being collected."""
         self._collected = bytearray()
 
     @property
     def mid_frame(self) -> bool:
         """Whether the next byte belongs to a frame that is being skipped or collected, and not to a new frame."""
         return self.left > 0
-
-    @property
-    def collecting(self) -> bool:
-        """Whether a frame is being collected."""
-        return self._collecting
 
     @property
     def collected_bytes(self) -> int:
@@ -87,7 +83,7 @@ class FrameScanner:
         if self.end - begin >= whole:
             self.position = begin + whole
             return bytes(self.buffer[begin : begin + whole])
-        self._collecting = True
+        self.collecting = True
         self._collected = bytearray(self.buffer[begin : self.end])
         self.left = whole - (self.end - begin)
         self.position = self.end
@@ -95,7 +91,7 @@ class FrameScanner:
 
     def advance(self) -> bytes | None:
         """Continue in the middle of a frame. Returns a collected frame when it has become complete."""
-        if not self._collecting:
+        if not self.collecting:
             left, self.left = self.left, 0
             self._pass(left)
             return None
@@ -106,7 +102,7 @@ class FrameScanner:
         if self.left:
             return None
         frame = bytes(self._collected)
-        self._collecting = False
+        self.collecting = False
         self._collected = bytearray()
         return frame
 

@@ -33,6 +33,10 @@ PROGRESS_BYTES: Final = 64 * 1024
 class Holder(Protocol):
     """A relay, as far as the state knows it."""
 
+    @property
+    def awaits_bytes(self) -> bool:
+        """Whether the last bytes that were read end in the middle of a frame."""
+
     def drop_held(self) -> None:
         """Free the bytes that it holds."""
 
@@ -65,7 +69,6 @@ class ConnectionState:
         "accepted",
         "authenticates",
         "authentication",
-        "awaits_bytes",
         "can_splice",
         "client",
         "collected_head",
@@ -119,12 +122,10 @@ class ConnectionState:
         """Whether the request relay has read bytes that it could not forward without waiting."""
         self.mid_request = False
         """Whether a request was forwarded in part."""
-        self.awaits_bytes = False
-        """Whether the last bytes that were read end in the middle of a request."""
         self.held_bytes = 0
         """Number of bytes that the relays hold; see `headrace.proxy.network.held_bytes`."""
         self.holders: list[Holder] = []
-        """The relays, which free their bytes when the connection ends."""
+        """The relays, that of requests first."""
         self.unacknowledged = False
         """Whether the last forwarded request is a Produce with acks=0, whose failure a broker signals by closing the
         connection."""
@@ -364,7 +365,7 @@ class ConnectionState:
         Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte now and then is none. Time in which the proxy
         does not read does not count.
         """
-        if not self.awaits_bytes or self.requesting or self.must_hold or self.mute.until_s > now_s:
+        if not self.holders[0].awaits_bytes or self.requesting or self.must_hold or self.mute.until_s > now_s:
             self._arrival = None
             return False
         received, arrival = self.client.bytes_received, self._arrival
