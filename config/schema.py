@@ -351,6 +351,11 @@ class Plugins(Section):
     on_error: Annotated[
         OnError, choice(OnError), Key("What happens if a plugin raises: open forwards the request, closed refuses it.")
     ] = OnError.OPEN
+    slow_call_s: Annotated[
+        float,
+        duration("1ms", "1h"),
+        Key("Time after which a call of a plugin is logged and counted, since it stalls all clients meanwhile."),
+    ] = 0.1
     options: Annotated[
         Mapping[str, Mapping[str, Any]],
         _OPTIONS,

@@ -99,7 +99,7 @@ class WorkerMetrics:
 
     def remove(self, worker: int) -> None:
         """Keep the totals of a worker that has ended, and drop its gauges."""
-        totals = [family for family in self._last.pop(worker, []) if family.metric.type == "counter"]
+        totals = [family for family in self._last.pop(worker, []) if family.metric.type in {"counter", "histogram"}]
         _merge(totals, self._ended)
 
     def by_worker(self, sample: str) -> Iterator[tuple[int, float]]:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 from prometheus_client import CollectorRegistry, PlatformCollector, ProcessCollector, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
 from headrace.proxy.admin.merged_metrics import Family, encode
 from headrace.proxy.long_work import PacedList, collector_off
+from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.api_keys import API_NAMES
 from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
@@ -60,8 +61,21 @@ class MetricsPage:
                         "plugin",
                         hooks.failures,
                     ),
+                    *self._loop_metrics(),
                 ]
                 return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
+
+    def _loop_metrics(self) -> Iterator[Metric]:
+        text = "Number of calls of plugins that held the event loop longer than plugins.slow_call, by plugin name."
+        yield _labelled("plugin_slow_calls", text, "plugin", self._shared.hooks.slow_calls.counts)
+        lag = self._shared.poller.lag
+        text = "Time in seconds for which the event loop did not look for events, if more than 10 ms."
+        yield HistogramMetricFamily("headrace_event_loop_lag_seconds", text, lag.cumulative(), lag.sum_s)
+        yield _gauge(
+            "held_bytes",
+            "Number of bytes that all connections hold in memory, up to limits.max_held_bytes.",
+            held.count,
+        )
 
     def _connection_metrics(self) -> Iterator[Metric]:
         counters, now_s = self._shared.counters, trio.current_time()

@@ -114,8 +114,8 @@ class Relay:
     def keep_tail(self, end: int) -> None:
         """Keep the bytes that the step could not forward."""
         scanner = self.scanner
-        self.tail = tail = scanner.tail() if scanner.position < end else b""
-        if tail or self._held_bytes or scanner.collecting:
+        if scanner.position < end or self._held_bytes or scanner.collecting:
+            self.tail = scanner.tail()
             self.count_held()
 
     def count_held(self) -> None:

@@ -21,7 +21,6 @@ from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToke
 from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
 from headrace.proxy.errors import ClientGone
 from headrace.proxy.network.sockets import READ_BYTES
-from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import (
     LENGTH_BYTES,
     RequestHead,
@@ -300,20 +299,25 @@ class RequestRelay(Relay):
         if head is None:
             self._needed = bytes_to_continue(buffer, at, end)
             return None
-        if head.size > state.limits.max_handshake_bytes and head.api_key in HANDSHAKE_APIS:
-            raise self._too_long(API_NAMES[head.api_key], head.size)
-        if not state.accepted and head.api_key not in HANDSHAKE_APIS and not state.is_accepted():
-            self._unaccepted = head
+        if not state.accepted and self._waits_for_acceptance(head):
             return None
         return self._received(head, at)
+
+    def _waits_for_acceptance(self, head: RequestHead) -> bool:
+        """Return whether the request must wait until the broker has shown that it serves this client."""
+        if head.api_key in HANDSHAKE_APIS:
+            self._whole.check_handshake(API_NAMES[head.api_key], head.size)
+        elif not self.state.is_accepted():
+            self._unaccepted = head
+            return True
+        return False
 
     def _token(self, authentication: Authentication, at: int, end: int, limit: int) -> int | None:
         state = self.state
         size = frame_size(self.shared.view, at, end, limit, 0)
         if size is None or authentication.tokens is None:
             return size
-        if size > state.limits.max_handshake_bytes:
-            raise self._too_long("a SASL token", size)
+        self._whole.check_handshake("a SASL token", size)
         authentication.tokens.passed()
         token = Exchange(state.info, NO_API_KEY, 0, 0, "", size, self.now_s, TOKEN_LAYOUT)
         state.current = token
@@ -322,10 +326,6 @@ class RequestRelay(Relay):
         token.reply = PassToken(authentication.token(b""))
         state.in_flight.add(token)
         return size
-
-    def _too_long(self, what: str, size: int) -> MalformedFrame:
-        limit = self.state.limits.max_handshake_bytes
-        return MalformedFrame(f"{what} of {size} bytes is longer than limits.max_handshake_bytes = {limit}")
 
     def _received(self, head: RequestHead, at: int) -> int | None:
         shared, state, now_s = self.shared, self.state, self.now_s

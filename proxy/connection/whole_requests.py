@@ -35,7 +35,7 @@ from headrace.proxy.connection.state.reply_actions import (
 )
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
-from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.wire.errors import MalformedFrame, PeerFault
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
 from headrace.proxy.wire.messages.codec import decode
@@ -95,9 +95,16 @@ class WholeRequests:
             return True
         if api_key in _AUTHENTICATIONS:
             self._state.authenticates = True
+            self.check_handshake(api.name, exchange.request_bytes)
             return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
         hooks = self._shared.hooks
         return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
+
+    def check_handshake(self, what: str, size: int) -> None:
+        """Raise `MalformedFrame` if ``what``, which brokers serve before authentication, has too many bytes."""
+        limit = self._state.limits.max_handshake_bytes
+        if size > limit:
+            raise MalformedFrame(f"{what} of {size} bytes is longer than limits.max_handshake_bytes = {limit}")
 
     def refused(self, exchange: Exchange, refusal: Refuse) -> None:
         """Note that ``exchange`` was refused by its head; the answer requires its body."""

@@ -15,6 +15,7 @@ import structlog
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
+from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -46,8 +47,11 @@ Interests = dict[str, dict[int, Interest]]
 class HookCalls:
     """The hook implementations of all registered plugins. Create it after the plugins were registered."""
 
-    def __init__(self, manager: pluggy.PluginManager, *, fail_closed: bool = False) -> None:
+    def __init__(
+        self, manager: pluggy.PluginManager, *, fail_closed: bool = False, slow_call_s: float = math.inf
+    ) -> None:
         self._manager = manager
+        self.slow_calls = SlowCalls(slow_call_s)
         self.fail_closed = fail_closed
         self.errors = 0
         """Number of exceptions raised by plugins."""
@@ -346,6 +350,8 @@ class HookCalls:
         calls = []
         for implementation in reversed(caller.get_hookimpls()):
             call = _with_arguments(compiled_method(implementation.function), names)
+            module = type(implementation.plugin).__module__
+            call = self.slow_calls.measured(implementation.plugin_name, hook, call, module)
             calls.append((implementation.plugin_name, call))
         return tuple(calls)
 

@@ -29,6 +29,8 @@ from outcome import Error, Value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+from headrace.proxy.network.loop_lag import SHORT_TURN_S, LoopLag
+
 log = structlog.get_logger("headrace.poller")
 
 _IN: Final = getattr(select, "EPOLLIN", 1)
@@ -184,6 +186,9 @@ class Poller:
         self._watched: dict[int, Watched] = {}
         self._again: deque[Watched] = deque()
         self._inner: Any = None
+        self.lag = LoopLag()
+        """How long the loop was busy between two looks for events; empty while not attached."""
+        self._woke_s = 0.0
 
     @contextlib.contextmanager
     def attach(self) -> Iterator[None]:
@@ -205,6 +210,7 @@ class Poller:
         self._inner_fd: int = inner_epoll.fileno()
         self._epoll = select.epoll()
         self._epoll.register(self._inner_fd, _IN)
+        self._woke_s = monotonic()
         runner.io_manager = self
         self.attached = True
         try:
@@ -243,12 +249,16 @@ class Poller:
         or set an earlier deadline.
         """
         poll, watched, runner = self._epoll.poll, self._watched, self._runner
-        until_s = monotonic() + timeout
+        now_s = monotonic()
+        until_s = now_s + timeout
         deadlines = runner.deadlines._heap  # noqa: SLF001
         first = deadlines[0] if deadlines else None
         while True:
             again = len(self._again)
+            if now_s - self._woke_s > SHORT_TURN_S:
+                self.lag.add(now_s - self._woke_s)
             found = poll(0 if again else timeout, EVENTS_AT_ONCE)
+            self._woke_s = monotonic()
             for_trio = False
             for fd, events in found:
                 each = watched.get(fd)
@@ -269,7 +279,8 @@ class Poller:
                 return STEPPED
             if (deadlines[0] if deadlines else None) is not first:  # a step has set an earlier deadline
                 return STEPPED
-            timeout = until_s - monotonic()
+            now_s = monotonic()
+            timeout = until_s - now_s
             if timeout <= 0:
                 return STEPPED
 

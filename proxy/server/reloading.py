@@ -90,6 +90,7 @@ class Reloader:
         shared.upstream.bootstrap_servers = addresses_of(new.upstream.bootstrap_servers)
         shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
+        shared.hooks.slow_calls.limit_s = new.plugins.slow_call_s
         shared.enforcement.exempt_users = frozenset(new.enforcement.exempt_users)
         shared.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set

@@ -92,7 +92,11 @@ class Server:
         manager = plugins or new_plugin_manager()
         if plugins is None:
             load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
-        hooks = HookCalls(manager, fail_closed=config.plugins.on_error is OnError.CLOSED)
+        hooks = HookCalls(
+            manager,
+            fail_closed=config.plugins.on_error is OnError.CLOSED,
+            slow_call_s=config.plugins.slow_call_s,
+        )
         quotas = ClientQuotas(
             windows=config.windows(),
             metric_tags=hooks.quota_metric_tags,

@@ -81,6 +81,7 @@ def test_the_defaults() -> None:
         "plugins.disabled": "()",
         "plugins.load": "()",
         "plugins.on_error": "open",
+        "plugins.slow_call": "0.1",
         "plugins.options": "{}",
     }
 

@@ -34,7 +34,7 @@ AT_ONCE = (
     ),
     *("limits.max_connections", "limits.max_connections_per_ip", "limits.max_in_flight_requests"),
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
-    *("enforcement.exempt_client_ids", "quotas", "plugins.on_error"),
+    *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "plugins.slow_call"),
 )
 BEFORE = loads(MINIMAL)
 
