@@ -6,6 +6,7 @@ sockets. Of the project it imports only `quota_callbacks`, whose `options` all t
     schema           `Config`: every key with its type, default, description, and whether a change needs a restart
     limits           the table `[limits]`
     quotas           the `[[quotas]]` tables
+    tables           further tables, a module for each
     keys             the base class of sections, and the list of all keys
     values           addresses, broker ids, durations and sizes
     loading          reading a file, flags and environment variables into a `Config`
@@ -27,7 +28,6 @@ from headrace.config.problems import ConfigError, ConfigFileError, ConfigSyntaxE
 from headrace.config.quotas import ConfiguredQuota
 from headrace.config.reload import ConfigDiff, QuotaChange, SettingChange, diff
 from headrace.config.schema import (
-    Admin,
     Config,
     Enforcement,
     Listen,
@@ -41,6 +41,7 @@ from headrace.config.schema import (
     UnknownNodeIdError,
     Upstream,
 )
+from headrace.config.tables.admin import Admin, UnixPath
 from headrace.config.values import HostPort, NodeIds
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "QuotaWindow",
     "SettingChange",
     "Shutdown",
+    "UnixPath",
     "UnknownNodeIdError",
     "Upstream",
     "check",

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")
 
-_OTHERS: Final = re.compile(r"HEADRACE_(COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
-"""Variables with the prefix that other parts read: the build, the pipeline and the test bed."""
+ADMIN_TOKEN: Final = f"{PREFIX}ADMIN_TOKEN"
+"""The variable with the token that ``headrace why`` and other commands send to the admin server."""
+
+_OTHERS: Final = re.compile(r"HEADRACE_(ADMIN_TOKEN|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
+"""Variables with the prefix that other parts read: commands for operators, the build, the pipeline, the test bed."""
 _KUBERNETES: Final = re.compile(
     r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headrace.config.tables.admin import UnixPath, is_local
 from headrace.config.values import PORT_MAX, HostPort, is_loopback_host, reachable_host
 from headrace.quota_callbacks.options import Fault
 
 if TYPE_CHECKING:
+    from headrace.config.tables.admin import AdminAddress
     from headrace.config.values import NodeIds
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
@@ -44,13 +46,23 @@ def _too_high(node_ids: NodeIds, port: int) -> str:
     )
 
 
-def admin_port_is_free(address: HostPort, node_ids: NodeIds, admin: HostPort | None) -> Iterator[Fault]:
+def admin_port_is_free(address: HostPort, node_ids: NodeIds, admin: AdminAddress | None) -> Iterator[Fault]:
     """Check that the admin server does not use a port of a listener."""
-    if admin is None or not _same_interface(address, admin):
+    if admin is None or isinstance(admin, UnixPath) or not _same_interface(address, admin):
         return
     if listener := _listener_at(admin.port, address, node_ids):
         rule = f'the port is taken by {listener} of listen.address ("{address}"); choose another'
         yield Fault(path=("admin", "listen"), found=str(admin), rule=rule)
+
+
+def admin_has_tokens(admin: AdminAddress | None, token_file: str | None) -> Iterator[Fault]:
+    """Check that the admin server has tokens if other machines can reach it."""
+    if admin is not None and token_file is None and not is_local(admin):
+        rule = (
+            f'required, since admin.listen ("{admin}") is neither a loopback address nor a Unix socket; expected the '
+            "path of a file with a token"
+        )
+        yield Fault(path=("admin", "token_file"), rule=rule)
 
 
 def upstream_is_not_the_proxy(address: HostPort, node_ids: NodeIds, servers: tuple[HostPort, ...]) -> Iterator[Fault]:
@@ -84,6 +96,7 @@ RULES: Final[tuple[tuple[tuple[str, ...], RuleCheck], ...]] = (
     (("listen.advertised_port", "listen.node_ids"), advertised_ports_exist),
     (("listen.address", "listen.advertised_host"), advertised_host_is_known),
     (("listen.address", "listen.node_ids", "admin.listen"), admin_port_is_free),
+    (("admin.listen", "admin.token_file"), admin_has_tokens),
     (("listen.address", "listen.node_ids", "upstream.bootstrap_servers"), upstream_is_not_the_proxy),
 )
 """The rules, each with the keys whose values it is called with."""

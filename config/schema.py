@@ -14,6 +14,7 @@ from pydantic import Field
 from headrace.config.keys import Key, Section
 from headrace.config.limits import Limits
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
+from headrace.config.tables.admin import Admin
 from headrace.config.values import (
     HostPort,
     NodeIds,
@@ -156,20 +157,6 @@ class Shutdown(Section):
             flag="--drain-timeout",
         ),
     ] = 30.0
-
-
-class Admin(Section):
-    """The HTTP server for health, metrics and quotas."""
-
-    listen: Annotated[
-        HostPort | None,
-        host_port(wildcard=True, any_port=True),
-        Key(
-            "The address of the admin server, as host:port (port 0: any free one); without it there is none.",
-            restart=True,
-            flag="--admin",
-        ),
-    ] = None
 
 
 class Log(Section):

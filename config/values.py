@@ -270,24 +270,23 @@ def worker_count() -> Parsed:
     )
 
 
-def host_port(*, wildcard: bool, any_port: bool = False) -> Parsed:
+def host_port(*, wildcard: bool) -> Parsed:
     """Return the annotation for a ``host:port`` to listen on or to connect to.
 
-    ``wildcard`` permits hosts that stand for all interfaces, ``any_port`` port 0, which stands for any free port.
+    ``wildcard`` permits hosts that stand for all interfaces.
     """
-    lowest = 0 if any_port else 1
     host = "0.0.0.0" if wildcard else "kafka-1"  # noqa: S104  an example in a message
 
     def parse(raw: object) -> HostPort:
         found = parse_host_port(_text(raw))
-        if found.port < lowest:
+        if found.port < 1:
             raise ValueError
         if found.is_wildcard and not wildcard:
             raise ValueError("a wildcard address cannot be connected to")
         return found
 
     return Parsed(
-        f'host:port, such as "{host}:9192", "127.0.0.1:9192" or "[::1]:9192", port {lowest}-65535',
+        f'host:port, such as "{host}:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535',
         parse,
         {"type": "string", "pattern": f"^{HOST_PORT_PATTERN}$"},
         str,

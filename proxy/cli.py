@@ -6,10 +6,9 @@ call; they are imported when a command needs them, so that ``--help`` is fast.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from functools import partial
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
@@ -20,7 +19,7 @@ import trio
 
 from headrace.config.check import check
 from headrace.config.loading import load
-from headrace.config.overrides import FLAGS
+from headrace.config.overrides import ADMIN_TOKEN, FLAGS, variable_of
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.config.schema import Config
+    from headrace.config.tables.admin import AdminAddress
+    from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.server.server import Server
-    from headrace.quota_callbacks.requests import Address
-
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
 COMMANDS = "headrace.commands"
@@ -124,7 +123,7 @@ def _print_server_ready(server: Server) -> None:
     _print_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
 
 
-def _print_ready(config: Config, admin_address: Address | None, reached: bool | None) -> None:
+def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bool | None) -> None:
     listen, workers = config.listen, count_workers(config.workers)
     click.echo(
         f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
@@ -166,22 +165,75 @@ def config_schema() -> None:
     click.echo(json_schema_text(), nl=False)
 
 
+def _reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name the admin server and the token; the command gets an `AdminClient` as ``admin``."""
+
+    @click.option(
+        "--admin",
+        "address",
+        default=DEFAULT_ADMIN,
+        show_default=True,
+        metavar="ADDRESS",
+        envvar=variable_of(("admin", "listen")),
+        help="The admin server: HOST:PORT, or unix:PATH.",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        envvar=variable_of(("admin", "token_file")),
+        help=f"The file with the token to send. The variable {ADMIN_TOKEN} is the token itself.",
+    )
+    @wraps(command)
+    def with_client(address: str, token_file: Path | None, **options: Any) -> None:
+        from headrace.proxy.admin.client import AdminClient, AdminUnreachableError
+
+        try:
+            command(admin=AdminClient(address=address, token=_admin_token(token_file)), **options)
+        except AdminUnreachableError as error:
+            _fail(str(error))
+
+    return with_client
+
+
+def _admin_token(file: Path | None) -> str | None:
+    """Return the token to send, which is the first in the file if there are several."""
+    from headrace.proxy.admin.access import read_tokens
+
+    if file is None:
+        token = os.environ.get(ADMIN_TOKEN, "").strip()
+        if not (token.isascii() and token.isprintable()):  # the error of a header would contain it
+            _fail(f"{ADMIN_TOKEN} contains characters that no token has")
+        return token or None
+    try:
+        return read_tokens(str(file))[0].decode()
+    except ValueError as error:
+        return str(_fail(str(error)))
+
+
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
-def enforcement(state: str, admin: str) -> None:
+@_reaches_admin
+def enforcement(state: str, admin: AdminClient) -> None:
     """Turn the enforcement of all quotas on or off while the proxy runs, or show its state.
 
     Turning it off unmutes all clients at once. The state lasts until it is changed again or the proxy restarts; the
     configuration file is not changed.
     """
-    from headrace.proxy.admin.client import AdminUnreachableError, get_enforcement, put_enforcement
-
-    try:
-        enabled = get_enforcement(admin) if state == "show" else put_enforcement(admin, enabled=state == "on")
-    except AdminUnreachableError as error:
-        _fail(str(error))
+    enabled = admin.enforcement() if state == "show" else admin.enforce(enabled=state == "on")
     click.echo(f"enforcement is {'on' if enabled else 'off'}")
+
+
+@main.command()
+@_reaches_admin
+def ready(admin: AdminClient) -> None:
+    """Report whether the running proxy is ready for clients, with the exit status 0, or the reasons why it is not.
+
+    For health checks that cannot send HTTP requests, such as those of a proxy whose admin server is a Unix socket.
+    """
+    if reasons := admin.not_ready():
+        _fail(f"not ready: {'; '.join(reasons)}")
+    click.echo("ready")
 
 
 @main.command()
@@ -194,8 +246,10 @@ def enforcement(state: str, admin: str) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
 @click.option("--watch", "live", is_flag=True, help="Refresh the output every second until Ctrl-C.")
-@click.option("--admin", default=DEFAULT_ADMIN, show_default=True, metavar="HOST:PORT", help="The admin server.")
-def why(user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: str) -> None:
+@_reaches_admin
+def why(
+    user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: AdminClient
+) -> None:
     """Show which clients the running proxy throttles or refuses, and why.
 
     For each entity and quota, the output shows the last observed value and the limit, the connections that are muted
@@ -205,20 +259,17 @@ def why(user: str | None, client_id: str | None, newest: int | None, as_json: bo
     With --watch, a terminal is refreshed in place; any other output receives a snapshot every second. With --watch and
     --json, each snapshot is one line.
     """
-    from headrace.proxy.admin.client import AdminUnreachableError, get_decisions
+    from headrace.proxy.admin.escaping import json_text
     from headrace.proxy.admin.why import format_page, watch
 
     most = newest or (20 if as_json else 1000)
-    fetch = partial(get_decisions, admin, user=user, client_id=client_id, newest=most)
-    try:
-        if live:
-            watch(fetch, as_json=as_json)
-            return
-        answer = fetch()
-    except AdminUnreachableError as error:
-        _fail(str(error))
+    fetch = partial(admin.decisions, user=user, client_id=client_id, newest=most)
+    if live:
+        watch(fetch, as_json=as_json)
+        return
+    answer = fetch()
     if as_json:
-        click.echo(json.dumps(answer, indent=2))
+        click.echo(json_text(answer, indent=2))
         return
     for line in format_page(answer):
         click.echo(line)

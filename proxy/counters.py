@@ -1,7 +1,7 @@
 """Counters of the proxy: plain integers on slots, exported by `headrace.proxy.admin.metrics_page`.
 
 Incrementing a slot costs 0.03 µs, an OpenTelemetry counter 5.6 µs. Each counter is a total since the process started,
-except `connections`, which is a gauge.
+except ``connections``, which is a gauge.
 """
 
 from __future__ import annotations
@@ -58,3 +58,19 @@ class Counters:
         """Requests that a quota refused, whole or in part."""
         self.hints_hidden = 0
         """Leader hints in Fetch replies that were made inert (KIP-951)."""
+
+
+class AdminCounters:
+    """The counters of the admin server, which runs once for all workers."""
+
+    __slots__ = ("connections", "refused")
+
+    def __init__(self) -> None:
+        self.connections = 0
+        """Connections that are open now."""
+        self.refused: dict[str, int] = {}
+        """Requests that were refused and connections that were closed, by reason."""
+
+    def refuse(self, reason: str) -> None:
+        """Count a refused request or a closed connection."""
+        self.refused[reason] = self.refused.get(reason, 0) + 1

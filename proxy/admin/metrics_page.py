@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.shared_state import SharedState
+    from headrace.proxy.counters import AdminCounters
     from headrace.quota_callbacks.hookspecs import Metric as Series
 
 
@@ -37,15 +38,15 @@ class MetricsPage:
         self._connections = connections
         self._one_at_a_time = trio.Lock()
 
-    async def render(self) -> bytes:
+    async def render(self, admin: AdminCounters) -> bytes:
         """Return the page: values are read on the loop, and formatted in a thread, since it may be a megabyte."""
-        return await self._made(lambda families: page_of(family.metric for family in families))
+        return await self._made(lambda families: page_of(family.metric for family in families), admin_metrics(admin))
 
     async def encoded(self) -> bytes:
         """Return the metrics encoded by `headrace.proxy.admin.merged_metrics.encode`."""
         return await self._made(encode)
 
-    async def _made(self, make: Callable[[Iterable[Family]], bytes]) -> bytes:
+    async def _made(self, make: Callable[[Iterable[Family]], bytes], more: Iterable[Metric] = ()) -> bytes:
         async with self._one_at_a_time:
             with collector_off():
                 hooks = self._shared.hooks
@@ -62,6 +63,7 @@ class MetricsPage:
                         hooks.failures,
                     ),
                     *self._loop_metrics(),
+                    *more,
                 ]
                 return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
 
@@ -160,6 +162,17 @@ class MetricsPage:
         yield _gauge("brokers", "Number of brokers in the metadata that the proxy has.", len(topology.metadata.brokers))
         text = "Number of brokers whose id is outside the range listen.node_ids."
         yield _gauge("brokers_out_of_range", text, len(topology.out_of_range))
+
+
+def admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
+    """Yield the metrics of the admin server."""
+    yield _gauge("admin_connections", "Number of open connections to the admin server.", counters.connections)
+    yield _labelled(
+        "admin_refused",
+        "Total number of requests that the admin server refused and connections that it closed, by reason.",
+        "reason",
+        counters.refused,
+    )
 
 
 def page_of(metrics: Iterable[Metric]) -> bytes:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from headrace.proxy.admin.metrics_page import MetricsPage
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.shared_state import SharedState
+    from headrace.proxy.counters import AdminCounters
 
 
 class Operations(Protocol):
@@ -31,8 +32,8 @@ class Operations(Protocol):
     async def not_ready(self) -> list[str]:
         """Return the reasons why the proxy should get no traffic; empty when it is ready."""
 
-    async def metrics(self) -> bytes:
-        """Return the Prometheus page."""
+    async def metrics(self, admin: AdminCounters) -> bytes:
+        """Return the Prometheus page, with the counters of the admin server."""
 
     async def enforce(self, enabled: bool, by: str) -> None:
         """Turn enforcement on or off. ``by`` names the operator's address or another cause, for the log."""
@@ -75,9 +76,9 @@ class ServerOperations:
             return ["no bootstrap server answers"]
         return []
 
-    async def metrics(self) -> bytes:
+    async def metrics(self, admin: AdminCounters) -> bytes:
         """Return the Prometheus page of this process."""
-        return await (await self._metrics_page()).render()
+        return await (await self._metrics_page()).render(admin)
 
     async def worker_metrics(self) -> bytes:
         """Return the metrics of this process, encoded for the supervisor."""

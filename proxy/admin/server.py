@@ -1,64 +1,85 @@
 """The admin HTTP server: health for orchestrators, metrics for Prometheus, recent decisions, and turning enforcement
 on and off.
 
-It runs on the event loop of the proxy's only process, or of the supervisor of several workers. It has no
-authentication: bind it to loopback, or to a network that only operators can reach.
+It runs on the event loop of the proxy's only process, or of the supervisor of several workers. Who may request what is
+decided by `headrace.proxy.admin.access`.
 """
 
 from __future__ import annotations
 
 import json
-import socket
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import trio
 
-from headrace.proxy.admin.http import MAX_BODY_BYTES, HttpRequest, HttpResponse, plain, serve_http
+from headrace.proxy.admin.access import Access, Tokens
+from headrace.proxy.admin.connections import AdminConnections
+from headrace.proxy.admin.escaping import json_text
+from headrace.proxy.admin.http import MAX_BODY_BYTES, HttpRequest, HttpResponse, refused
+from headrace.proxy.admin.listening import bind_admin
+from headrace.proxy.counters import AdminCounters
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
-from headrace.proxy.network.listeners import advice_for_bind
 
 if TYPE_CHECKING:
+    from headrace.config.tables.admin import Admin, AdminAddress
+    from headrace.proxy.admin.listening import AdminSocket
     from headrace.proxy.admin.operations import Operations
-    from headrace.quota_callbacks.requests import Address
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
 """Seconds for which the result of ``/readyz`` is reused, so that frequent probes do not connect to brokers as often."""
-
+SWITCH_TIMEOUT_S: Final = 10.0
+"""Longer than a supervisor waits for its workers to confirm a command."""
 
 _READ: Final = ("GET", "HEAD")
+
+PageAnswer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
+
+
+class _Page(NamedTuple):
+    methods: tuple[str, ...]
+    answer: PageAnswer
+    public: bool = False
+    """Whether the page needs no token: orchestrators and load balancers cannot keep one secret."""
 
 
 class AdminServer:
     """The pages of the admin server, made from the answers of ``operations``."""
 
-    def __init__(self, operations: Operations) -> None:
+    def __init__(self, operations: Operations, access: Access, counters: AdminCounters) -> None:
         self._operations = operations
+        self._access = access
+        self._counters = counters
         self._checked_s = float("-inf")
         self._reasons: list[str] = []
         self._checking = trio.Lock()
         self._pages = {
-            "/livez": (_READ, self._livez),
-            "/readyz": (_READ, self._readyz),
-            "/metrics": (_READ, self._metrics_page),
-            "/enforcement": ((*_READ, "PUT"), self._enforcement),
-            "/decisions": (_READ, self._decisions_page),
+            "/livez": _Page(_READ, self._livez, public=True),
+            "/readyz": _Page(_READ, self._readyz, public=True),
+            "/metrics": _Page(_READ, self._metrics_page),
+            "/enforcement": _Page((*_READ, "PUT"), self._enforcement),
+            "/decisions": _Page(_READ, self._decisions_page),
         }
 
-    async def serve(self, sock: socket.socket) -> None:
-        """Serve on a listening socket until cancelled, then close the socket."""
-        await serve_http(trio.SocketListener(trio.socket.from_stdlib_socket(sock)), self.answer)
-
     async def answer(self, request: HttpRequest) -> HttpResponse:
-        """Return the requested page."""
-        methods, page = self._pages.get(request.path, ((), None))
+        """Return the requested page, or the reason why it is refused."""
+        page = self._pages.get(request.path)
+        refusal = await self._access.refusal(request, public=page is None or page.public)
+        if refusal is not None:
+            return refusal
         if page is None:
-            return plain(HTTPStatus.NOT_FOUND)
-        if request.method not in methods:
-            return plain(HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", ", ".join(methods)))
-        return await page(request)
+            return refused("there is no such page", HTTPStatus.NOT_FOUND)
+        if request.method not in page.methods:
+            allowed = ", ".join(page.methods)
+            return refused(f"expected {allowed}", HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", allowed))
+        if request.method not in _READ and not _is_json(request):
+            # A browser sends this type to another origin only after that has agreed, which this server never does.
+            reason = "a request that changes the proxy needs the header Content-Type: application/json"
+            return refused(reason, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        return await page.answer(request)
 
     async def _livez(self, _request: HttpRequest) -> HttpResponse:
         if reasons := await self._operations.not_live():
@@ -75,55 +96,65 @@ class AdminServer:
         return _json({"status": "ok"})
 
     async def _metrics_page(self, _request: HttpRequest) -> HttpResponse:
-        return HttpResponse(body=await self._operations.metrics(), content_type=PROMETHEUS_TEXT)
+        return HttpResponse(body=await self._operations.metrics(self._counters), content_type=PROMETHEUS_TEXT)
 
     async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
             if len(request.body) > MAX_BODY_BYTES:
-                return _refused(f"the body has more than {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+                return refused(f"the body has more than {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             try:
                 body = json.loads(request.body)
-            except ValueError:
+            except (ValueError, RecursionError):
                 body = None
-            if not isinstance(body, dict) or not isinstance(body.get("enabled"), bool):
-                return _refused('expected {"enabled": true} or {"enabled": false}')
-            await self._operations.enforce(body["enabled"], request.client)
+            if not isinstance(body, dict) or body.keys() != {"enabled"} or not isinstance(body["enabled"], bool):
+                return refused('expected {"enabled": true} or {"enabled": false}')
+            # Shielded, so that workers do not differ if the connection is closed meanwhile (at a limit, at the end).
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + SWITCH_TIMEOUT_S):
+                await self._operations.enforce(body["enabled"], request.client)
         return _json({"enabled": self._operations.enforcement_enabled})
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
         query = request.query
         newest = query.get("newest", "100")
         if unknown := query.keys() - {"user", "client_id", "newest"}:
-            return _refused(f"unknown parameter {min(unknown)}; expected user, client_id or newest")
-        if not newest.isdecimal() or not 1 <= int(newest) <= KEPT_DECISIONS:
-            return _refused(f"newest is {newest!r}; expected a whole number from 1 to {KEPT_DECISIONS}")
+            return refused(f"unknown parameter {min(unknown)[:80]}; expected user, client_id or newest")
+        if not (newest.isascii() and newest.isdecimal() and len(newest) <= 9 and 1 <= int(newest) <= KEPT_DECISIONS):
+            return refused(f"newest is {newest[:20]!r}; expected a whole number from 1 to {KEPT_DECISIONS}")
         page = await self._operations.decisions(query.get("user"), query.get("client_id"), int(newest))
         return _json(page)
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return HttpResponse(status=status, body=text.encode(), content_type="application/json")
+    return HttpResponse(status=status, body=json_text(value).encode())
 
 
-def _refused(reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> HttpResponse:
-    return _json({"error": reason}, status)
+def _is_json(request: HttpRequest) -> bool:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
-def bind_admin(address: Address) -> socket.socket:
-    """Bind the admin server's socket. Raises `StartupError` with the address and the reason if that fails."""
+def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations: Operations) -> AdminAddress | None:
+    """Start the admin server, and return its address, or ``None`` if none is configured.
+
+    ``settings`` returns the configuration that is in force. Raises `StartupError` if the tokens or the address are not
+    valid.
+    """
+    config = settings()
+    if config.listen is None:
+        return None
     try:
-        family, kind, protocol, _, target = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise StartupError(f"admin.listen: cannot resolve {address.host}: {error.strerror}") from error
+        tokens = Tokens(config.token_file) if config.token_file is not None else None
+    except ValueError as error:
+        raise StartupError(str(error)) from error
+    counters = AdminCounters()
+    server = AdminServer(operations, Access(settings, tokens, counters), counters)
+    bound = bind_admin(config.listen)
+    nursery.start_soon(_serve, bound, AdminConnections(settings, counters), server)
+    return bound.address
+
+
+async def _serve(bound: AdminSocket, connections: AdminConnections, server: AdminServer) -> None:
+    """Serve until cancelled, then close the socket."""
     try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(target)
-        sock.listen(128)
-    except OSError as error:
-        sock.close()
-        reason = (error.strerror or str(error)).lower()
-        advice = advice_for_bind(error, address.port, "admin.listen") or "change admin.listen"
-        raise StartupError(f"cannot listen on {address} for the admin server: {reason}; {advice}") from error
-    return sock
+        await connections.serve(trio.SocketListener(trio.socket.from_stdlib_socket(bound.sock)), server.answer)
+    finally:
+        bound.remove_file()

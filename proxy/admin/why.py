@@ -5,7 +5,6 @@ Called by the command line. Client ids and users are chosen by clients, so contr
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from headrace.proxy.admin.client import AdminUnreachableError
+from headrace.proxy.admin.escaping import json_text, printable
 from headrace.proxy.hooks.decisions import Kind
 from headrace.quota_callbacks.entities import QuotaKey
 
@@ -150,14 +150,6 @@ def duration(milliseconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def printable(text: str) -> str:
-    """Return ``text`` with all unprintable characters escaped, so that it cannot move the cursor or forge a line."""
-    return "".join(
-        each if each.isprintable() else each.encode("unicode_escape", "backslashreplace").decode("ascii")
-        for each in text
-    )
-
-
 # --- refreshing ---
 
 
@@ -173,7 +165,7 @@ def watch(fetch: Callable[[], Page], *, as_json: bool, sleep: Callable[[float], 
     try:
         while True:
             if as_json and page is not None:
-                click.echo(json.dumps(page))
+                click.echo(json_text(page))
             elif not as_json:
                 _show([problem] if page is None else list(format_page(page)))
             sys.stdout.flush()
@@ -181,7 +173,7 @@ def watch(fetch: Callable[[], Page], *, as_json: bool, sleep: Callable[[float], 
             try:
                 page = fetch()
             except AdminUnreachableError as error:
-                page, problem = None, printable(str(error))
+                page, problem = None, str(error)
     except KeyboardInterrupt:
         return
 

@@ -38,7 +38,7 @@ from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import PluginContext
-from headrace.quota_callbacks.requests import Address, Connection
+from headrace.quota_callbacks.requests import Connection
 from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
@@ -48,10 +48,12 @@ if TYPE_CHECKING:
     import pluggy
 
     from headrace.config.schema import Config
+    from headrace.config.tables.admin import AdminAddress
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.network.listeners import Listener
     from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.workers.shared_memory import WorkerPlace
+    from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.server")
 
@@ -150,7 +152,7 @@ class Server:
         return_large_objects()
         MemoryLimit(self.connections, config.limits.max_held_bytes)
         self._collector = Collector()
-        self.admin_address: Address | None = None
+        self.admin_address: AdminAddress | None = None
 
     async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
         """Serve until `stop` or a signal. ``on_ready`` is called once every port is open."""
@@ -309,14 +311,10 @@ class Server:
             self._counts.remove(host)
 
     def _open_admin(self, nursery: trio.Nursery) -> None:
-        listen = self._config.admin.listen
-        if listen is None:
-            return
-        from headrace.proxy.admin.server import AdminServer, bind_admin
+        if self._config.admin.listen is not None:
+            from headrace.proxy.admin.server import open_admin
 
-        sock = bind_admin(Address(host=listen.host, port=listen.port))
-        self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
-        nursery.start_soon(AdminServer(self.operations).serve, sock)
+            self.admin_address = open_admin(nursery, lambda: self.reloader.config.admin, self.operations)
 
     async def _open_bucket_state(self, nursery: trio.Nursery) -> None:
         """Restore bucket state from before a restart, before clients are served, and start to save it regularly."""

@@ -15,12 +15,13 @@ import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace.proxy.admin.merged_metrics import Family, WorkerMetrics, decode, merge_decisions
-from headrace.proxy.admin.metrics_page import page_of, process_families
+from headrace.proxy.admin.metrics_page import admin_metrics, page_of, process_families
 from headrace.proxy.workers.pipe import WorkerSilentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from headrace.proxy.counters import AdminCounters
     from headrace.proxy.workers.pipe import Message, WorkerPipe
     from headrace.proxy.workers.slots import Workers, WorkerSlot
 
@@ -111,7 +112,7 @@ class WorkersOperations:
         await self._ask_all("decisions", arguments, on_answer, timeout_s=DECISIONS_TIMEOUT_S)
         return merge_decisions(pages, newest)
 
-    async def metrics(self) -> bytes:
+    async def metrics(self, admin: AdminCounters) -> bytes:
         """Return one Prometheus page for all workers and the supervisor, with a few series for each worker.
 
         The fork server is not included.
@@ -123,10 +124,12 @@ class WorkersOperations:
 
         async with self._one_at_a_time:
             await self._ask_all("metrics", {}, on_answer, timeout_s=METRICS_TIMEOUT_S)
-            merged = self._metrics.merged([*process_families(), *self._worker_families()])
+            merged = self._metrics.merged([*process_families(), *self._own_families(admin)])
             return await trio.to_thread.run_sync(page_of, merged)
 
-    def _worker_families(self) -> Iterator[Family]:
+    def _own_families(self, admin: AdminCounters) -> Iterator[Family]:
+        for metric in admin_metrics(admin):
+            yield Family(metric=metric)
         up = GaugeMetricFamily("headrace_worker_up", "1 while the worker serves, 0 otherwise.", labels=_WORKER)
         restarts = CounterMetricFamily(
             "headrace_worker_restarts", "Number of times the worker died and was replaced.", labels=_WORKER

@@ -23,7 +23,7 @@ import structlog
 import trio
 
 from headrace.config.reload import diff
-from headrace.proxy.admin.server import AdminServer, bind_admin
+from headrace.proxy.admin.server import open_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import set_log_level
 from headrace.proxy.network.listeners import close_listeners, open_listeners
@@ -36,12 +36,12 @@ from headrace.proxy.workers.pipe import WorkerPipe, WorkerSilentError
 from headrace.proxy.workers.slots import WorkerSlot
 from headrace.proxy.workers.worker import LAST_MESSAGES_S, packed
 from headrace.quota_callbacks.entities import QuotaKey
-from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.config.schema import Config
+    from headrace.config.tables.admin import AdminAddress
     from headrace.proxy.workers.fork_server import Ended, ForkServer
     from headrace.proxy.workers.pipe import Message
     from headrace.proxy.workers.shared_memory import SharedMemory
@@ -68,7 +68,7 @@ class Supervisor:
         self.config = config
         self.slots = tuple(WorkerSlot(number=number) for number in range(memory.workers))
         self.enforcement = config.enforcement.enabled
-        self.admin_address: Address | None = None
+        self.admin_address: AdminAddress | None = None
         self.draining = trio.Event()
         self._load = load
         self._fork_server = fork_server
@@ -94,7 +94,7 @@ class Supervisor:
         self._check_ports()
         log_warnings(self.config)
         async with trio.open_nursery() as nursery:
-            self._open_admin(nursery)
+            self.admin_address = open_admin(nursery, lambda: self.config.admin, WorkersOperations(self))
             self._bucket_state = await SupervisorBucketState.open(self.config)
             nursery.start_soon(self._follow)
             nursery.start_soon(self._announce, on_ready)
@@ -124,14 +124,6 @@ class Supervisor:
         close_listeners(
             open_listeners(listen.address.host, listen.address.port, listen.node_ids, backlog=listen.backlog)
         )
-
-    def _open_admin(self, nursery: trio.Nursery) -> None:
-        listen = self.config.admin.listen
-        if listen is None:
-            return
-        sock = bind_admin(Address(host=listen.host, port=listen.port))
-        self.admin_address = Address(host=listen.host, port=sock.getsockname()[1])
-        nursery.start_soon(AdminServer(WorkersOperations(self)).serve, sock)
 
     # --- operators' commands ---
 

@@ -1,0 +1,4 @@
+"""Tables of the configuration file, a module for each. `headrace.config.schema` combines them with its own.
+
+admin            the `[admin]` table, and the address of the admin server
+"""

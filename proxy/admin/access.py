@@ -1,0 +1,183 @@
+"""Which requests the admin server answers: by a host that is its own, from no foreign page, and with a token.
+
+Three rules, each against one kind of sender:
+
+host     The Host header must name this server (`Admin.allowed_hosts`). A page in a browser could otherwise let a name
+         of its own resolve to this address (DNS rebinding), and read and send as if it were of this origin.
+origin   Browsers state from which page a request comes; only this server's own origin is accepted.
+token    With `Admin.token_file`, a bearer token; probes need none.
+
+A request without a Host or Origin header is not from a current browser, and is subject to the other rules alone. Called
+by `headrace.proxy.admin.server`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import re
+import stat
+from contextlib import suppress
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+import trio
+
+from headrace.config.values import HostPort, is_loopback_host
+from headrace.proxy.admin.http import refused
+from headrace.proxy.repeated_lines import RepeatedLines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.config.tables.admin import Admin
+    from headrace.proxy.admin.http import HttpRequest, HttpResponse
+    from headrace.proxy.counters import AdminCounters
+
+log = structlog.get_logger("headrace.admin")
+
+MAX_FILE_BYTES: Final = 64 * 1024
+REREAD_S: Final = 1.0
+"""Seconds for which the tokens that were read are used, before the file is read again."""
+
+_TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]{16,512}=*")
+"""RFC 6750's characters of a bearer token. 16 of them are too many to guess: 96 bits if they are random."""
+_PORT: Final = re.compile(r":[0-9]*$")
+_QUOTED_CHARACTERS: Final = 80
+"""Characters of a header that an error message repeats, at most."""
+
+
+class Access:
+    """The rules for requests. ``settings`` returns the configuration in force, ``tokens`` is None without a file."""
+
+    def __init__(self, settings: Callable[[], Admin], tokens: Tokens | None, counters: AdminCounters) -> None:
+        self._settings = settings
+        self._tokens = tokens
+        self._counters = counters
+        self._repeated = RepeatedLines()
+
+    async def refusal(self, request: HttpRequest, *, public: bool) -> HttpResponse | None:
+        """Return the response that refuses a request, or ``None`` to answer it. A ``public`` page needs no token."""
+        headers = request.headers
+        host = headers.get("host")
+        if host is not None and not self._is_allowed(host):
+            reason = f"the host {_quoted(host)} is not allowed; add its name to admin.allowed_hosts"
+            return self._refuse("host", request, refused(reason, HTTPStatus.FORBIDDEN))
+        if _is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), host):
+            reason = f"requests of pages of another origin are refused; this is of {_quoted(headers.get('origin', ''))}"
+            return self._refuse("origin", request, refused(reason, HTTPStatus.FORBIDDEN))
+        if not public and self._tokens is not None and not await self._tokens.authorize(headers.get("authorization")):
+            reason = "this needs the header Authorization: Bearer, with a token of admin.token_file"
+            response = refused(reason, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
+            return self._refuse("token", request, response)
+        return None
+
+    def _is_allowed(self, netloc: str) -> bool:
+        """Return whether the value of a Host header names this server."""
+        host = _PORT.sub("", netloc.strip()).removeprefix("[").removesuffix("]").rstrip(".").lower()
+        settings = self._settings()
+        listen = settings.listen
+        if is_loopback_host(host) or host in settings.allowed_hosts:
+            return True
+        if not isinstance(listen, HostPort):
+            return False
+        if listen.is_wildcard:  # any address of this machine; a name that was rebound is not an address
+            with suppress(ValueError):
+                ipaddress.ip_address(host)
+                return True
+        return host == listen.host.lower()
+
+    def _refuse(self, rule: str, request: HttpRequest, response: HttpResponse) -> HttpResponse:
+        self._counters.refuse(rule)
+        left_out = self._repeated.due(rule)
+        if left_out is not None:
+            log.warning(
+                "admin request refused",
+                client=request.client,
+                rule=rule,
+                method=request.method,
+                path=request.path[:_QUOTED_CHARACTERS],
+                left_out=left_out or None,
+            )
+        return response
+
+
+def _is_foreign(origin: str | None, site: str | None, host: str | None) -> bool:
+    """Return whether a browser states that a request comes from another origin than ``host``."""
+    if site not in (None, "same-origin", "none"):  # "none": the user entered the address
+        return True
+    if origin is None:
+        return False
+    scheme, _, netloc = origin.partition("://")
+    return scheme not in ("http", "https") or host is None or netloc.lower() != host.lower()
+
+
+def _quoted(text: str) -> str:
+    shown = text if len(text) <= _QUOTED_CHARACTERS else f"{text[:_QUOTED_CHARACTERS]}..."
+    return f'"{shown}"'
+
+
+class Tokens:
+    """The tokens in ``admin.token_file``, which may be replaced at any time. Raises `ValueError` if it is not valid."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._tokens = read_tokens(path)
+        if Path(path).stat().st_mode & stat.S_IROTH:
+            log.warning("admin.token_file can be read by every user of this host", file=path)
+        self._read_s = float("-inf")
+        self._problem = ""
+
+    async def authorize(self, authorization: str | None) -> bool:
+        """Return whether the value of an Authorization header contains one of the tokens."""
+        scheme, _, given = (authorization or "").partition(" ")
+        if scheme.lower() != "bearer":
+            return False
+        await self._read_again()
+        presented, found = given.strip().encode("latin-1"), False
+        for token in self._tokens:  # all of them: the time does not depend on which one it is
+            found |= hmac.compare_digest(token, presented)
+        return found
+
+    async def _read_again(self) -> None:
+        """Read the file again if that was not done within `REREAD_S`; keep the tokens if it is not valid."""
+        now_s = trio.current_time()
+        if now_s - self._read_s < REREAD_S:
+            return
+        self._read_s, problem = now_s, ""
+        try:
+            self._tokens = await trio.to_thread.run_sync(read_tokens, self._path)
+        except ValueError as error:
+            problem = str(error)
+            if problem != self._problem:
+                log.error("admin.token_file is not valid; the previous tokens remain valid", problem=problem)  # noqa: TRY400
+        self._problem = problem
+
+
+def read_tokens(path: str) -> tuple[bytes, ...]:
+    """Return the tokens of a file, one per line; blocks. Raises `ValueError` with the reason, without any token."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for the writer of a FIFO
+        with os.fdopen(descriptor, "rb") as file:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise ValueError(f"admin.token_file: {path} is not a regular file")
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise ValueError(f"admin.token_file: {path} cannot be read: {reason}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise ValueError(f"admin.token_file: {path} is longer than {MAX_FILE_BYTES} bytes")
+    lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
+    tokens = tuple(line for number, line in lines if line)
+    if not tokens:
+        raise ValueError(f"admin.token_file: {path} contains no token")
+    for number, line in lines:
+        if line and not _TOKEN.fullmatch(line):
+            raise ValueError(
+                f"admin.token_file: line {number} of {path} has {len(line)} characters and is not a token; expected 16"
+                ' to 512 letters, digits or characters of "-._~+/", such as from "openssl rand -hex 32"'
+            )
+    return tokens
