@@ -6,7 +6,7 @@ Used by the tests of the loader and of the JSON Schema, which must accept and re
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError
+from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
 from headrace.config.values import AUTO
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
@@ -17,7 +17,10 @@ WHOLE: Final = "expected a whole number from {} to {}"
 INT_MAX: Final = 2147483647
 CONNECT: Final = 'expected host:port, such as "kafka-1:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
 LISTEN: Final = 'expected host:port, such as "0.0.0.0:9192", "127.0.0.1:9192" or "[::1]:9192", port 1-65535'
-ADMIN: Final = LISTEN.replace("port 1-", "port 0-")
+ADMIN: Final = (
+    'expected host:port, such as "127.0.0.1:9190" or "[::1]:9190", port 0-65535, or "unix:" and the path of a socket'
+)
+ADMIN_HOST: Final = 'expected a host name or IP address without a port, such as "headrace.example.com"'
 HOST: Final = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
 WILDCARD: Final = f"{HOST}; clients cannot connect to a wildcard address"
 NODE_IDS: Final = 'expected broker ids as ranges and commas, such as "0-2,1001-1010"'
@@ -100,7 +103,14 @@ GOOD: Final = (
     Good("admin.listen", '"127.0.0.1:0"', HostPort(host="127.0.0.1", port=0)),
     Good("quota.state.file", '"/var/lib/headrace/usage.sqlite"', "/var/lib/headrace/usage.sqlite"),
     Good("quota.state.interval", '"1m"', 60.0),
-    Good("admin.listen", '"[::]:9190"', HostPort(host="::", port=9190)),
+    Good("admin.listen", '"[::1]:9190"', HostPort(host="::1", port=9190)),
+    Good("admin.listen", '"unix:/run/headrace/admin.sock"', UnixPath(path="/run/headrace/admin.sock")),
+    Good("admin.listen", f'"unix:/{"x" * 106}"', UnixPath(path=f"/{'x' * 106}")),
+    Good("admin.token_file", '"/etc/headrace/admin-token"', "/etc/headrace/admin-token"),
+    Good("admin.allowed_hosts", '["Proxy.example.com.", "10.0.0.1"]', ("proxy.example.com", "10.0.0.1")),
+    Good("admin.max_connections", "10000", 10_000),
+    Good("admin.max_connections_per_ip", "1", 1),
+    Good("admin.request_timeout", '"100ms"', 0.1),
     Good("log.level", '"debug"', LogLevel.DEBUG),
     Good("log.level", '"error"', LogLevel.ERROR),
     Good("log.format", '"json"', LogFormat.JSON),
@@ -229,6 +239,28 @@ BAD: Final = (
     Bad("quota.state.interval", '"2h"', DURATION.format("1s", "1h"), schema_sees=False),
     *_invalid("admin.listen", ADMIN, "9190", "true"),
     *_invalid("admin.listen", f"{ADMIN}; the port is missing or not a number", '"localhost"'),
+    *_invalid("admin.listen", f"{ADMIN}; the path of a socket must be absolute and name a file", '"unix:admin.sock"'),
+    *_loader_only(
+        "admin.listen", f"{ADMIN}; the path of a socket must be absolute and name a file", '"unix:/run/"', '"unix://a"'
+    ),
+    *_loader_only(
+        "admin.listen", f'{ADMIN}; the path of a socket must not contain ".." or NUL', '"unix:/run/../etc/x"'
+    ),
+    Bad(
+        "admin.listen",
+        f'"unix:/{"x" * 107}"',
+        f"{ADMIN}; the path of a socket has at most 107 bytes",
+        f'"unix:/{"x" * 70}...',
+        schema_sees=False,
+    ),
+    *_invalid("admin.token_file", "expected the path of a file", "1", '""'),
+    *_invalid("admin.allowed_hosts", "expected a list of host names", '"proxy.example.com"', "true"),
+    Bad("admin.allowed_hosts", '["a:9190"]', f"{ADMIN_HOST}; not an IPv6 address", '"a:9190"', 0, schema_sees=False),
+    Bad("admin.allowed_hosts", '["*"]', f"{ADMIN_HOST}; not a host name", '"*"', 0),
+    Bad("admin.allowed_hosts", "[7]", ADMIN_HOST, "7", 0),
+    *_whole("admin.max_connections", 1, 10_000),
+    *_whole("admin.max_connections_per_ip", 1, 10_000),
+    *_duration("admin.request_timeout", "100ms", "10m", "99ms", "11m"),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"', '"loud"', "1", "[]", "true"),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "info"?', '"INFO"'),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "warning"?', '"warn"'),

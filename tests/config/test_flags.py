@@ -32,6 +32,7 @@ def test_the_table_of_flags() -> None:
         "--max-frame-bytes": "limits.max_frame_bytes",
         "--drain-timeout": "shutdown.drain_timeout",
         "--admin": "admin.listen",
+        "--admin-token-file": "admin.token_file",
         "--log-level": "log.level",
         "--log-format": "log.format",
     }

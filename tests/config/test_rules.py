@@ -60,7 +60,7 @@ def test_every_advertised_port_is_one() -> None:
     ],
 )
 def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, taken_by: str) -> None:
-    assert said(head(address=address) + f'admin.listen = "{admin}"\n') == [
+    assert said(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == [
         (
             f'headrace.toml:4: admin.listen = "{admin}": the port is taken by {taken_by} of listen.address '
             f'("{address}"); choose another'
@@ -78,10 +78,25 @@ def test_the_admin_server_wants_no_port_of_clients(address: str, admin: str, tak
         ("10.0.0.1:9192", "127.0.0.1:9192"),
         ("10.0.0.1:9192", "localhost:9192"),
         ("localhost:9192", "10.0.0.1:9192"),
+        ("0.0.0.0:9192", "unix:/run/admin.sock"),
     ],
 )
 def test_admin_servers_that_stand_apart(address: str, admin: str) -> None:
-    assert said(head(address=address) + f'admin.listen = "{admin}"\n') == []
+    assert said(head(address=address) + f'admin.listen = "{admin}"\nadmin.token_file = "token"\n') == []
+
+
+@pytest.mark.parametrize("admin", ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[2001:db8::1]:1", "kafka.example.com:1"])
+def test_an_admin_server_beyond_loopback_has_tokens(admin: str) -> None:
+    (problem,) = said(head() + f'admin.listen = "{admin}"\n')
+    assert problem == (
+        f'headrace.toml:4: admin.token_file: required, since admin.listen ("{admin}") is neither a loopback address'
+        " nor a Unix socket; expected the path of a file with a token; set it here or with --admin-token-file"
+    )
+
+
+@pytest.mark.parametrize("admin", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/run/admin.sock"])
+def test_an_admin_server_of_this_machine_alone_needs_none(admin: str) -> None:
+    assert said(head() + f'admin.listen = "{admin}"\n') == []
 
 
 @pytest.mark.parametrize(

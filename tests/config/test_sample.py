@@ -22,6 +22,7 @@ EXAMPLES = {
     "listen.advertised_host",
     "listen.advertised_port",
     "admin.listen",
+    "admin.token_file",
     "quota.state.file",
     "quotas",
     "plugins.options",

@@ -28,6 +28,7 @@ import pytest
 from headrace.config.keys import keys
 from headrace.config.loading import loads
 from headrace.config.schema import Config, Limits, Shutdown
+from headrace.config.values import HostPort
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
@@ -48,6 +49,7 @@ UNIT = (DEPLOY / "headrace.service").read_text(encoding="utf-8")
 HAPROXY = (DEPLOY / "haproxy.cfg").read_text(encoding="utf-8")
 RULES = (DEPLOY / "headrace.rules.yml").read_text(encoding="utf-8")
 KUBERNETES = (DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8")
+SCRAPE = (DEPLOY / "prometheus.yml").read_text(encoding="utf-8")
 BIN = Path(sys.executable).parent
 
 FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
@@ -196,7 +198,7 @@ def test_kubernetes_sample() -> None:
     pod = objects["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     admin = config.admin.listen
-    assert admin is not None
+    assert isinstance(admin, HostPort)
     assert [each["containerPort"] for each in container["ports"]] == [admin.port, *ports(config)]
     names = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert [(each["port"], names[each["targetPort"]]) for each in objects["Service"]["spec"]["ports"]] == [
@@ -209,6 +211,33 @@ def test_kubernetes_sample() -> None:
     assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
     assert container["readinessProbe"]["timeoutSeconds"] > 2 * config.upstream.connect_timeout_s
     assert f"USER {pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}\n" in CONTAINERFILE
+
+
+def test_the_token_of_the_kubernetes_sample_is_where_it_is_read() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    objects: dict[str, Any] = {each["kind"]: each for each in yaml.safe_load_all(KUBERNETES)}
+    token_file = loads(objects["ConfigMap"]["data"]["headrace.toml"]).admin.token_file
+    assert token_file is not None
+    pod = objects["Deployment"]["spec"]["template"]["spec"]
+    (mount,) = (each for each in pod["containers"][0]["volumeMounts"] if token_file.startswith(each["mountPath"]))
+    (volume,) = (each for each in pod["volumes"] if each["name"] == mount["name"])
+    created = next(each for each in commands(block("sh", "create secret")) if "secret" in each)
+    assert volume["secret"]["secretName"] == created[created.index("generic") + 1]
+    assert f"--from-file={Path(token_file).name}=" in " ".join(created)
+    assert volume["secret"]["defaultMode"] == 0o440, "readable by fsGroup"
+    assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+
+
+def test_the_scrape_job_is_that_of_the_alerts() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    (job,) = yaml.safe_load(SCRAPE)["scrape_configs"]
+    assert f'job="{job["job_name"]}"' in RULES
+    assert job["authorization"].keys() == {"type", "credentials_file"}
+    admin = example().admin.listen
+    assert isinstance(admin, HostPort)
+    (group,) = job["static_configs"]
+    assert {each.rpartition(":")[2] for each in group["targets"]} == {str(admin.port)}
+    assert all(each.rpartition(":")[0] in PAGE for each in group["targets"])
 
 
 # --- the container ---
@@ -427,6 +456,7 @@ def test_every_command_runs(text: str, proxy: ProxyProcess, tmp_path: Path) -> N
     file = tmp_path / "etc" / "headrace" / "headrace.toml"
     file.parent.mkdir(parents=True)
     file.write_text(blocks("toml")[0], encoding="utf-8")
+    file.with_name("admin-token").write_text("0123456789abcdef\n", encoding="utf-8")
     script = (
         text.replace("/etc/", f"{tmp_path}/etc/")
         .replace("/opt/", f"{tmp_path}/opt/")

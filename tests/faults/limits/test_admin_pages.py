@@ -123,7 +123,7 @@ def test_what_the_admin_server_does_not_understand_changes_nothing(
 ) -> None:
     connection = http.client.HTTPConnection(proxy.admin, timeout=10)
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, {"Content-Type": "application/json"})
         assert connection.getresponse().status == status
     finally:
         connection.close()

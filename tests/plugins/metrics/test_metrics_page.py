@@ -19,6 +19,7 @@ from headrace.plugins.metrics.names import BYTE_RATE, MEASURES
 from headrace.plugins.metrics.page import series_of
 from headrace.plugins.metrics.snapshot import Snapshot
 from headrace.proxy.admin.metrics_page import MetricsPage
+from headrace.proxy.counters import AdminCounters
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.hookspecs import PluginContext
@@ -65,7 +66,7 @@ async def page_of(metered: Metered, **options: Any) -> str:
     hooks = plugged(metered, **options)
     page = PluginsPage(SharedState(hooks), ())  # type: ignore[arg-type]
     with trio.fail_after(60):
-        text = await page.render()
+        text = await page.render(AdminCounters())
     assert hooks.errors == 0, hooks.failures
     return text.decode()
 
@@ -156,7 +157,7 @@ async def test_what_came_and_went_is_not_kept() -> None:
         metered.now_ms = NOW_MS + turn * 2000
         for number in range(10):
             metered.use(f"user-{turn}-{number}")
-        text = (await page.render()).decode()
+        text = (await page.render(AdminCounters())).decode()
         users = {user for _, _, user in samples(text, "headrace_quota_byte_rate")}
         assert users == {f"user-{turn}-{number}" for number in range(10)}
         assert "overflow" not in text

@@ -1,26 +1,31 @@
-"""The admin server's HTTP connections, over memory streams with an autojump clock; its limits over real sockets."""
+"""The admin server's HTTP connections, over memory streams with an autojump clock."""
 
 from __future__ import annotations
 
 import json
-from contextlib import AsyncExitStack, suppress
 
 import pytest
 import trio
 import trio.testing
 
 from headrace.proxy.admin.http import (
+    IDLE_TIMEOUT_S,
     MAX_BODY_BYTES,
-    MAX_CONNECTIONS,
     MAX_HEAD_BYTES,
-    TIMEOUT_S,
+    MAX_HEADERS,
+    SEND_TIMEOUT_S,
     HttpConnection,
     HttpRequest,
     HttpResponse,
-    serve_http,
 )
+from headrace.proxy.counters import AdminCounters
 
 CLOSE = b"Connection: close\r\n"
+TIMEOUT_S = 5.0
+
+
+def connection(stream: trio.abc.Stream) -> HttpConnection:
+    return HttpConnection(stream, "client", timeout_s=TIMEOUT_S, counters=AdminCounters())
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
@@ -41,7 +46,7 @@ async def answered(*pieces: bytes) -> bytes:
             reply.extend(piece)
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpConnection(theirs, "client").serve, echo)
+        nursery.start_soon(connection(theirs).serve, echo)
         nursery.start_soon(read)
         for piece in pieces:
             await ours.send_all(piece)
@@ -84,7 +89,7 @@ async def test_a_head_alone() -> None:
 async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpConnection(theirs, "client").serve, echo)
+        nursery.start_soon(connection(theirs).serve, echo)
         await ours.send_all(get("/", CLOSE, b"Content-Length: 3\r\nExpect: 100-continue\r\n", method="PUT"))
         assert (await ours.receive_some(1000)).startswith(b"HTTP/1.1 100 ")
         await ours.send_all(b"abc")
@@ -107,8 +112,14 @@ async def test_a_body_is_read_to_its_end_and_kept_to_its_cap(sent: int, kept: in
         (b"GET / HTTP/1.1\r\n\r\n", 400),
         (get("/", b"Content-Length: many\r\n"), 400),
         (get("/" + "x" * 2 * MAX_HEAD_BYTES), 431),
+        (get("/", *[b"a: b\r\n"] * (MAX_HEADERS + 1)), 431),
+        (get("/%ff"), 400),
+        (get("/?%ff"), 400),
+        (get("/?" + "a=b&" * 100), 400),
+        (get("http://there/"), 400),
+        (get("*", method="OPTIONS"), 400),
     ],
-    ids=["no HTTP", "no host", "no length", "a long head"],
+    ids=["no HTTP", "no host", "no length", "long", "many headers", "path", "query", "parameters", "URL", "no path"],
 )
 async def test_a_protocol_violation_is_answered_and_ends_the_connection(request_bytes: bytes, status: int) -> None:
     reply = await answered(request_bytes)
@@ -130,11 +141,50 @@ async def test_a_client_that_stops_in_the_middle(sent: bytes, autojump_clock: tr
     assert trio.current_time() - began_s == pytest.approx(TIMEOUT_S)
 
 
+@pytest.mark.parametrize(
+    "request_bytes",
+    [get("/" + "x" * 1000), get("/", b"Content-Length: 1000\r\n", method="PUT") + bytes(1000)],
+    ids=["head", "body"],
+)
+async def test_a_byte_a_second_extends_no_deadline(
+    request_bytes: bytes, autojump_clock: trio.testing.MockClock
+) -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    began_s = trio.current_time()
+
+    async def trickle() -> None:
+        for at in range(len(request_bytes)):
+            await trio.sleep(1)
+            await ours.send_all(request_bytes[at : at + 1])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection(theirs).serve, echo)
+        with pytest.raises(trio.BrokenResourceError):
+            await trickle()
+    assert trio.current_time() - began_s <= TIMEOUT_S + 1
+
+
+async def test_a_connection_stays_open_between_two_requests(autojump_clock: trio.testing.MockClock) -> None:
+    """As scrapers use it; the second request has its own deadline, and no third one comes."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection(theirs).serve, echo)
+        for pause_s in (0, IDLE_TIMEOUT_S - 1):
+            await trio.sleep(pause_s)
+            await ours.send_all(get("/1")[:10])
+            await trio.sleep(TIMEOUT_S - 1)
+            await ours.send_all(get("/1")[10:])
+            assert parsed(await ours.receive_some(1000))[0] == 200
+        began_s = trio.current_time()
+        assert await ours.receive_some(1000) == b""
+        assert trio.current_time() - began_s == pytest.approx(IDLE_TIMEOUT_S)
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", get("/")])
 async def test_a_client_that_leaves(sent: bytes) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpConnection(theirs, "client").serve, echo)
+        nursery.start_soon(connection(theirs).serve, echo)
         if sent:
             await ours.send_all(sent)
         await ours.aclose()
@@ -144,36 +194,6 @@ async def test_a_client_that_does_not_read_its_answer(autojump_clock: trio.testi
     ours, theirs = trio.testing.lockstep_stream_pair()
     began_s = trio.current_time()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(HttpConnection(theirs, "client").serve, echo)
+        nursery.start_soon(connection(theirs).serve, echo)
         await ours.send_all(get("/"))
-    assert trio.current_time() - began_s == pytest.approx(TIMEOUT_S)
-
-
-async def test_the_number_of_connections_is_limited(nursery: trio.Nursery) -> None:
-    (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
-    nursery.start_soon(serve_http, listener, echo)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(trio.fail_after(30))
-        streams = [await stack.enter_async_context(await connected(listener)) for _ in range(MAX_CONNECTIONS)]
-        for stream in streams:
-            await stream.send_all(get("/"))
-            assert parsed(await stream.receive_some(1000))[0] == 200
-        async with await connected(listener) as one_more:
-            assert await one_more.receive_some() == b""
-        await streams[0].aclose()
-        while not await served(listener):  # until the server has noticed that a connection was closed
-            pass
-
-
-async def served(listener: trio.SocketListener) -> bool:
-    async with await connected(listener) as stream:
-        with suppress(trio.BrokenResourceError):
-            await stream.send_all(get("/", CLOSE))
-            return await stream.receive_some(1000) != b""
-        return False
-
-
-async def connected(listener: trio.SocketListener) -> trio.SocketStream:
-    stream = await trio.testing.open_stream_to_socket_listener(listener)
-    assert isinstance(stream, trio.SocketStream)
-    return stream
+    assert trio.current_time() - began_s == pytest.approx(SEND_TIMEOUT_S)
