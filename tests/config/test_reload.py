@@ -13,7 +13,8 @@ from tests.config.documents import MINIMAL, leaf, with_key
 
 NEEDS_RESTART = (
     *("listen.address", "listen.advertised_host", "listen.advertised_port", "listen.node_ids", "listen.backlog"),
-    *("admin.listen", "log.format", "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
+    *("admin.listen", "log.format", "log.max_queued_lines", "log.max_queued_bytes"),
+    *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.disabled", "plugins.load", "plugins.options"),
     *("quota.state.file", "quota.state.interval", "workers"),
@@ -34,7 +35,7 @@ AT_ONCE = (
     ),
     *("limits.max_connections", "limits.max_connections_per_ip", "limits.max_in_flight_requests"),
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
-    *("enforcement.exempt_client_ids", "quotas", "plugins.on_error"),
+    *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "log.lines_per_minute", "watchdog.timeout"),
 )
 BEFORE = loads(MINIMAL)
 
