@@ -25,7 +25,7 @@ from headrace.quota_callbacks.options import (
     faults_of,
     misfits,
 )
-from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
@@ -184,6 +184,14 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         duration("1ms", f"{INT_MAX // 1000}s"),
         Key("The longest throttle time of a single request. It does not reduce the debt."),
     ] = None
+    new_connections: Annotated[
+        NewConnections,
+        choice(NewConnections),
+        Key(
+            "What a throttle means for connections that are opened while it lasts. wait: their first request that is "
+            "charged waits for its end, so that a client gains nothing by reconnecting; kafka: nothing, as at a broker."
+        ),
+    ] = NewConnections.WAIT
 
     @model_validator(mode="wrap")
     @classmethod
@@ -213,6 +221,7 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
             observe=self.observe,
             burst_s=self.burst_s,
             longest_throttle_ms=MAX_THROTTLE_MS if longest_s is None else round(longest_s * 1000),
+            new_connections=self.new_connections,
         )
 
 
@@ -228,7 +237,7 @@ def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict
 
 def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
     # not if there is an unknown key, which is probably a misspelled limit and is reported by itself
-    if table.keys() <= {"entity", "enforcement", "observe", "burst", "longest_throttle"}:
+    if table.keys() <= {"entity", "enforcement", "observe", "burst", "longest_throttle", "new_connections"}:
         yield Fault(rule=f"no limit is set; expected at least one of {', '.join(QuotaKey)}")
     if "burst" in table and table.get("enforcement") != EnforcementMode.PACED:
         rule = 'only with enforcement = "paced"; otherwise the window determines the burst'

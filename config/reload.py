@@ -145,4 +145,6 @@ def _limit(quota: Quota | None) -> str:
         parts.append(f"burst {policy.burst_s:g} s")
     if policy.longest_throttle_ms != KAFKA_POLICY.longest_throttle_ms:
         parts.append(f"longest throttle {policy.longest_throttle_ms} ms")
+    if policy.new_connections is not KAFKA_POLICY.new_connections:
+        parts.append(f"new connections: {policy.new_connections}")
     return ", ".join(parts)

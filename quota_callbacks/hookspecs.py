@@ -287,6 +287,8 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may never arrive: charge its
     size in `request_arrived`.
 
+    Called again for a request that it has held with ``ask_again``, when the hold is over.
+
     Of several throttles the longest is applied. A refusal takes precedence over forwarding: the request, or the
     refused topics, are not forwarded. ``plugins.on_error`` decides what happens when it raises.
     """
@@ -320,7 +322,8 @@ def request_abandoned(request: Request, now_ms: int) -> None:
 
     Called instead of `response_received`, at most once per request: when the connection was closed, the request was
     refused as a whole, or enforcement was switched off meanwhile. ``request.forwarded_s`` is ``None`` if nothing
-    reached the broker; ``request.arrived`` is false if the client did not send all of the request. Not called for a
+    reached the broker; ``request.arrived`` is false if the client did not send all of the request, and then
+    ``request.missing_bytes`` is how much of it did not come. Not called for a
     completely forwarded Produce request with acks=0, which has no reply. May write ``request.notes``.
     """
 

@@ -1,7 +1,7 @@
 """Quota policies: the arithmetic a quota is enforced with, shadow mode, and the longest throttle.
 
-A policy belongs to one quota of one entity. Kafka has no counterpart; the defaults are what Kafka does. Used by the
-configuration and the buckets.
+A policy belongs to one quota of one entity. Kafka has no counterpart; the defaults are what Kafka does, except for new
+connections. Used by the configuration and the buckets.
 """
 
 from __future__ import annotations
@@ -25,6 +25,15 @@ class EnforcementMode(StrEnum):
     """One timeline for all connections of the entity, so that the limit holds for any number of connections."""
 
 
+class NewConnections(StrEnum):
+    """What happens to a connection that is opened while its entity has to wait (`EnforcementMode.KAFKA` only)."""
+
+    WAIT = "wait"
+    """Its first request that would be charged is held until then, so that a client gains nothing by reconnecting."""
+    KAFKA = "kafka"
+    """The broker's own behaviour: a throttle applies only to the connection whose request has caused it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaPolicy:
     """How one quota is enforced."""
@@ -34,12 +43,14 @@ class QuotaPolicy:
     """Shadow mode: the quota is measured, logged, counted and traced as if it were enforced, but not enforced."""
     burst_s: float | None = None
     """Paced only: the burst, in seconds of the limit; ``None`` is the default of the quota key."""
+    new_connections: NewConnections = NewConnections.WAIT
+    """Whether a throttle applies to connections that are opened while it lasts."""
     longest_throttle_ms: int = MAX_THROTTLE_MS
     """Upper bound of a single throttle time. It does not reduce the debt."""
 
 
 KAFKA_POLICY: Final = QuotaPolicy()
-"""The default policy, which enforces a quota as Kafka does."""
+"""The default policy: Kafka's arithmetic, and throttles that also apply to new connections."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,6 +119,7 @@ class Request:
         "fetch_max_bytes",
         "forwarded_s",
         "hold_ms",
+        "missing_bytes",
         "mutations",
         "new_producer_ids",
         "notes",
@@ -164,6 +165,8 @@ class Request:
         self.arrived = True
         """Whether the last byte has been read. Can be false in `request_received`, since a large request is forwarded
         while it is being read."""
+        self.missing_bytes = 0
+        """Number of bytes of an abandoned request that were never read, because the client had closed."""
         self.acks: int | None = None
         """The field ``acks`` of Produce; ``None`` for other APIs. With 0 there is no reply."""
         self.body: Mapping[str, Any] | None = None

@@ -45,8 +45,9 @@ class Throttle:
     throttle_ms: int
     reason: Reason | None = None
     hold: bool = False
-    """Paced enforcement: hold the request for ``throttle_ms`` before forwarding it, and do not mute. Only from
-    `request_received`."""
+    """Hold the request for ``throttle_ms`` before forwarding it, and do not mute. Only from `request_received`."""
+    ask_again: bool = False
+    """Only with ``hold``: call `request_received` of this plugin again when the hold is over. Nothing was charged."""
     observe: bool = False
     """Shadow mode: log, count and trace the throttle, but do not apply it."""
 

@@ -107,6 +107,8 @@ class ServerOperations:
         if not enabled:
             for connection in self._connections:
                 connection.release()
+            if self.shared.hooks.quotas is not None:
+                self.shared.hooks.quotas.end_waits()
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the decisions and muted connections of this process."""

@@ -169,11 +169,10 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        lost = state.in_flight.take_all()
-        if state.info.upstream is None:  # the broker was never dialled, so these requests were not sent
-            for exchange in lost:
+        self._requests.note_missing()
+        for exchange in [*state.in_flight.take_all(), *self._requests.unsettled_requests()]:
+            if state.info.upstream is None:  # the broker was never dialled, so nothing was sent
                 exchange.forwarded_s = None
-        for exchange in [*lost, *self._requests.unsettled_requests()]:
             exchange.error = state.reason or "connection closed"
             abandon(state, exchange)
             state.completed(exchange)

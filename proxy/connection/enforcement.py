@@ -34,8 +34,35 @@ def enforce_on_request(state: ConnectionState, exchange: Exchange, now_s: float)
         return None
     if combined.hold_ms and combined.refusal is None:
         _hold(state, exchange, combined, now_s)
-    _apply(state, exchange, combined, now_s)
+    _apply(state, exchange, combined, now_s, held=exchange.hold_ms > 0)
     return combined.refusal
+
+
+def enforce_after_hold(state: ConnectionState, exchange: Exchange, now_s: float) -> tuple[bool, Refuse | None]:
+    """Call those callbacks again that have held ``exchange`` without charging it, now that the hold is over.
+
+    Return whether it is held again, and the refusal, if any. If neither, it is to be forwarded, and the throttle that
+    was imposed besides the hold is applied.
+    """
+    calls, exchange.ask_again = exchange.ask_again, ()
+    combined: CombinedVerdict | None = None
+    shared = state.shared
+    if calls and shared.enforcement.enabled:
+        combined = shared.hooks.request_received(calls, exchange, int(now_s * 1000))
+    if combined is not None and combined.hold_ms and combined.refusal is None:
+        held_ms = exchange.hold_ms
+        _hold(state, exchange, combined, now_s, again=True)
+        exchange.hold_ms += held_ms
+        _apply(state, exchange, combined, now_s, held=True)
+        return True, None
+    if exchange.throttle_after_hold_s is not None:
+        until_s, quota, entity = exchange.throttle_after_hold_s
+        state.mute.extend_to(until_s, quota, entity)
+        exchange.throttle_after_hold_s = None
+    if combined is None:
+        return False, None
+    _apply(state, exchange, combined, now_s)
+    return False, combined.refusal
 
 
 def enforce_on_arrival(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
@@ -78,31 +105,30 @@ def abandon(state: ConnectionState, exchange: Exchange) -> None:
         state.shared.hooks.request_abandoned(exchange, int(state.shared.clock() * 1000))
 
 
-def end_hold(state: ConnectionState, exchange: Exchange) -> None:
-    """Apply the throttle of a request that was also held, now that the hold is over and it is forwarded."""
-    if exchange.throttle_after_hold_s is not None:
-        until_s, quota, entity = exchange.throttle_after_hold_s
-        state.mute.extend_to(until_s, quota, entity)
-        exchange.throttle_after_hold_s = None
-
-
-def _hold(state: ConnectionState, exchange: Exchange, combined: CombinedVerdict, now_s: float) -> None:
-    """Hold the request itself (paced enforcement); a throttle of another quota is applied after the hold."""
+def _hold(
+    state: ConnectionState, exchange: Exchange, combined: CombinedVerdict, now_s: float, *, again: bool = False
+) -> None:
+    """Hold the request itself; a throttle of another quota is applied after the hold."""
     exchange.hold_ms = combined.hold_ms
+    exchange.ask_again = combined.ask_again
     reason = combined.hold_reason
     state.mute.extend(now_s, combined.hold_ms, quota_of(reason), entity_of(reason))
+    if again:  # one decision is recorded for each request, however often it has to wait for others
+        return
     exchange.throttled_s = now_s
     state.shared.decisions.record(exchange, Kind.HELD, combined.hold_ms, combined.hold_reason, now_s)
     if combined.throttle_ms == 0:
         exchange.throttle_ms, exchange.reason = combined.hold_ms, combined.hold_reason
 
 
-def _apply(state: ConnectionState, exchange: Exchange, combined: CombinedVerdict, now_s: float) -> None:
+def _apply(
+    state: ConnectionState, exchange: Exchange, combined: CombinedVerdict, now_s: float, *, held: bool = False
+) -> None:
     decisions = state.shared.decisions
     throttle_ms, reason = combined.throttle_ms, combined.throttle_reason
     if throttle_ms:
         quota, entity = quota_of(reason), entity_of(reason)
-        if exchange.hold_ms and exchange.forwarded_s is None:
+        if held:
             exchange.throttle_after_hold_s = (now_s + throttle_ms / 1000, quota, entity)
         else:
             state.mute.extend(now_s, throttle_ms, quota, entity)

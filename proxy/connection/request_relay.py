@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.connection.enforcement import end_hold, enforce_on_arrival, enforce_on_batches, enforce_on_request
+from headrace.proxy.connection.enforcement import (
+    enforce_after_hold,
+    enforce_on_arrival,
+    enforce_on_batches,
+    enforce_on_request,
+)
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.state.in_flight import Exchange
@@ -90,6 +95,12 @@ class RequestRelay(Relay):
     def awaits_bytes(self) -> bool:
         """Whether the last bytes that were read end in the middle of a request."""
         return self.scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
+
+    def note_missing(self) -> None:
+        """Note how many bytes of the request that is being forwarded have not been read."""
+        exchange = self._arriving
+        if exchange is not None:
+            exchange.missing_bytes = self.scanner.left if self.walk is None else self.walk.left
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
@@ -281,8 +292,7 @@ class RequestRelay(Relay):
         """Begin the frame at ``at``. Return its size, negative if it must be collected, or ``None`` if more bytes are
         needed or the request has to wait."""
         if self._held_request is not None:
-            (exchange, held_head), self._held_request = self._held_request, None
-            return self._admitted(exchange, held_head, at)
+            return self._released(*self._held_request, at)
         state = self.state
         buffer = self.shared.view
         limit = state.limits.max_frame_bytes
@@ -305,12 +315,13 @@ class RequestRelay(Relay):
 
     def _waits_for_acceptance(self, head: RequestHead) -> bool:
         """Return whether the request must wait until the broker has shown that it serves this client."""
+        if self.state.is_accepted():
+            return False
         if head.api_key in HANDSHAKE_APIS:
             self._whole.check_handshake(API_NAMES[head.api_key], head.size)
-        elif not self.state.is_accepted():
-            self._unaccepted = head
-            return True
-        return False
+            return False
+        self._unaccepted = head
+        return True
 
     def _token(self, authentication: Authentication, at: int, end: int, limit: int) -> int | None:
         state = self.state
@@ -359,10 +370,21 @@ class RequestRelay(Relay):
             return None
         return self._admitted(exchange, head, at)
 
+    def _released(self, exchange: Exchange, head: RequestHead, at: int) -> int | None:
+        """Forward the request whose hold is over, unless it is held again or refused. Return as `_next_frame`."""
+        held, refusal = enforce_after_hold(self.state, exchange, self.now_s)
+        if held:
+            return None
+        self._held_request = None
+        if refusal is None:
+            return self._admitted(exchange, head, at)
+        self._whole.refused(exchange, refusal)
+        self.state.collected_head = head
+        return -head.size
+
     def _admitted(self, exchange: Exchange, head: RequestHead, at: int) -> int:
         """Forward a request without collecting it; return its size."""
         self._cap_fetch(exchange, head, at)
-        end_hold(self.state, exchange)
         self._forwarded(exchange, self.now_s)
         if not exchange.arrived:
             self._arriving = exchange

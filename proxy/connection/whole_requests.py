@@ -16,7 +16,7 @@ import trio
 
 from headrace.proxy.connection.enforcement import (
     abandon,
-    end_hold,
+    enforce_after_hold,
     enforce_on_batches,
     enforce_on_reply,
     enforce_on_request,
@@ -172,11 +172,12 @@ class WholeRequests:
             if len(body) > SLICE_BYTES:
                 await trio.lowlevel.checkpoint()
             refusal = self._enforce(exchange, body, self._shared.clock())
-        if refusal is None and exchange.hold_ms:
+        held = refusal is None and exchange.hold_ms > 0
+        while held:
             state.requesting = False  # a drain need not wait for a request that is held
             await state.wait_for_turn()
             state.requesting = True
-            end_hold(state, exchange)
+            held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
         self.pending = None
         if exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
@@ -297,7 +298,9 @@ class WholeRequests:
             if refusal is None:
                 _observe(exchange, authentication.authenticate(body, version))
             return refusal
-        _observe(exchange, authentication.handshake(handshake_mechanism(body), version))
+        anybody = state.accepted and not authentication.accepted
+        watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anybody=anybody)
+        _observe(exchange, watch)
         refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()

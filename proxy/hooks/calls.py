@@ -21,7 +21,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext, compiled_method
 from headrace.quota_callbacks.requests import Detail, Interest
-from headrace.quota_callbacks.verdicts import Refuse
+from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -224,6 +224,8 @@ class HookCalls:
             if combined is None:
                 combined = CombinedVerdict()
             combined.add(verdict)
+            if isinstance(verdict, Throttle) and verdict.ask_again and not verdict.observe:
+                combined.ask_again = (*combined.ask_again, (name, call))
         return combined
 
     def request_completed(self, request: Request) -> None:

@@ -6,12 +6,14 @@ Created by `headrace.proxy.hooks.calls` and carried out by `headrace.proxy.conne
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS, Reason, Refuse, Throttle
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Verdict
 
@@ -32,6 +34,7 @@ class CombinedVerdict:
     """The verdicts of all callbacks on one request; each part has its own reason. Times are INT32 milliseconds."""
 
     __slots__ = (
+        "ask_again",
         "hold_ms",
         "hold_reason",
         "observed_ms",
@@ -50,6 +53,8 @@ class CombinedVerdict:
         """The longest throttle time of quotas in shadow mode; at least 1 if one would have throttled or refused."""
         self.observed_reason: Reason | None = None
         self.refusal: Refuse | None = None
+        self.ask_again: tuple[tuple[str, Callable[..., Any]], ...] = ()
+        """The callbacks to call again when the hold is over."""
 
     def add(self, verdict: Verdict) -> None:
         """Add the verdict of one more callback, which `check_verdict` has accepted."""
@@ -78,6 +83,8 @@ def check_verdict(verdict: object, request: Request) -> None:
         raise TypeError(f"reason is {verdict.reason!r}; it must be a Reason or None")
     if isinstance(verdict, Refuse):
         _check_refusal(verdict, request)
+    elif verdict.ask_again and not verdict.hold:
+        raise ValueError("ask_again is true; it requires hold")
 
 
 def _check_refusal(refusal: Refuse, request: Request) -> None:

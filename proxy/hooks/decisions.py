@@ -47,7 +47,8 @@ class Kind(StrEnum):
 
     THROTTLED = "throttled"
     HELD = "held"
-    """The request itself was held until its place in the timeline (paced enforcement)."""
+    """The request itself was held: until its place in the timeline (paced enforcement), or, on a new connection, until
+    the end of the time for which its entity has to wait."""
     REFUSED = "refused"
     OBSERVED = "observed"
     """A quota in shadow mode would have throttled or refused the request."""

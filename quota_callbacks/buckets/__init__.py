@@ -7,6 +7,7 @@ sampled_rate    Kafka's Rate over SampledStat, and its throttle time
 token_bucket    Kafka's token bucket
 bloom_filters   the producer ids seen within the window (KIP-936)
 timeline        the timeline of an entity with a paced quota
+waiting         how long an entity has to wait, and its new connections that wait for it
 throttle_times  the metric ``throttle-time``
 shared          buckets in memory that several workers share
 """

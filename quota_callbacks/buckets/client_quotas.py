@@ -16,12 +16,14 @@ from headrace.quota_callbacks.buckets.kinds import BUCKET_KINDS
 from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucket
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
+from headrace.quota_callbacks.buckets.waiting import ALWAYS, NEVER
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Throttle
 
 MAX_BUCKETS: Final = 200_000
 """Maximum number of buckets. Clients choose their client ids, and each can have a bucket, of about 1 KiB. Above this
@@ -31,6 +33,9 @@ EVICTION_CANDIDATES: Final = 64
 
 IDLE_EXPIRY_MS: Final = 3_600_000
 """``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
+
+WAITS: Final = "waits"
+"""With the quota key, the key in ``request.notes`` of the bucket that the request waits for."""
 
 MetricTags = Callable[[QuotaKey, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[QuotaKey, "Mapping[str, str]"], "float | None"]
@@ -78,7 +83,7 @@ class ClientQuotas:
         class of the key (`BUCKET_KINDS`); raises `TypeError` for another one.
         """
         connection = request.connection
-        generation, user, client_id, bucket = connection.cache.get(key, _NOT_RESOLVED)
+        generation, user, client_id, bucket, first_used_ms = connection.cache.get(key, _NOT_RESOLVED)
         if generation == self.generation and client_id == request.client_id and user == connection.user:
             resolved: BucketT | None = bucket
             if resolved is None or not resolved.dropped:
@@ -87,8 +92,36 @@ class ClientQuotas:
         found = self.bucket(key, user, client_id)
         if found is not None and not isinstance(found, kind):
             raise TypeError(f"{key} is measured by a {type(found).__name__}, not by a {kind.__name__}")
-        connection.cache[key] = (self.generation, user, client_id, found)
+        received_ms = int(request.received_s * 1000)
+        if found is None or found is not bucket:
+            first_used_ms = received_ms
+        connection.cache[key] = (self.generation, user, client_id, found, first_used_ms)
+        if found is not None:
+            found.learn_wait(received_ms)
         return found
+
+    def wait(self, request: Request, key: QuotaKey, bucket: QuotaBucket, now_ms: int) -> Throttle | None:
+        """Return how long to hold a request of a new connection, whose entity has to wait; ``None`` admits it.
+
+        Call it before ``request`` is charged to ``bucket``, if `QuotaBucket.gate_ms` is later than ``now_ms``.
+        """
+        cache = request.connection.cache
+        generation, user, client_id, _, first_used_ms = cache[key]
+        waiting = request.notes is not None and (WAITS, key) in request.notes
+        verdict = bucket.wait(request, ALWAYS if waiting else first_used_ms, now_ms)
+        if verdict is not None:
+            if request.notes is None:
+                request.notes = {}
+            request.notes[WAITS, key] = bucket
+        elif waiting and request.notes is not None:
+            del request.notes[WAITS, key]
+            cache[key] = (generation, user, client_id, bucket, NEVER)
+        return verdict
+
+    def end_waits(self) -> None:
+        """Let new connections wait no longer for throttles that were imposed until now."""
+        for bucket in self._buckets.values():
+            bucket.end_wait()
 
     def bucket(self, key: QuotaKey, user: str, client_id: str) -> QuotaBucket | None:
         """Return the bucket of a user and client id; ``None`` while the key has no quota."""
@@ -152,6 +185,7 @@ class ClientQuotas:
 
     def _set_limit(self, bucket: QuotaBucket) -> None:
         bucket.limit_of = self.generation
+        before = (bucket.limit, bucket.policy)
         tags = bucket.tags
         limit = self._quota_limit(bucket.key, tags)
         bucket.limit = None if limit is None else float(limit)
@@ -159,9 +193,11 @@ class ClientQuotas:
             bucket.entity, bucket.policy = limit.entity, limit.policy
         else:
             bucket.entity, bucket.policy = _describe(tags), KAFKA_POLICY
+        if bucket.gate_ms != NEVER and (bucket.limit, bucket.policy) != before:
+            bucket.end_wait()
 
 
-_NOT_RESOLVED: Final = (-1, "", "", None)
+_NOT_RESOLVED: Final = (-1, "", "", None, NEVER)
 
 
 def _describe(tags: Mapping[str, str]) -> str:

@@ -63,6 +63,11 @@ class RateBucket(QuotaBucket):
         throttle_ms = rate.throttle_ms(limit, now_ms, longest_ms=longest_ms)
         if throttle_ms == 0:
             return None
+        if throttle_ms == longest_ms:  # new connections wait for what the rate remembers, or the limit would not hold
+            window = self.window
+            self._note_throttle(
+                rate.throttle_ms(limit, now_ms, longest_ms=window.samples * window.seconds * 1000), now_ms
+            )
         return self._verdict(throttle_ms, rate.rate(now_ms), limit, now_ms)
 
     def record(self, amount: float, now_ms: int) -> None:
@@ -128,6 +133,7 @@ class MutationBucket(QuotaBucket):
         self.last_used_ms = now_ms
         self._rate.record(mutations, now_ms)
         self._bucket.take(mutations, self._refill_rate(), now_ms)
+        self._note_debt(now_ms)
 
     def record(self, mutations: float, now_ms: int) -> None:
         """Record ``mutations`` in the rate only."""
@@ -138,6 +144,15 @@ class MutationBucket(QuotaBucket):
         """Give back tokens for mutations that the broker refused."""
         self.last_used_ms = now_ms
         self._bucket.take(-mutations, self._refill_rate(), now_ms)
+        if self.gate_ms > now_ms:
+            self.end_wait()
+            self._note_debt(now_ms)
+
+    def _note_debt(self, now_ms: int) -> None:
+        """Make new connections wait from the charge on, since the sender is told to wait only when it is answered."""
+        throttle_ms = self._bucket.throttle_ms(self._refill_rate(), now_ms)
+        if throttle_ms:
+            self._note_throttle(throttle_ms, now_ms)
 
     def throttle(self, now_ms: int) -> Throttle | None:
         """Return the time until the bucket is no longer overdrawn; ``None`` if it is not."""
@@ -253,12 +268,19 @@ class ProducerIdBucket(QuotaBucket):
         if limit is None:
             return None
         if self.paced:
-            return _mute_only(self.reserve(1, now_ms))
+            return self._mute_only(self.reserve(1, now_ms), now_ms)
         rate = self.per_second(limit)
         tokens = self._bucket.take(1, rate, now_ms)
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
+
+    def _mute_only(self, verdict: Throttle | None, now_ms: int) -> Throttle | None:
+        """Return a verdict that mutes instead of holding, since the request has been forwarded already."""
+        if verdict is None:
+            return None
+        self._note_throttle(verdict.throttle_ms, now_ms)
+        return replace(verdict, hold=False)
 
     def _unshare(self) -> None:
         super()._unshare()
@@ -321,11 +343,6 @@ class ProducerIdBucket(QuotaBucket):
 
 def _tokens(burst_s: float, row: SharedRow | None) -> TokenBucket:
     return TokenBucket(burst_s) if row is None else row.tokens(burst_s)
-
-
-def _mute_only(verdict: Throttle | None) -> Throttle | None:
-    """Return a verdict that mutes instead of holding, since the request has been forwarded already."""
-    return None if verdict is None else replace(verdict, hold=False)
 
 
 BUCKET_KINDS: Final[Mapping[QuotaKey, type[QuotaBucket]]] = {

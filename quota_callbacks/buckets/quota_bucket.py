@@ -16,7 +16,8 @@ from headrace.quota_callbacks.buckets.shared.debts import SharedTimeline
 from headrace.quota_callbacks.buckets.shared.rates import SharedRate
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW, ThrottleTimes
 from headrace.quota_callbacks.buckets.timeline import Timeline
-from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode
+from headrace.quota_callbacks.buckets.waiting import NEVER, Wait
+from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, NewConnections
 from headrace.quota_callbacks.verdicts import Reason, Throttle
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.policies import QuotaPolicy
+    from headrace.quota_callbacks.requests import Request
 
 Tags = tuple[tuple[str, str], ...]
 """Metric tags, in the order in which the callback returned them."""
@@ -44,8 +46,10 @@ class QuotaBucket(ABC):
         "_tags",
         "_throttles",
         "_timeline",
+        "_wait",
         "dropped",
         "entity",
+        "gate_ms",
         "key",
         "last_used_ms",
         "limit",
@@ -82,6 +86,9 @@ class QuotaBucket(ABC):
         """Whether the bucket was dropped from the table, so that cached references to it are invalid."""
         self._throttles: ThrottleTimes | None = None
         self._timeline: Timeline | None = None if row is None else row.timeline()
+        self._wait: Wait | None = None
+        self.gate_ms = NEVER
+        """Before this time, `wait` must be called before a request is charged."""
 
     @property
     def tags(self) -> dict[str, str]:
@@ -102,6 +109,75 @@ class QuotaBucket(ABC):
             self._rate = self._rate.private_copy()
         if isinstance(self._timeline, SharedTimeline):
             self._timeline = self._timeline.private_copy()
+
+    # --- the wait of new connections ---
+
+    def wait(self, request: Request, first_used_ms: int, now_ms: int) -> Throttle | None:
+        """Return how long to hold ``request``, which has not been charged; ``None`` admits it.
+
+        ``first_used_ms`` is the time at which its connection first used the bucket, `NEVER` if it has waited once. A
+        connection is held if that was after the throttle was imposed, and any connection while the entity has to wait
+        for more than a window, which is more than Kafka's rate remembers.
+        """
+        self.learn_wait(now_ms)
+        wait, limit = self._wait, self.limit
+        if wait is None or limit is None or wait.is_over(now_ms):
+            return None
+        if not wait.waits(request):
+            window_ms = self.window.samples * self.window.seconds * 1000
+            if first_used_ms < wait.since_ms and wait.until_ms - now_ms <= window_ms:
+                return None
+        hold_ms = wait.hold_ms(request, self.last_used_ms, now_ms)
+        self.gate_ms = wait.gate_ms
+        if hold_ms == 0:
+            return None
+        reason = self._reason(self.observed(now_ms), limit, now_ms)
+        return Throttle(throttle_ms=hold_ms, reason=reason, hold=True, ask_again=True)
+
+    def leave(self, request: Request) -> None:
+        """Remove ``request`` from those that wait, if it is one of them."""
+        if self._wait is not None:
+            self._wait.leave(request)
+            self.gate_ms = self._wait.gate_ms
+
+    def learn_wait(self, now_ms: int) -> None:
+        """Learn until when the other workers have told the entity to wait."""
+        if self._row is None:
+            return
+        for since_ms, until_ms, limit in self._row.waits():
+            if until_ms > now_ms and limit == self.limit:
+                self._extend_wait(since_ms, until_ms, now_ms)
+
+    def end_wait(self) -> None:
+        """End the wait of the entity, since its quota was changed or enforcement was switched off."""
+        if self._wait is not None:
+            self._wait.end()
+            self.gate_ms = self._wait.gate_ms
+        if self._row is not None:
+            self._row.publish_wait(0, 0, 0.0)
+
+    def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
+        """Note that the entity was told to wait, unless its policy leaves new connections alone."""
+        self._impose_wait(now_ms, now_ms + min(throttle_ms, self.policy.longest_throttle_ms), now_ms)
+
+    def _impose_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
+        """Extend the wait, and publish it."""
+        wait, limit = self._extend_wait(since_ms, until_ms, now_ms), self.limit
+        if wait is not None and limit is not None and self._row is not None:
+            self._row.publish_wait(wait.since_ms, wait.until_ms, limit)
+
+    def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> Wait | None:
+        """Extend the wait; return it if it is longer than before."""
+        policy = self.policy
+        if policy.observe or policy.new_connections is NewConnections.KAFKA or self.limit is None:
+            return None
+        if self._wait is None:
+            self._wait = Wait()
+        longer = self._wait.extend(since_ms, until_ms, now_ms)
+        self.gate_ms = self._wait.gate_ms
+        return self._wait if longer else None
+
+    # --- paced ---
 
     @property
     def paced(self) -> bool:
@@ -166,8 +242,15 @@ class QuotaBucket(ABC):
 
     def state(self, now_ms: int) -> dict[str, Any]:
         """Return the state for `restore`: plain values, with ages instead of times."""
+        state: dict[str, Any] = {}
         timeline = None if self._timeline is None else self._timeline.state(now_ms)
-        return {"timeline": timeline} if timeline is not None and timeline[2] else {}
+        if timeline is not None and timeline[2]:
+            state["timeline"] = timeline
+        self.learn_wait(now_ms)
+        wait = self._wait
+        if wait is not None and wait.until_ms > now_ms:
+            state["wait"] = [now_ms - wait.since_ms, wait.until_ms - now_ms, self.limit]
+        return state
 
     def restore(self, state: Mapping[str, Any], now_ms: int) -> None:
         """Restore a `state`; its ages count back from ``now_ms``."""
@@ -176,6 +259,11 @@ class QuotaBucket(ABC):
             if self._timeline is None:
                 self._timeline = Timeline()
             self._timeline.restore(state["timeline"], now_ms)
+        self.learn_wait(now_ms)
+        if "wait" in state and self._wait is None:
+            age_ms, left_ms, limit = state["wait"]
+            if limit == self.limit:
+                self._impose_wait(now_ms - int(age_ms), now_ms + int(left_ms), now_ms)
 
     def _throttle_time(self, now_ms: int) -> float:
         return math.nan if self._throttles is None else self._throttles.average(now_ms)
@@ -186,7 +274,13 @@ class QuotaBucket(ABC):
         if self._throttles is None:
             self._throttles = ThrottleTimes(METRICS_WINDOW)
         self._throttles.record(throttle_ms, now_ms)
-        reason = Reason(
+        if not hold:
+            self._note_throttle(throttle_ms, now_ms)
+        reason = self._reason(observed, limit, now_ms)
+        return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)
+
+    def _reason(self, observed: float, limit: float, now_ms: int) -> Reason:
+        return Reason(
             quota=self.key.value,
             entity=self.entity,
             observed=observed,
@@ -194,4 +288,3 @@ class QuotaBucket(ABC):
             rate=self.rate(now_ms),
             window_s=self.limit_window_s,
         )
-        return Throttle(throttle_ms=throttle_ms, reason=reason, hold=hold, observe=policy.observe)

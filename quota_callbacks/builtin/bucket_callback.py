@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from headrace.quota_callbacks.buckets.client_quotas import WAITS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.entities import QuotaKey
+    from headrace.quota_callbacks.requests import Request
 
 
 class BucketCallback:
@@ -33,6 +35,19 @@ class BucketCallback:
     def enforced_quotas(self) -> frozenset[QuotaKey]:
         """Return ``keys``."""
         return self.keys
+
+    @hookimpl
+    def request_abandoned(self, request: Request, now_ms: int) -> None:
+        """Undo what was charged or reserved for ``request``, or, if it waits and was not charged, end its wait."""
+        notes = request.notes
+        bucket = next((notes.pop((WAITS, key)) for key in self.keys if (WAITS, key) in notes), None) if notes else None
+        if bucket is None:
+            self._undo(request, now_ms)
+        else:
+            bucket.leave(request)
+
+    def _undo(self, request: Request, now_ms: int) -> None:
+        """Give back what was charged or reserved for a request without a reply."""
 
     def _read_options(self, context: PluginContext) -> None:
         """Read the options of the subclass, if it has any. Raises `ValueError` for invalid ones."""

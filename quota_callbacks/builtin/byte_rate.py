@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.builtin.bucket_callback import BucketCallback
-from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle
+from headrace.quota_callbacks.builtin.reservations import give_back, reserve, settle, take_reservation
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.requests import Interest, Request
@@ -54,6 +54,8 @@ class ByteRate(BucketCallback):
                 verdict = reserve(request, PRODUCED, bucket, request.request_bytes, now_ms)
                 bucket.record(request.request_bytes, now_ms)
                 return verdict
+            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, PRODUCED, bucket, now_ms)):
+                return verdict
             return bucket.charge(request.request_bytes, now_ms) if request.arrived else None
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         if bucket is None or bucket.limit is None:
@@ -61,7 +63,7 @@ class ByteRate(BucketCallback):
         window = bucket.window
         request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
         if not bucket.paced:
-            return None
+            return self._quotas.wait(request, FETCHED, bucket, now_ms) if now_ms < bucket.gate_ms else None
         expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
         return reserve(request, FETCHED, bucket, expected, now_ms)
 
@@ -86,19 +88,21 @@ class ByteRate(BucketCallback):
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         return None if bucket is None else bucket.charge(fetched, now_ms)
 
-    @hookimpl
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Give back what was charged for a Produce request that the broker did not receive completely, or reserved for
-        a Fetch without a reply."""
+    def _undo(self, request: Request, now_ms: int) -> None:
+        """Give back what was reserved for a Fetch without a reply, or charged for the part of a Produce request that
+        was not forwarded; charge the part that was, if it was not charged yet."""
         if request.api_key != PRODUCE:
             give_back(request, FETCHED, now_ms)
             return
-        if request.arrived and request.forwarded_s is not None:
-            return
-        received_ms = int(request.received_s * 1000)
-        reservation = give_back(request, PRODUCED, now_ms)
+        lost = request.request_bytes if request.forwarded_s is None else request.missing_bytes
+        reservation = take_reservation(request, PRODUCED)
         if reservation is not None:
-            reserved_in, reserved = reservation
-            reserved_in.take_back(reserved, received_ms)
-        elif request.arrived and (bucket := self._quotas.bucket_for(request, PRODUCED, RateBucket)) is not None:
-            bucket.take_back(request.request_bytes, received_ms)
+            reserved_in, _ = reservation
+            reserved_in.correct(-lost, now_ms)
+            reserved_in.take_back(lost, int(request.received_s * 1000))
+        elif (bucket := self._quotas.bucket_for(request, PRODUCED, RateBucket)) is None:
+            return
+        elif not request.arrived and request.forwarded_s is not None:
+            bucket.charge(request.request_bytes - lost, now_ms)
+        elif request.arrived and lost:
+            bucket.take_back(lost, int(request.received_s * 1000))

@@ -74,6 +74,8 @@ class ControllerMutation(BucketCallback):
         if bucket.paced:
             return _hold(request, mutations, bucket, now_ms)
         if request.api_version < STRICT_FROM[request.api_key]:
+            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, KEY, bucket, now_ms)):
+                return verdict
             bucket.charge(sum(each.partitions for each in mutations), now_ms)
             _note_charge(request, bucket, mutations)
             return None
@@ -94,8 +96,7 @@ class ControllerMutation(BucketCallback):
             _give_back(bucket, refused, now_ms, held=held)
         return bucket.throttle(now_ms) if not held and request.api_version < STRICT_FROM[request.api_key] else None
 
-    @hookimpl
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
+    def _undo(self, request: Request, now_ms: int) -> None:
         """Give back the tokens for a request that was not forwarded. The outcome of a forwarded one is unknown."""
         charge = _take_charge(request)
         if charge is not None and request.forwarded_s is None:

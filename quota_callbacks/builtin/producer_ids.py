@@ -35,10 +35,13 @@ class ProducerIds(BucketCallback):
         return (Interest(api_key=PRODUCE),)
 
     @hookimpl
-    def request_received(self, request: Request, now_ms: int) -> None:  # noqa: ARG002 -- fewer arguments cost a lambda
+    def request_received(self, request: Request, now_ms: int) -> Throttle | None:
         """Request the record batches if the user has a quota."""
-        if self._quotas.bucket_for(request, KEY, ProducerIdBucket) is not None:
-            request.read_batches = True
+        bucket = self._quotas.bucket_for(request, KEY, ProducerIdBucket)
+        if bucket is None:
+            return None
+        request.read_batches = True
+        return self._quotas.wait(request, KEY, bucket, now_ms) if now_ms < bucket.gate_ms else None
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
@@ -53,4 +56,5 @@ class ProducerIds(BucketCallback):
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
         request.new_producer_ids = bucket.new_ids - before
+        bucket.last_used_ms = now_ms
         return longest

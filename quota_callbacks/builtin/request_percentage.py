@@ -5,8 +5,9 @@ charged and checked when its reply arrives, and the proxy's own thread time, whi
 next request and, like a broker's network thread time, checked only then (``ClientRequestQuotaManager``). No throttle
 is longer than one sample of the window.
 
-Exempt, and counted as exempt: Produce with acks=0, SASL requests while the connection authenticates, and requests that
-only brokers send (``KafkaApis``, KIP-124).
+Exempt, and counted as exempt: Produce with acks=0, and SASL requests while the connection authenticates
+(``KafkaApis``). Requests between brokers are charged: KIP-124 exempts them where cluster authorization succeeds, so
+that brokers are never throttled, and a client of the proxy is no broker.
 """
 
 from __future__ import annotations
@@ -31,29 +32,6 @@ if TYPE_CHECKING:
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
 PRODUCE: Final = ApiKey.PRODUCE.value
 SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
-BETWEEN_BROKERS: Final = frozenset(
-    key.value
-    for key in (
-        ApiKey.LEADER_AND_ISR,
-        ApiKey.STOP_REPLICA,
-        ApiKey.UPDATE_METADATA,
-        ApiKey.CONTROLLED_SHUTDOWN,
-        ApiKey.WRITE_TXN_MARKERS,
-        ApiKey.VOTE,
-        ApiKey.BEGIN_QUORUM_EPOCH,
-        ApiKey.END_QUORUM_EPOCH,
-        ApiKey.ALTER_PARTITION,
-        ApiKey.ENVELOPE,
-        ApiKey.FETCH_SNAPSHOT,
-        ApiKey.BROKER_REGISTRATION,
-        ApiKey.BROKER_HEARTBEAT,
-        ApiKey.ALLOCATE_PRODUCER_IDS,
-        ApiKey.CONTROLLER_REGISTRATION,
-        ApiKey.ASSIGN_REPLICAS_TO_DIRS,
-        ApiKey.UPDATE_RAFT_VOTER,
-    )
-)
-"""APIs between brokers and controllers, which Kafka exempts."""
 PERCENT_PER_NS: Final = 100.0 / 1e9
 """``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
 
@@ -97,8 +75,10 @@ class RequestPercentage(BucketCallback):
         if request.api_key == PRODUCE and request.acks == 0:
             self._exempt(request, now_ms)
             return None
-        if bucket.paced and not is_exempt(request):
-            return reserve(request, KEY, bucket, bucket.typical, now_ms)
+        if bucket.paced:
+            return None if is_exempt(request) else reserve(request, KEY, bucket, bucket.typical, now_ms)
+        if now_ms < bucket.gate_ms and not is_exempt(request):
+            return self._quotas.wait(request, KEY, bucket, now_ms)
         return None
 
     @hookimpl
@@ -120,8 +100,7 @@ class RequestPercentage(BucketCallback):
             bucket.record(own_ns * PERCENT_PER_NS, now_ms)
         return bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
 
-    @hookimpl
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
+    def _undo(self, request: Request, now_ms: int) -> None:
         """Cancel the reservation of a request without a reply."""
         give_back(request, KEY, now_ms)
 
@@ -137,7 +116,7 @@ def is_exempt(request: Request) -> bool:
     api_key = request.api_key
     if api_key in SASL:
         return request.authenticating or request.connection.authenticating
-    return api_key in BETWEEN_BROKERS or (api_key == PRODUCE and request.acks == 0)
+    return api_key == PRODUCE and request.acks == 0
 
 
 def _observed_ms(request: Request) -> float | None:

@@ -26,7 +26,7 @@ def reserve(request: Request, key: QuotaKey, bucket: RateBucket, amount: float, 
 
 def settle(request: Request, key: QuotaKey, amount: float, now_ms: int) -> bool:
     """Charge ``amount`` in place of the reservation of ``request``; return false if it has none."""
-    reservation = _take(request, key)
+    reservation = take_reservation(request, key)
     if reservation is None:
         return False
     bucket, reserved = reservation
@@ -34,16 +34,16 @@ def settle(request: Request, key: QuotaKey, amount: float, now_ms: int) -> bool:
     return True
 
 
-def give_back(request: Request, key: QuotaKey, now_ms: int) -> tuple[RateBucket, float] | None:
-    """Cancel the reservation of ``request``; return its bucket and amount, or ``None`` if it has none."""
-    reservation = _take(request, key)
+def give_back(request: Request, key: QuotaKey, now_ms: int) -> None:
+    """Cancel the reservation of ``request``, if it has one."""
+    reservation = take_reservation(request, key)
     if reservation is not None:
         bucket, reserved = reservation
         bucket.correct(-reserved, now_ms)
-    return reservation
 
 
-def _take(request: Request, key: QuotaKey) -> tuple[RateBucket, float] | None:
+def take_reservation(request: Request, key: QuotaKey) -> tuple[RateBucket, float] | None:
+    """Remove and return the bucket and amount of the reservation of ``request``; ``None`` if it has none."""
     reservation: tuple[RateBucket, float] | None
     reservation = None if request.notes is None else request.notes.pop(key, None)
     return reservation

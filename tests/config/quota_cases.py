@@ -16,7 +16,7 @@ NAME: Final = 'expected a name, or "<default>" for the default entity'
 RESERVED: Final = f'{NAME}; no other name is in angle brackets; did you mean "<default>"?'
 KEYS: Final = ", ".join(key.value for key in QuotaKey)
 
-POLICY_KEYS: Final = "enforcement, observe, burst, longest_throttle"
+POLICY_KEYS: Final = "enforcement, observe, burst, longest_throttle, new_connections"
 
 PRODUCE, FETCH, REQUEST, MUTATION, PRODUCER_IDS = QuotaKey
 

@@ -43,7 +43,7 @@ def test_quotas_that_are_refused(case: BadQuota) -> None:
 
 
 def test_the_keys_are_those_of_the_callbacks() -> None:
-    policy = ["enforcement", "observe", "burst", "longest_throttle"]
+    policy = ["enforcement", "observe", "burst", "longest_throttle", "new_connections"]
     assert [leaf.key for leaf in keys(ConfiguredQuota)] == ["entity", *(key.value for key in QuotaKey), *policy]
     assert QuotaKey.PRODUCER_BYTE_RATE.value in ConfiguredQuota.model_fields
 

@@ -7,7 +7,7 @@ import pytest
 from headrace.config import Config, QuotaChange, SettingChange, diff, loads
 from headrace.config.keys import keys
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
-from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
 from tests.config.cases import GOOD
 from tests.config.documents import MINIMAL, leaf, with_key
 
@@ -161,11 +161,18 @@ def test_how_a_quota_is_enforced_is_a_change_like_its_value() -> None:
     old = quotas('entity = { user = "alice" }\nproducer_byte_rate = 1')
     new = quotas(
         'entity = { user = "alice" }\nproducer_byte_rate = 1\nenforcement = "paced"\nobserve = true\nburst = "2s"\n'
-        'longest_throttle = "1m"'
+        'longest_throttle = "1m"\nnew_connections = "kafka"'
     )
     changes = diff(old, new)
-    policy = QuotaPolicy(mode=EnforcementMode.PACED, observe=True, burst_s=2.0, longest_throttle_ms=60_000)
+    policy = QuotaPolicy(
+        mode=EnforcementMode.PACED,
+        observe=True,
+        burst_s=2.0,
+        longest_throttle_ms=60_000,
+        new_connections=NewConnections.KAFKA,
+    )
     assert [change.new for change in changes.quotas] == [Quota(value=1, policy=policy)]
     assert str(changes) == (
-        "quota producer_byte_rate of user=alice: 1 -> 1, paced, observed, burst 2 s, longest throttle 60000 ms"
+        "quota producer_byte_rate of user=alice: 1 -> 1, paced, observed, burst 2 s, longest throttle 60000 ms,"
+        " new connections: kafka"
     )

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 
 WAIT_S = 7200.0
 """Longer than any mute in these tests, in seconds of the fake clock."""
@@ -223,8 +224,12 @@ async def open_book(
     enforcement: Enforcement | None = None,
     fail_closed: bool = False,
     node_ids: Iterable[int] = range(10),
+    buckets: SharedBuckets | None = None,
 ) -> AsyncIterator[Book]:
-    """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block."""
+    """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block.
+
+    ``buckets`` is the memory that it shares with other workers.
+    """
     manager = new_plugin_manager()
     default = DefaultQuotaCallback()
     built_in = {
@@ -241,6 +246,7 @@ async def open_book(
         windows={**dict.fromkeys(QuotaKey, Window()), **(windows or {})},
         metric_tags=hooks.quota_metric_tags,
         quota_limit=hooks.quota_limit,
+        shared=buckets,
     )
     topic_names = TopicNames()
     hooks.configure(client_quotas, {}, PluginContext(options={}, quotas=client_quotas, topics=topic_names))

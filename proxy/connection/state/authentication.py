@@ -10,6 +10,7 @@ Source: KIP-43, KIP-152, KIP-368, ``SaslServerAuthenticator``.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -34,6 +35,10 @@ if TYPE_CHECKING:
     ReplyWatch = Callable[[memoryview], None]
 
 log = structlog.get_logger("headrace.authentication")
+
+REPEATED_AFTER_S: Final = 1.0
+"""The shortest time between two authentications of a connection; to a broker, an earlier SaslHandshake is an ordinary
+request (``KafkaChannel.MIN_REAUTH_INTERVAL_ONE_SECOND_NANOS``)."""
 
 _LAST_UNANSWERED: Final = "GSSAPI"
 """The mechanism whose last token, if sent without a header, is not answered: ``GssKrb5Server`` has nothing to send."""
@@ -75,6 +80,7 @@ class Authentication:
 
     __slots__ = (
         "_attempt",
+        "_began_s",
         "_connection",
         "_held_bytes",
         "_hooks",
@@ -110,6 +116,8 @@ class Authentication:
         """Whether the broker has accepted an authentication of this connection."""
         self._may_repeat = False
         """Whether the broker has set a session lifetime (KIP-368), so that the client may re-authenticate."""
+        self._began_s = -math.inf
+        """Time of the last SaslHandshake that began an authentication."""
         self._held_bytes = 0
         self._max_bytes = max_bytes
         self.tokens: HeaderlessTokens | None = None
@@ -118,14 +126,21 @@ class Authentication:
 
     # --- requests and tokens of the client: each method returns the watcher of the reply ---
 
-    def handshake(self, mechanism: str, version: int) -> ReplyWatch:
+    def handshake(self, mechanism: str, version: int, now_s: float, *, serves_anybody: bool = False) -> ReplyWatch:
         """Begin an authentication with a SaslHandshake that is about to be forwarded.
 
+        It is an ordinary request if no authentication can follow: where the broker serves clients that do not
+        authenticate, and after an authentication that may not be repeated, or not yet.
         After one of version 0 the caller must not read on before its reply, which decides whether tokens without
         headers follow.
         """
-        if not self.accepted or self._may_repeat:
+        if self.accepted:
+            may_begin = self._may_repeat and now_s - self._began_s >= REPEATED_AFTER_S
+        else:
+            may_begin = not serves_anybody
+        if may_begin:
             self._connection.authenticating = True
+            self._began_s = now_s
         started = self._hooks.authentication_started(self._connection, mechanism)
         plugin, observer = started if started is not None else ("", None)
         self._attempt = attempt = _Attempt(mechanism, plugin, observer)
@@ -210,6 +225,8 @@ class Authentication:
         else:
             attempt.agreed = True
             self._connection.mechanism = attempt.mechanism
+            if self._attempt is attempt:
+                self._connection.authenticating = True
             if version == 0 and self._attempt is attempt:
                 self.tokens = HeaderlessTokens(attempt.mechanism)
             self._on_agreed()

@@ -15,12 +15,16 @@ from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
+    from headrace.proxy.hooks.calls import Calls
 
 
 class Exchange(Request):
     """A request in flight, and what to do with its reply."""
 
-    __slots__ = ("enforced", "layout", "observed", "reply", "throttle_after_hold_s")
+    __slots__ = ("ask_again", "enforced", "layout", "observed", "reply", "throttle_after_hold_s")
+
+    ask_again: Calls
+    """Set when the request is held: the callbacks to call again when the hold is over."""
 
     def __init__(
         self,

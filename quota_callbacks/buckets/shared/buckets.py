@@ -25,15 +25,20 @@ from headrace.quota_callbacks.buckets.shared.layout import (
     MOST_WORKERS,
     ROWS_AT,
     SAMPLES_AT,
+    WAIT,
+    WAIT_WORDS,
     WORD,
     WORKERS_AT,
     Column,
     Layout,
+    seal,
+    sealed,
 )
 from headrace.quota_callbacks.buckets.shared.producer_ids import SharedIds
 from headrace.quota_callbacks.buckets.shared.rates import SharedRate
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
     from headrace.quota_callbacks.buckets.shared.producer_ids import Learn
@@ -46,13 +51,14 @@ ROWS: Final = 65_536
 class SharedRow:
     """A bucket's row, while this worker uses it."""
 
-    __slots__ = ("_at", "_bucket_id", "_column", "_ids", "_row")
+    __slots__ = ("_at", "_bucket_id", "_column", "_ids", "_row", "_waits_at")
 
     def __init__(self, column: Column, ids: SharedIds, row: int, key: bytes) -> None:
         self._column = column
         self._ids = ids
         self._row = row
         self._at = column.layout.rows_at + row * column.layout.row_words
+        self._waits_at = self._at + column.layout.waits_at
         self._bucket_id = int.from_bytes(key[:WORD], "little", signed=True)
 
     def rate(self, window: Window) -> SharedRate:
@@ -78,6 +84,20 @@ class SharedRow:
     def publish_id(self, producer_id: int, now_ms: int) -> None:
         """Publish a producer id that this worker has charged to this bucket."""
         self._ids.publish(self._bucket_id, producer_id, now_ms)
+
+    def publish_wait(self, since_ms: int, until_ms: int, limit: float) -> None:
+        """Publish until when this worker has told the entity to wait, with the limit that this follows from."""
+        column = self._column
+        words = (float(since_ms + column.offset_ms), float(until_ms + column.offset_ms), limit)
+        seal(WAIT, column.memory, self._waits_at + column.worker * WAIT_WORDS, words)
+
+    def waits(self) -> Iterator[tuple[int, int, float]]:
+        """Yield beginning and end (this worker's ms) of the waits that other workers have imposed, and the limits."""
+        column = self._column
+        for worker in column.others:
+            words = sealed(WAIT, column.memory, self._waits_at + worker * WAIT_WORDS)
+            if words is not None:
+                yield int(words[0]) - column.offset_ms, int(words[1]) - column.offset_ms, words[2]
 
     def give_back(self) -> None:
         """Release the row. Its content is kept until the row is needed for another bucket."""

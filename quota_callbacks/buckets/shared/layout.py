@@ -11,7 +11,7 @@ so that a reader detects a concurrent write, independent of the machine's memory
     keys       128-bit key of each row's bucket
     in use     one byte per worker and row
     new ids    one ring buffer per worker (`headrace.quota_callbacks.buckets.shared.producer_ids`)
-    rows       rate (totals, times, checkpoints), tokens and timeline (totals, states)
+    rows       rate (totals, times, checkpoints), tokens and timeline (totals, states), waits
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Any, Final
 
 WORD: Final = 8
-MAGIC: Final = 0x48524143_00000001
+MAGIC: Final = 0x48524143_00000002
 """``HRAC`` and the version of the layout."""
 
 HEADER_WORDS: Final = 8
@@ -30,6 +30,9 @@ WORKERS_AT, ROWS_AT, SAMPLES_AT, HAND_AT, GIVEN_AT = range(1, 6)
 NEW_IDS: Final = 4096
 """Entries of a worker's ring buffer, which takes 128 KiB. Written only if a producer id quota is set."""
 NEW_ID_WORDS: Final = 4
+
+WAIT_WORDS: Final = 4
+"""Size of a worker's wait: beginning, end, limit, hash."""
 
 KEY_BYTES: Final = 16
 MOST_WORKERS: Final = 256
@@ -118,9 +121,14 @@ class Layout:
         return self.tokens_at + self.workers * (1 + self.state_words)
 
     @property
+    def waits_at(self) -> int:
+        """Offset of the waits within a row."""
+        return self.timeline_at + self.workers * (1 + self.state_words)
+
+    @property
     def row_words(self) -> int:
         """Size of a row."""
-        return self.timeline_at + self.workers * (1 + self.state_words)
+        return self.waits_at + self.workers * WAIT_WORDS
 
     @property
     def words(self) -> int:
@@ -158,6 +166,10 @@ class Column:
         self.totals = Struct(f"{layout.workers}d")
         self.checkpoint = Struct(f"{layout.checkpoint_words - 1}dq")
         self.state = Struct(f"{layout.state_words - 1}dq")
+
+
+WAIT: Final = Struct(f"{WAIT_WORDS - 1}dq")
+"""The structure of a wait."""
 
 
 def seal(structure: Struct, memory: memoryview, at: int, words: tuple[float, ...]) -> None:

@@ -79,10 +79,10 @@ async def test_a_whole_request_is_not_asked_about_twice(autojump_clock: MockCloc
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_what_was_promised_and_did_not_come_is_charged_to_nobody(acks: int, autojump_clock: MockClock) -> None:
+async def test_of_a_request_that_breaks_off_what_came_is_charged(acks: int, autojump_clock: MockClock) -> None:
     arrivals = Arrivals()
     async with open_book(quotas=[LIMIT], plugins={"arrivals": arrivals}) as book:
-        await book.client.says(produce(1, acks)[:-1])
+        await book.client.says(produce(1, acks)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         quotas = book.shared.hooks.quotas
@@ -93,12 +93,14 @@ async def test_what_was_promised_and_did_not_come_is_charged_to_nobody(acks: int
         book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
         assert arrivals.seen == ["received False", "abandoned False"]
-        assert bucket.observed(int(trio.current_time() * 1000)) == 0
+        now_ms = int(trio.current_time() * 1000)
+        assert bucket.observed(now_ms) * 10 == 20_000
+        assert bucket.gate_ms - now_ms == 10_000, "new connections wait for it"
 
 
 async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
-        await book.client.says(produce(1)[:-1])
+        await book.client.says(produce(1)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         quotas = book.shared.hooks.quotas
@@ -109,8 +111,8 @@ async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: M
         assert bucket.burst_left(1000, now_ms) < 0
         book.client.socket.close()
         await trio.testing.wait_all_tasks_blocked()
-        assert bucket.burst_left(1000, now_ms) == bucket.burst(1000)
-        assert bucket.observed(now_ms) == 0
+        assert bucket.burst_left(1000, now_ms) == bucket.burst(1000) - 20_000
+        assert bucket.observed(now_ms) * 10 == 20_000
 
 
 async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> None:

@@ -102,13 +102,18 @@ def test_the_handlers_time_and_the_proxys_own_are_charged_with_the_reply() -> No
     assert rig.exempt == 0
 
 
-@pytest.mark.parametrize(("api_key", "acks"), [(PRODUCE, 0), (WRITE_TXN_MARKERS, None), (SASL_HANDSHAKE, None)])
+@pytest.mark.parametrize(("api_key", "acks"), [(PRODUCE, 0), (SASL_HANDSHAKE, None)])
 def test_what_is_exempt_is_counted_as_such(api_key: int, acks: int | None) -> None:
     rig = Callback(1, handler_ms=10**4)
     rig.connection.authenticating = True
     assert rig.throttle_ms(api_key, acks) == 0
     assert rig.charged == 0
     assert rig.exempt == pytest.approx(10**4 * MS * PERCENT_PER_NS)
+
+
+def test_requests_between_brokers_are_charged_to_a_client() -> None:
+    """KIP-124 exempts them if cluster authorization succeeds, which the proxy's clients do not need."""
+    assert Callback(1, handler_ms=10**4).throttle_ms(WRITE_TXN_MARKERS) == 1000
 
 
 def test_sasl_is_charged_once_the_connection_has_authenticated() -> None:

@@ -1,0 +1,108 @@
+"""How long an entity has to wait, and its new connections, whose first requests wait for that time.
+
+Kafka mutes a connection, so a client that opens another one is not muted any more. Here a bucket remembers until when
+its entity was told to wait (`Wait`). A request of a connection that did not use the bucket before is held until then.
+Requests that wait are admitted one after the other, each after the throttle that its predecessor has caused. Used by
+`headrace.quota_callbacks.buckets.quota_bucket`. Pure: time is an argument, in whole milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.requests import Request
+
+NEVER: Final = -(2**63)
+ALWAYS: Final = 2**63 - 1
+
+ROUNDING_MS: Final = 1
+"""A mute ends at a time in seconds, as a float, which can be a millisecond before the time in milliseconds."""
+
+SPACING_MS: Final = 5
+"""Interval between the times at which the requests in the queue ask again, so that they do not all ask at once."""
+
+MOST_SPACING_MS: Final = 1000
+
+CHARGED_WITHIN_MS: Final = 1000
+"""How long the next request waits for the charge of the one that was admitted before it, which may come with the reply,
+and for one that does not ask again, because its connection waits for something else."""
+
+
+class Wait:
+    """The time for which an entity has to wait, and the requests that wait for its end, oldest first."""
+
+    __slots__ = ("_admitted_ms", "_due_ms", "_first", "_next_ticket", "_tickets", "since_ms", "until_ms")
+
+    def __init__(self) -> None:
+        self.since_ms = NEVER
+        """Time at which the first of the throttles was imposed that have followed each other without a gap."""
+        self.until_ms = NEVER
+        self._tickets: OrderedDict[Request, int] = OrderedDict()
+        self._next_ticket = 0
+        self._first: Request | None = None
+        """The request that `_due_ms` belongs to."""
+        self._due_ms = 0
+        self._admitted_ms = NEVER
+
+    @property
+    def gate_ms(self) -> int:
+        """The time before which a request has to be checked: the end of the wait, or never while requests wait."""
+        return ALWAYS if self._tickets else self.until_ms
+
+    def extend(self, since_ms: int, until_ms: int, now_ms: int) -> bool:
+        """Wait until ``until_ms``, for a throttle that was imposed at ``since_ms``; return whether that is longer."""
+        if until_ms <= self.until_ms:
+            return False
+        self.since_ms = since_ms if self.until_ms <= now_ms else min(since_ms, self.since_ms)
+        self.until_ms = until_ms
+        return True
+
+    def end(self) -> None:
+        """End the wait. Requests that wait already are admitted when they ask again, or wait anew if they have to."""
+        self.since_ms = self.until_ms = NEVER
+        self._tickets.clear()
+        self._first = None
+
+    def is_over(self, now_ms: int) -> bool:
+        """Return whether the entity does not have to wait, and no request waits."""
+        return not self._tickets and self.until_ms - now_ms <= ROUNDING_MS
+
+    def hold_ms(self, request: Request, last_charged_ms: int, now_ms: int) -> int:
+        """Return how long to hold ``request`` before it asks again; 0 admits it.
+
+        ``last_charged_ms`` is the time of the bucket's last charge.
+        """
+        tickets = self._tickets
+        if request not in tickets:
+            tickets[request] = self._next_ticket
+            self._next_ticket += 1
+        first = next(iter(tickets))
+        if first is self._first and first is not request and now_ms > self._due_ms + CHARGED_WITHIN_MS:
+            del tickets[first]
+            first = next(iter(tickets))
+        charged = last_charged_ms >= self._admitted_ms or now_ms >= self._admitted_ms + CHARGED_WITHIN_MS
+        if charged and first is not self._first:
+            self._first = first
+            self._due_ms = max(self.until_ms, now_ms)
+        if first is not request:
+            spacing_ms = (tickets[request] - tickets[first]) * SPACING_MS
+            return max(self.until_ms - now_ms, 0) + min(spacing_ms, MOST_SPACING_MS)
+        if not charged:
+            return SPACING_MS
+        if self._due_ms > now_ms:
+            return self._due_ms - now_ms
+        self.leave(request)
+        self._admitted_ms = now_ms
+        return 0
+
+    def waits(self, request: Request) -> bool:
+        """Return whether ``request`` is in the queue."""
+        return request in self._tickets
+
+    def leave(self, request: Request) -> None:
+        """Remove ``request`` from the queue, if it is there."""
+        self._tickets.pop(request, None)
+        if self._first is request:
+            self._first = None

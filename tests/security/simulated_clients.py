@@ -1,0 +1,270 @@
+"""Honest and cheating clients of a simulated proxy: the real callbacks, buckets and enforcement on a simulated clock.
+
+Only sockets are missing: a `Link` calls `headrace.proxy.connection.enforcement` when a relay would, and does not read
+while it is muted. What passes is noted in `World.passed`, by entity and quota key.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.proxy.connection.enforcement import (
+    abandon,
+    enforce_after_hold,
+    enforce_on_arrival,
+    enforce_on_reply,
+    enforce_on_request,
+)
+from headrace.proxy.connection.state.connection_state import ConnectionState
+from headrace.proxy.connection.state.in_flight import Exchange
+from headrace.proxy.connection.state.reply_actions import reply_layout
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.policies import Quota, QuotaPolicy
+from headrace.quota_callbacks.requests import Address, Connection
+from tests.proxy.playbook import open_book
+from tests.quota_callbacks.buckets.shared.shared_workers import shared_memory
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterable
+
+    from headrace.proxy.connection.state.shared_state import SharedState
+
+PRODUCE, FETCH, HEARTBEAT = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.HEARTBEAT
+KEY_OF: Final = {
+    PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
+    FETCH: QuotaKey.CONSUMER_BYTE_RATE,
+    HEARTBEAT: QuotaKey.REQUEST_PERCENTAGE,
+}
+LIMIT: Final = 1000.0
+"""Bytes a second, and also percent of a thread, so that amounts of all kinds can be of the same size."""
+LATENCY_MS: Final = 3
+VERSION: Final = {PRODUCE: 7, FETCH: 11, HEARTBEAT: 3}
+
+
+class Costs:
+    """A cost model: a Heartbeat of n bytes costs n percent of a second; other requests are free."""
+
+    headrace_hooks = HOOK_VERSION
+
+    @hookimpl
+    def request_time_ms(self, request: Any) -> float:
+        """Return the cost in milliseconds."""
+        return request.request_bytes * 10.0 if request.api_key == HEARTBEAT else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """An amount that reached the broker, or came from it."""
+
+    at_ms: int
+    client_id: str
+    key: QuotaKey
+    amount: float
+
+
+class World:
+    """The clock, what is to happen, and what has passed."""
+
+    def __init__(self, workers: list[SharedState]) -> None:
+        self.workers = workers
+        self.now_ms = 1000
+        self.passed: list[Passed] = []
+        self.uncharged: dict[tuple[str, QuotaKey], float] = {}
+        """The amounts of requests that were forwarded and are not known, or not charged, yet."""
+        self.most_uncharged: dict[tuple[str, QuotaKey], float] = {}
+        self._agenda: list[tuple[int, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        for shared in workers:
+            shared.clock = lambda: self.now_ms / 1000
+
+    def at(self, at_ms: int, action: Callable[[], None]) -> None:
+        """Call ``action`` at ``at_ms``."""
+        heapq.heappush(self._agenda, (max(at_ms, self.now_ms), next(self._numbers), action))
+
+    def run(self, until_ms: int) -> None:
+        """Let everything happen until ``until_ms``."""
+        while self._agenda and self._agenda[0][0] <= until_ms:
+            self.now_ms, _, action = heapq.heappop(self._agenda)
+            action()
+
+    def note(self, client_id: str, key: QuotaKey, amount: float) -> None:
+        """Note what has passed."""
+        self.passed.append(Passed(self.now_ms, client_id, key, amount))
+
+    def pend(self, client_id: str, key: QuotaKey, amount: float) -> None:
+        """Add to what was forwarded and is not charged yet."""
+        name = (client_id, key)
+        self.uncharged[name] = self.uncharged.get(name, 0.0) + amount
+        self.most_uncharged[name] = max(self.most_uncharged.get(name, 0.0), self.uncharged[name])
+
+
+class Link:
+    """A connection that sends one request at a time, and does not wait for itself when it is throttled."""
+
+    def __init__(self, world: World, client_id: str, *, accepted: bool = True) -> None:
+        self.world = world
+        self.client_id = client_id
+        number = next(world._numbers)
+        shared = world.workers[number % len(world.workers)]
+        info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1))
+        self.state = ConnectionState(shared, info, None, None)  # type: ignore[arg-type]
+        self.state.accepted = accepted
+        self.exchange: Exchange | None = None
+        self.closed = False
+        self._held = False
+        self._sent = 0
+        self._size = 0
+        self.received_ms = 0
+        """Time at which the last request was read."""
+
+    def send(
+        self,
+        api_key: ApiKey,
+        size: int,
+        *,
+        acks: int = 1,
+        sends: int | None = None,
+        takes_ms: int = 0,
+        on_reply: Callable[[int], None] | None = None,
+    ) -> None:
+        """Send a request of ``size`` bytes, which takes ``takes_ms``, or only the first ``sends`` bytes of it."""
+        self._size = size if api_key != HEARTBEAT else size // 10  # less than a second at the limit, as any real one
+        self._try(api_key, acks, self._size if sends is None else sends, takes_ms, on_reply)
+
+    def _try(
+        self, api_key: ApiKey, acks: int, sends: int, takes_ms: int, on_reply: Callable[[int], None] | None
+    ) -> None:
+        world, state = self.world, self.state
+        if self.closed:
+            return
+
+        def again() -> None:
+            self._try(api_key, acks, sends, takes_ms, on_reply)
+
+        now_s = world.now_ms / 1000
+        if state.mute.until_s > now_s:
+            world.at(world.now_ms + max(1, state.mute.remaining_ms(now_s)), again)
+            return
+        if self._held and self.exchange is not None:
+            self._held, refusal = enforce_after_hold(state, self.exchange, now_s)
+        else:
+            layout = reply_layout(api_key, VERSION[api_key])
+            size = self._size if api_key != FETCH else 50
+            exchange = Exchange(state.info, api_key, VERSION[api_key], 1, self.client_id, size, now_s, layout)
+            exchange.acks = acks if api_key == PRODUCE else None
+            exchange.arrived = sends == self._size and not takes_ms
+            self.exchange = exchange
+            self.received_ms = world.now_ms
+            refusal = enforce_on_request(state, exchange, now_s) if state.accepted else None
+            self._held = exchange.hold_ms > 0
+        assert refusal is None
+        if self._held:
+            again()
+            return
+        self._forward(sends, takes_ms, on_reply)
+
+    def _forward(self, sends: int, takes_ms: int, on_reply: Callable[[int], None] | None) -> None:
+        world, exchange = self.world, self.exchange
+        assert exchange is not None
+        exchange.forwarded_s = world.now_ms / 1000
+        key = KEY_OF[ApiKey(exchange.api_key)]
+        self._sent = sends
+        if not self.state.accepted:
+            return
+        if exchange.arrived:
+            if exchange.api_key == PRODUCE:
+                world.note(self.client_id, key, self._size)
+            else:
+                world.pend(self.client_id, key, self._size)
+            self._answer(on_reply)
+            return
+        world.pend(self.client_id, key, sends)
+        if sends == self._size:
+            world.at(world.now_ms + takes_ms, lambda: self._arrive(on_reply))
+
+    def _arrive(self, on_reply: Callable[[int], None] | None) -> None:
+        world, exchange = self.world, self.exchange
+        if self.closed or exchange is None:
+            return
+        enforce_on_arrival(self.state, exchange, world.now_ms / 1000)
+        world.pend(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, -self._size)
+        world.note(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, self._size)
+        self._answer(on_reply)
+
+    def _answer(self, on_reply: Callable[[int], None] | None) -> None:
+        exchange = self.exchange
+        assert exchange is not None
+        if exchange.acks == 0:
+            self.exchange = None
+            if on_reply is not None:
+                self.world.at(self.world.now_ms + 1, lambda: on_reply(0))
+            return
+        self.world.at(self.world.now_ms + LATENCY_MS, lambda: self._reply(exchange, on_reply))
+
+    def _reply(self, exchange: Exchange, on_reply: Callable[[int], None] | None) -> None:
+        world, now_s = self.world, self.world.now_ms / 1000
+        key = KEY_OF[ApiKey(exchange.api_key)]
+        if exchange.api_key != PRODUCE:
+            world.pend(self.client_id, key, -self._size)
+        if self.closed:
+            return
+        exchange.reply_s = now_s
+        exchange.response_bytes, exchange.response_header_bytes = (
+            (self._size, 4) if exchange.api_key == FETCH else (10, 4)
+        )
+        enforce_on_reply(self.state, exchange, now_s)
+        if exchange.api_key != PRODUCE:
+            world.note(self.client_id, key, self._size)
+        self.exchange = None
+        if on_reply is not None:
+            on_reply(self.state.mute.remaining_ms(now_s))
+
+    def close(self) -> None:
+        """Close the connection, whatever it waits for."""
+        if self.closed:
+            return
+        self.closed = True
+        exchange = self.exchange
+        if exchange is None or not self.state.accepted:
+            return
+        if not exchange.arrived and exchange.forwarded_s is not None:
+            exchange.missing_bytes = exchange.request_bytes - self._sent
+            self.world.pend(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, -self._sent)
+            self.world.note(self.client_id, QuotaKey.PRODUCER_BYTE_RATE, self._sent)
+        abandon(self.state, exchange)
+
+
+def excess(passed: Iterable[Passed], limit: float) -> float:
+    """Return the most that has passed in any window beyond ``limit`` times its length."""
+    worst, most = 0.0, 0.0
+    last_ms = None
+    for each in passed:
+        if last_ms is not None:
+            worst = max(0.0, worst - limit * (each.at_ms - last_ms) / 1000)
+        last_ms = each.at_ms
+        worst += each.amount
+        most = max(most, worst)
+    return most
+
+
+@asynccontextmanager
+async def open_world(workers: int, policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator[World]:
+    """Open a proxy of so many workers, with a quota of ``limit`` for each client id and key."""
+    quotas = [(key, QuotaEntity(client_id=DEFAULT), Quota(value=limit, policy=policy)) for key in KEY_OF.values()]
+    memory = shared_memory(workers) if workers > 1 else None
+    async with AsyncExitStack() as stack:
+        shared = []
+        for worker in range(workers):
+            buckets = None if memory is None else SharedBuckets(memory, worker=worker, lock=nullcontext())
+            book = await stack.enter_async_context(
+                open_book(plugins={"costs": Costs()}, quotas=quotas, buckets=buckets)
+            )
+            shared.append(book.shared)
+        yield World(shared)
