@@ -28,6 +28,7 @@ import trio
 from benchmarks import instructions_stage
 from benchmarks.bench.paths import QUOTAS
 from benchmarks.instructions_stage import open_stage
+from headrace.config.schema import Log, LogLevel
 from headrace.proxy.logs import configure_logs
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.faults.messages import batch
@@ -288,7 +289,7 @@ def where(by_code: Counter[CodeType], most: int = 40) -> str:
 @click.option("--json", "as_json", is_flag=True, help="For programs.")
 def main(only: str, show_where: bool, as_json: bool) -> None:
     """Measure the cost of a request in the proxy, in numbers that are the same on every machine."""
-    configure_logs(level="error", json_lines=False)
+    configure_logs(Log(level=LogLevel.ERROR))
     costs = []
     for exchange in exchanges():
         for quotas in (True, False) if only in exchange.name else ():

@@ -146,6 +146,19 @@ class Listen(Section):
         return 1 + node_id
 
 
+class Watchdog(Section):
+    """Replacing a worker that hangs."""
+
+    timeout_s: Annotated[
+        float,
+        duration("1s", "1d"),
+        Key(
+            "Time within which a worker must answer the supervisor; one that does not is killed and replaced, and its "
+            "connections end. With one worker the service manager does this (WatchdogSec of systemd)."
+        ),
+    ] = 30.0
+
+
 class Shutdown(Section):
     """Stopping the proxy."""
 
@@ -170,6 +183,24 @@ class Log(Section):
         choice(LogFormat),
         Key("text: human-readable lines; json: JSON objects.", restart=True, flag="--log-format"),
     ] = LogFormat.TEXT
+    lines_per_minute: Annotated[
+        int,
+        whole(1, 1_000_000),
+        Key(
+            "Maximum number of lines a minute of each kind that clients can cause, such as faults of connections and "
+            "throttled requests; the next line states how many were left out. Debug lines are not limited."
+        ),
+    ] = 100
+    max_queued_lines: Annotated[
+        int,
+        whole(1, 10_000_000),
+        Key("Maximum number of lines that wait to be written; further ones are dropped and counted.", restart=True),
+    ] = 10_000
+    max_queued_bytes: Annotated[
+        int,
+        size("1KiB", "1GiB"),
+        Key("Maximum size of the lines that wait to be written; further ones are dropped.", restart=True),
+    ] = 4 * 2**20
 
 
 class Enforcement(Section):
@@ -368,6 +399,7 @@ class Config(Section):
     """The number of worker processes; `headrace.config.values.AUTO` stands for one per core."""
     limits: Limits = Field(default_factory=Limits)
     shutdown: Shutdown = Field(default_factory=Shutdown)
+    watchdog: Watchdog = Field(default_factory=Watchdog)
     admin: Admin = Field(default_factory=Admin)
     log: Log = Field(default_factory=Log)
     enforcement: Enforcement = Field(default_factory=Enforcement)

@@ -14,6 +14,7 @@ A package or module imports only from those that are listed below it.
     counters        counters of connections, requests, bytes and errors
     errors          exceptions that end a connection or a start
     logs            configuration of logging
-    repeated_lines  limiting repeated log lines to one a minute per cause
+    output_queue    standard output and standard error that never block
+    repeated_lines  limiting repeated log lines: by cause, and by kind
     long_work       running long computations without blocking the event loop
 """

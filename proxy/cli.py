@@ -26,6 +26,7 @@ from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.server.preflight import problems_of, warnings_of
+from headrace.proxy.server.service_manager import READY, ServiceManager
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from headrace.config.tables.admin import AdminAddress
     from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.server.server import Server
+    from headrace.proxy.workers.supervisor import Supervisor
+
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
 COMMANDS = "headrace.commands"
@@ -90,7 +93,7 @@ def run(path: Path | None, **options: Any) -> None:
 
     try:
         config = load_again()
-        configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json")
+        configure_logs(config.log)
         _run(config, load_again if path is not None else None)
     except ConfigError as error:
         _fail("\n".join(map(str, error.problems)))
@@ -99,28 +102,33 @@ def run(path: Path | None, **options: Any) -> None:
 
 
 def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
+    manager = ServiceManager()
     if count_workers(config.workers) > 1:
         from headrace.proxy.workers.start import run_workers
 
-        run_workers(
-            config, load_again, lambda supervisor: _print_ready(config, supervisor.admin_address, supervisor.reached)
-        )
+        def on_ready(supervisor: Supervisor) -> None:
+            _print_ready(config, supervisor.admin_address, supervisor.reached)
+
+        run_workers(config, load_again, on_ready, manager)
         return
+    from headrace.proxy.output_queue import queued_output
     from headrace.proxy.server.running import run_loop
     from headrace.proxy.server.server import Server
 
-    run_loop(partial(_serve, Server(config, load=load_again)))
+    with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+        run_loop(partial(_serve, Server(config, load=load_again), manager))
 
 
-async def _serve(server: Server) -> None:
+async def _serve(server: Server, manager: ServiceManager) -> None:
+    def on_ready(_: Server) -> None:
+        _print_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
+        manager.send(READY)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(server.handle_signals)
-        await server.run(_print_server_ready)
+        nursery.start_soon(manager.run)
+        nursery.start_soon(server.handle_signals, manager)
+        await server.run(on_ready)
         nursery.cancel_scope.cancel()
-
-
-def _print_server_ready(server: Server) -> None:
-    _print_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
 
 
 def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bool | None) -> None:

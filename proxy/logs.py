@@ -1,6 +1,7 @@
 """Configuration of logging: one line per event on standard error, as text or as JSON.
 
-Called by the command line, by each worker at its start, and on reload.
+Called by the command line, by each worker at its start, and on reload. In `headrace.proxy.output_queue.queued_output`,
+logging waits for nobody, and lines for which the queue has no room are not even formatted.
 """
 
 from __future__ import annotations
@@ -11,8 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from headrace.proxy.output_queue import error_queue
+from headrace.proxy.repeated_lines import RepeatedLines
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from headrace.config.schema import Log
 
 _LEVELS: Final = {
     "debug": logging.DEBUG,
@@ -22,29 +28,51 @@ _LEVELS: Final = {
 }
 
 
-def configure_logs(*, level: str, json_lines: bool, worker: int | None = None) -> None:
+def configure_logs(settings: Log, *, worker: int | None = None) -> None:
     """Set the level and the format of all loggers; with ``worker``, add its number to every line."""
     render: Sequence[Any] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(sort_keys=False)]
-        if json_lines
+        if settings.format.value == "json"
         else [_drop_unset, _text_renderer()]
     )
     structlog.configure(
         processors=[
+            _drop_if_full,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             *(() if worker is None else (_add_worker(worker),)),
             *render,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=_StandardError,
         cache_logger_on_first_use=False,
     )
+    apply_log_settings(settings)
 
 
-def set_log_level(level: str) -> None:
-    """Change the level of all loggers and keep the format."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
+def apply_log_settings(settings: Log) -> None:
+    """Set what can change while the proxy runs: the level of all loggers, and the limit of repeated lines."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[settings.level.value]))
+    RepeatedLines.lines_per_minute = settings.lines_per_minute
+
+
+class _StandardError:
+    """The logger that structlog calls with each formatted line: writes it to what ``sys.stderr`` is at that time."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def msg(self, line: str) -> None:
+        if sys.stderr is not None:  # it is, if the process was started without a standard error
+            sys.stderr.write(line + "\n")
+
+    debug = info = warning = error = critical = msg
+
+
+def _drop_if_full(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    queue = error_queue()
+    if queue is not None and queue.full:
+        queue.drop()
+        raise structlog.DropEvent
+    return event
 
 
 def _add_worker(worker: int) -> Any:
@@ -57,7 +85,7 @@ def _add_worker(worker: int) -> Any:
 
 def _text_renderer() -> structlog.dev.ConsoleRenderer:
     return structlog.dev.ConsoleRenderer(
-        colors=sys.stderr.isatty(),
+        colors=sys.stderr is not None and sys.stderr.isatty(),
         pad_event_to=0,
         sort_keys=False,
         exception_formatter=structlog.dev.plain_traceback,  # without values of local variables, which may be passwords

@@ -37,7 +37,8 @@ class ProxyProcess:
 
     `config` is the TOML of the configuration file. The listeners, the upstream and the admin server are set by command
     line arguments, on reserved ports of 127.0.0.1. `python` must be able to import the proxy and its requirements, if
-    necessary by variables in `environment`. Raises TestbedError, with the proxy's output, if it does not become ready.
+    necessary by variables in `environment`. The log goes to the file descriptor `log_to` if it is given, else to `log`.
+    Raises TestbedError, with the proxy's output, if it does not become ready.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class ProxyProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
+        log_to: int | None = None,
         python: str = sys.executable,
     ) -> None:
         highest = max(int(each) for part in node_ids.split(",") for each in part.split("-"))
@@ -71,7 +73,7 @@ class ProxyProcess:
             environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
             stdin=self._in.fileno(),
             stdout=self._out.fileno(),
-            stderr=self._err.fileno(),
+            stderr=self._err.fileno() if log_to is None else log_to,
         )
         try:
             self._wait_ready()

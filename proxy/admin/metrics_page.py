@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from headrace.proxy.admin.merged_metrics import Family, encode
 from headrace.proxy.long_work import PacedList, collector_off
 from headrace.proxy.network.held_bytes import held
+from headrace.proxy.output_queue import dropped_lines
 from headrace.quota_callbacks.api_keys import API_NAMES
 from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
@@ -196,7 +197,9 @@ class _Collected(Collector):
 
 
 def process_families() -> Iterator[Family]:
-    """Yield the metrics of prometheus_client about this process and its interpreter."""
+    """Yield the metrics of prometheus_client about this process and its interpreter, and that of its log."""
+    text = "Total number of log lines that were dropped because they were not written fast enough."
+    yield Family(metric=_counter("log_lines_dropped", text, dropped_lines()))
     for collector in (ProcessCollector(registry=None), PlatformCollector(registry=None)):
         for metric in collector.collect():
             yield Family(metric=metric, across=_ACROSS.get(metric.name, AcrossWorkers.SUM))

@@ -18,6 +18,7 @@ from headrace.proxy.connection.request_relay import RequestRelay
 from headrace.proxy.connection.state.connection_state import ConnectionState
 from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.upstream import other_protocol_of_broker
+from headrace.proxy.repeated_lines import place_of
 from headrace.proxy.wire.errors import OtherProtocol, PeerFault
 from headrace.proxy.wire.other_protocols import TLS
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -85,14 +86,14 @@ class ClientConnection:
             state.cancel()
         elif first is not None and first.is_token:
             reason = f"the broker refused the SASL login: it closed the connection after a token ({self._login()})"
-            state.end_for_fault("client", reason)
+            state.end_for_fault("client", reason, "login")
         elif first is not None and first.api_key == ApiKey.SASL_AUTHENTICATE:
             reason = f"the broker closed the connection without answering a SASL login ({self._login()})"
-            state.end_for_fault("upstream", reason)
+            state.end_for_fault("upstream", reason, "login")
         elif waiting or replies.mid_reply:
-            state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight")
+            state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight", "closed")
         elif state.mid_request:
-            state.end_for_fault("upstream", "the broker closed in the middle of a request")
+            state.end_for_fault("upstream", "the broker closed in the middle of a request", "closed in a request")
         elif self._may_outlive_upstream():
             self._drop_upstream()
         else:
@@ -118,16 +119,19 @@ class ClientConnection:
         state = self.state
         try:
             await run()
+        except ClientGone as fault:
+            state.end_for_fault(fault.side, str(fault), None)
         except ConnectionFault as fault:
-            state.end_for_fault(fault.side, str(fault), gone=isinstance(fault, ClientGone))
+            state.end_for_fault(fault.side, str(fault), place_of(fault))
         except OtherProtocol as fault:
-            cause = (peer, fault.protocol, state.info.peer.host, state.info.node_id)
-            state.end_for_fault(peer, self._other_protocol(peer, fault.protocol), cause=cause)
+            state.end_for_fault(peer, self._other_protocol(peer, fault.protocol), fault.protocol)
         except PeerFault as fault:
-            state.end_for_fault(peer, str(fault))
+            state.end_for_fault(peer, str(fault), place_of(fault))
         except Exception as error:
-            state.end_for_fault("proxy", f"{type(error).__name__}: {error}")
-            log.exception("a mistake of headrace closed a connection", peer=str(state.info.peer), exc_info=error)
+            place = place_of(error)
+            state.end_for_fault("proxy", f"{type(error).__name__}: {error}", place)
+            if state.shared.repeated.due("mistake", place) is not None:
+                log.exception("a mistake of headrace closed a connection", peer=str(state.info.peer), exc_info=error)
 
     def _login(self) -> str:
         """Describe the login that is under way, without secrets."""

@@ -339,7 +339,7 @@ class HookCalls:
     def _failed(self, hook: str, name: str, error: Exception) -> None:
         self.errors += 1
         self.failures[name] = self.failures.get(name, 0) + 1
-        left_out = self._repeated.due((name, hook, type(error)))
+        left_out = self._repeated.due("plugin raised", name, hook, type(error).__qualname__)
         if left_out is not None:
             text = f"{type(error).__name__}: {error}"
             log.error("plugin raised", plugin=name, hook=hook, error=text, left_out=left_out or None, exc_info=error)

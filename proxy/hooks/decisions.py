@@ -137,7 +137,7 @@ class Decisions:
             peer=str(connection.peer),
         )
         self._kept.append(decision)
-        left_out = self._repeated.due((kind, decision.quota, decision.entity, decision.user, decision.client_id))
+        left_out = self._repeated.due(kind, decision.quota, decision.entity, decision.user, decision.client_id)
         if left_out is not None:
             log.info(
                 f"request {kind}",
@@ -155,7 +155,7 @@ class Decisions:
 
     def _warn_of_long_hold(self, hold_ms: int, reason: Reason | None) -> None:
         entity = reason.entity if reason is not None else ""
-        if (left_out := self._repeated.due(("turn", entity))) is not None:
+        if (left_out := self._repeated.due("turn", entity)) is not None:
             log.warning(
                 "a turn takes longer than clients usually wait: connections x request size / limit",
                 quota=quota_of(reason),

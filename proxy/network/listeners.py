@@ -130,7 +130,7 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
                 return
             if error.errno not in _EXHAUSTED:
                 raise
-            if (left_out := repeated.due(error.errno)) is not None:
+            if (left_out := repeated.due("cannot accept", error.errno)) is not None:
                 listening = str(listener.address)
                 reason = error.strerror
                 log.error("cannot accept for now", listener=listening, reason=reason, left_out=left_out or None)  # noqa: TRY400

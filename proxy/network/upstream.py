@@ -178,7 +178,7 @@ class Upstream:
 
     def _log_refresh_failure(self, reason: str) -> None:
         """Log why the list of brokers was not received, once a minute for each reason."""
-        left_out = self._repeated.due((self.reached, reason))
+        left_out = self._repeated.due("cluster", self.reached, reason)
         if left_out is None:
             return
         if self.reached:

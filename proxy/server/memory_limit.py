@@ -62,5 +62,5 @@ class MemoryLimit:
                 return
             wanted -= each.memory_bytes
             reason = f"it holds {each.memory_bytes} bytes, and all connections more than limits.max_held_bytes"
-            each.end_for_fault("client", f"{reason} = {held.limit}", cause=("memory", each.info.peer.host))
+            each.end_for_fault("client", f"{reason} = {held.limit}", "memory")
             each.drop_held()

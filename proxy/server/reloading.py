@@ -14,7 +14,7 @@ from headrace.config.problems import ConfigError
 from headrace.config.reload import diff
 from headrace.config.schema import OnError
 from headrace.proxy.errors import StartupError
-from headrace.proxy.logs import set_log_level
+from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.server.configured import addresses_of, limits_of
 from headrace.proxy.server.preflight import check_enforced, warnings_of
@@ -95,8 +95,7 @@ class Reloader:
         shared.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set
             self._operations.switch_enforcement(new.enforcement.enabled, "reload")
-        if new.log.level is not old.log.level:
-            set_log_level(new.log.level.value)
+        apply_log_settings(new.log)
 
 
 async def load_again(load: Callable[[], Config] | None, enforced: frozenset[QuotaKey]) -> Config | None:

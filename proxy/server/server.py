@@ -36,6 +36,7 @@ from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
+from headrace.proxy.server.service_manager import STOPPING
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Connection
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.network.listeners import Listener
     from headrace.proxy.server.bucket_state_file import BucketStateFile
+    from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.workers.shared_memory import WorkerPlace
     from headrace.quota_callbacks.requests import Address
 
@@ -193,14 +195,16 @@ class Server:
             self._relays.cancel_scope.cancel()
         self._stop.set()
 
-    async def handle_signals(self) -> None:
-        """Stop at SIGTERM and SIGINT, and reload at SIGHUP. Runs until cancelled."""
+    async def handle_signals(self, manager: ServiceManager) -> None:
+        """Stop at SIGTERM and SIGINT, and reload at SIGHUP, and report it to ``manager``. Runs until cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async for number in signals:
                 if number == signal.SIGHUP:
-                    await self.reloader.reload()
+                    with manager.reloading():
+                        await self.reloader.reload()
                 else:
                     log.info("stopping", signal=signal.Signals(number).name)
+                    manager.send(STOPPING)
                     self.stop()
 
     # --- the plugins' context ---
@@ -273,7 +277,7 @@ class Server:
         if refused_by is not None:
             refused = counters.connections_refused
             refused[refused_by] = refused.get(refused_by, 0) + 1
-            left_out = self._repeated.due(refused_by)
+            left_out = self._repeated.due("connection refused", refused_by)
             if left_out is not None:
                 reason = f"limits.{refused_by} is reached"
                 log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)

@@ -5,6 +5,7 @@ supervisor     the process that starts and replaces workers, and forwards signal
 fork_server    the process that forks workers
 worker         one worker: a server and its end of a pipe
 pipe           messages between the supervisor and a worker
+watchdog       noticing that a worker has stopped to answer
 slots          the workers as the modules of the supervisor see them
 answers        answers of all workers to operators, merged into one
 bucket_state   bucket state exchanged between workers and the supervisor, which owns the file

@@ -86,18 +86,22 @@ class WorkersOperations:
         return [f"worker {number} does not answer" for number in sorted(silent)]
 
     async def not_ready(self) -> list[str]:
-        """Return why the proxy should get no traffic: it is draining, no worker serves, or what a worker answers.
+        """Return why the proxy should get no traffic: it is draining, a worker has not started yet or hangs, no worker
+        serves, or what one of them answers.
 
-        Workers are asked one after the other until the first answer.
+        A worker that is being replaced has no ports, so that the others get all new connections.
         """
         if self._supervisor.draining.is_set():
             return ["the proxy is draining"]
+        starting = [slot.number for slot in self._supervisor.slots if not slot.ready and not slot.restarts]
+        reasons = [f"worker {number} has not started yet" for number in starting] + await self.not_live()
+        if reasons:
+            return reasons
         for slot in self._supervisor.slots:
             if slot.ready and slot.pipe is not None:
                 with suppress(WorkerSilentError):
                     answer = await slot.pipe.ask("not_ready", {}, timeout_s=READY_TIMEOUT_S)
-                    reasons: list[str] = answer.head["reasons"]
-                    return reasons
+                    return list(answer.head["reasons"])
         return ["no worker serves"]
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
@@ -134,11 +138,16 @@ class WorkersOperations:
         restarts = CounterMetricFamily(
             "headrace_worker_restarts", "Number of times the worker died and was replaced.", labels=_WORKER
         )
+        hangs = CounterMetricFamily(
+            "headrace_worker_hangs", "Number of times the worker did not answer and was killed.", labels=_WORKER
+        )
         for slot in self._supervisor.slots:
             up.add_metric((str(slot.number),), int(slot.ready))
             restarts.add_metric((str(slot.number),), slot.restarts)
+            hangs.add_metric((str(slot.number),), slot.hangs)
         yield Family(metric=up)
         yield Family(metric=restarts)
+        yield Family(metric=hangs)
         for make, name, text, sample in _BY_WORKER:
             metric = make(name, text, labels=_WORKER)
             for worker, value in self._metrics.by_worker(sample):

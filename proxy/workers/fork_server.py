@@ -27,6 +27,8 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.output_queue import queued_output
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -207,7 +209,8 @@ def _end(main: Callable[[], int]) -> None:
     try:
         status = main()
     except Exception:  # noqa: BLE001 -- the process exits anyway; print why
-        traceback.print_exc()
+        with queued_output(max_lines=1000, max_bytes=2**20):  # not longer than its time limit
+            traceback.print_exc()
     finally:
         with suppress(OSError, ValueError):
             sys.stdout.flush()

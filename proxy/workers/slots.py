@@ -29,6 +29,8 @@ class WorkerSlot:
     reached: bool = False
     """Whether a broker had answered the worker when it became ready."""
     restarts: int = 0
+    hangs: int = 0
+    """How often the worker did not answer and was killed."""
     problem: str | None = None
     """The error that prevented the worker's start, as it reported it."""
     ended: Ended | None = None

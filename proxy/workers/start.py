@@ -14,7 +14,9 @@ import trio
 
 from headrace.config.values import count_workers
 from headrace.proxy.hooks.loading import imported_plugins
+from headrace.proxy.output_queue import queued_output
 from headrace.proxy.server.running import run_loop
+from headrace.proxy.server.service_manager import READY
 from headrace.proxy.workers.fork_server import ForkServer
 from headrace.proxy.workers.shared_memory import SharedMemory
 from headrace.proxy.workers.supervisor import Supervisor
@@ -25,9 +27,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.config.schema import Config
+    from headrace.proxy.server.service_manager import ServiceManager
 
 
-def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
+def run_workers(
+    config: Config,
+    load: Callable[[], Config] | None,
+    on_ready: Callable[[Supervisor], None],
+    manager: ServiceManager,
+) -> None:
     """Serve with several workers until a signal stops the proxy. Raises `StartupError` before any client is served."""
     # Import the plugins' code here, so that its memory is shared; each worker creates its own plugin objects.
     list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))
@@ -36,20 +44,27 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
     )
 
     def serve(number: int, sock: socket.socket) -> int:
-        return run_worker(memory.place(number), sock)
+        with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+            return run_worker(memory.place(number), sock)
 
     gc.collect()
     gc.freeze()  # pages to which the collector does not write remain shared by all processes
     fork_server = ForkServer(serve)
     try:
-        supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
-        run_loop(partial(_supervise, supervisor, on_ready))
+        with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+            supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
+            run_loop(partial(_supervise, supervisor, on_ready, manager))
     finally:
         fork_server.close()
 
 
-async def _supervise(supervisor: Supervisor, on_ready: Callable[[Supervisor], None]) -> None:
+async def _supervise(supervisor: Supervisor, on_ready: Callable[[Supervisor], None], manager: ServiceManager) -> None:
+    def announce() -> None:
+        on_ready(supervisor)
+        manager.send(READY)
+
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(supervisor.handle_signals)
-        await supervisor.run(partial(on_ready, supervisor))
+        nursery.start_soon(manager.run)
+        nursery.start_soon(supervisor.handle_signals, manager)
+        await supervisor.run(announce)
         nursery.cancel_scope.cancel()

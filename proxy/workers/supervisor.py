@@ -14,6 +14,7 @@ time, and after increasing pauses if it dies again soon.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from contextlib import suppress
@@ -25,15 +26,17 @@ import trio
 from headrace.config.reload import diff
 from headrace.proxy.admin.server import open_admin
 from headrace.proxy.errors import StartupError
-from headrace.proxy.logs import set_log_level
+from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.listeners import close_listeners, open_listeners
 from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
+from headrace.proxy.server.service_manager import STOPPING
 from headrace.proxy.workers.answers import WorkersOperations
 from headrace.proxy.workers.bucket_state import SupervisorBucketState
 from headrace.proxy.workers.fork_server import Forked
 from headrace.proxy.workers.pipe import WorkerPipe, WorkerSilentError
 from headrace.proxy.workers.slots import WorkerSlot
+from headrace.proxy.workers.watchdog import wait_for_silence
 from headrace.proxy.workers.worker import LAST_MESSAGES_S, packed
 from headrace.quota_callbacks.entities import QuotaKey
 
@@ -42,6 +45,7 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
+    from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.workers.fork_server import Ended, ForkServer
     from headrace.proxy.workers.pipe import Message
     from headrace.proxy.workers.shared_memory import SharedMemory
@@ -55,6 +59,14 @@ LONGEST_PAUSE_S: Final = 30.0
 """Longest pause between starts of a worker that keeps dying, so that it neither occupies a core nor fills the log."""
 COMMAND_TIMEOUT_S: Final = 5.0
 """Seconds until it is logged that a worker has not confirmed a command. The worker still executes it when it can."""
+QUESTIONS_PER_TIMEOUT: Final = 3
+"""Questions of the watchdog to a worker that answers, in ``watchdog.timeout``."""
+START_TIMEOUT_S: Final = 120.0
+"""Seconds without an answer after which a worker is killed that has not opened its ports yet or has drained, if
+``watchdog.timeout`` is not longer. At the start plugins may read files, and answers wait for that."""
+STACKS_S: Final = 1.0
+"""Seconds that a worker that hangs has to write the stacks of its threads, before SIGKILL. One that was stopped does
+nothing in this time."""
 END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + 5.0
 """Seconds that a worker may take after the drain to close its plugins, before it is killed."""
 
@@ -127,16 +139,22 @@ class Supervisor:
 
     # --- operators' commands ---
 
-    async def handle_signals(self) -> None:
-        """Stop at SIGTERM and SIGINT, and reload at SIGHUP. Runs until cancelled."""
+    async def handle_signals(self, manager: ServiceManager) -> None:
+        """Stop at SIGTERM and SIGINT, and reload at SIGHUP, and report it to ``manager``. Runs until cancelled."""
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
             async with trio.open_nursery() as nursery:
                 async for number in signals:
                     if number == signal.SIGHUP:
-                        nursery.start_soon(self.reload)
+                        nursery.start_soon(self._reload_at_signal, manager)
                     else:
                         log.info("stopping", signal=signal.Signals(number).name)
+                        manager.send(STOPPING)
                         nursery.start_soon(self.stop)
+
+    async def _reload_at_signal(self, manager: ServiceManager) -> None:
+        await self._all_ready.wait()
+        with manager.reloading():
+            await self.reload()
 
     async def stop(self) -> None:
         """Let all workers drain; the second call closes the remaining connections at once."""
@@ -145,7 +163,6 @@ class Supervisor:
 
     async def reload(self) -> None:
         """Load the configuration again, check it, and let all workers apply it; an invalid one changes nothing."""
-        await self._all_ready.wait()
         async with self._reloading:
             new = await load_again(self._load, self._enforced)
             if new is None:
@@ -154,8 +171,7 @@ class Supervisor:
             old, self.config = self.config, changes.effective
             if self.config.enforcement.enabled != old.enforcement.enabled:
                 self.enforcement = self.config.enforcement.enabled
-            if self.config.log.level is not old.log.level:
-                set_log_level(self.config.log.level.value)
+            apply_log_settings(self.config.log)
             await self.command_all("reload", {}, packed(self.config))
             log_changes(changes)
 
@@ -215,8 +231,33 @@ class Supervisor:
         for slot in self.slots:
             if slot.pid and not slot.reaped.is_set():
                 log.error("a worker has not ended and is killed", **_log_fields(slot))
-                with suppress(ProcessLookupError):
-                    os.kill(slot.pid, signal.SIGKILL)
+                _send_signal(slot, signal.SIGKILL)
+
+    async def _guard(self, slot: WorkerSlot, pipe: WorkerPipe) -> None:
+        """Kill a worker that does not answer. Before that, let it write the stack of each thread to standard error."""
+
+        async def ask() -> None:
+            try:
+                await pipe.ask("live", {}, timeout_s=math.inf)
+            except WorkerSilentError:  # it does not even read questions
+                await trio.sleep_forever()
+
+        def interval_s() -> float:
+            return self.config.watchdog.timeout_s / QUESTIONS_PER_TIMEOUT
+
+        def timeout_s() -> float:
+            set_s = self.config.watchdog.timeout_s
+            return set_s if slot.ready else max(set_s, START_TIMEOUT_S)
+
+        await wait_for_silence(ask, interval_s=interval_s, timeout_s=timeout_s)
+        slot.hangs += 1
+        slot.problem = f"worker {slot.number} did not answer within {timeout_s():g} s"
+        setting = "watchdog.timeout" if slot.ready else None
+        log.error("a worker hangs and is killed", problem=slot.problem, setting=setting, **_log_fields(slot))
+        _send_signal(slot, signal.SIGABRT)
+        with trio.move_on_after(STACKS_S):
+            await slot.reaped.wait()
+        _send_signal(slot, signal.SIGKILL)
 
     def _on_report(self, report: Forked | Ended) -> None:
         slot = self.slots[report.worker]
@@ -259,6 +300,7 @@ class Supervisor:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._limit_reading, slot, nursery.cancel_scope)
+                nursery.start_soon(self._guard, slot, slot.pipe)
                 await slot.pipe.run(lambda message: self._on_event(slot, message))
                 nursery.cancel_scope.cancel()
         finally:
@@ -289,6 +331,8 @@ class Supervisor:
                     log.info("worker replaced", **_log_fields(slot))
                 elif all(each.ready for each in self.slots):
                     self._all_ready.set()
+            case "ending":
+                slot.ready = False
             case "failed":
                 slot.problem = message.head["problem"]
             case "bucket_state" if self._bucket_state is not None:
@@ -297,6 +341,12 @@ class Supervisor:
 
 def _log_fields(slot: WorkerSlot) -> dict[str, object]:
     return {"worker": slot.number, "pid": slot.pid}
+
+
+def _send_signal(slot: WorkerSlot, number: signal.Signals) -> None:
+    if slot.pid and not slot.reaped.is_set():
+        with suppress(ProcessLookupError):
+            os.kill(slot.pid, number)
 
 
 def _describe_end(slot: WorkerSlot) -> str:

@@ -74,7 +74,7 @@ class Worker:
         length = first.head["config_bytes"]
         config: Config = pickle.loads(first.body[:length])  # noqa: S301 -- from the supervisor, over a socket pair
         self._state_lines = first.body[length:]
-        configure_logs(level=config.log.level.value, json_lines=config.log.format.value == "json", worker=place.number)
+        configure_logs(config.log, worker=place.number)
         self._pipe = pipe
         self._keeps_bucket_state = config.quota.state.file is not None
         self.server = Server(config, place=place)
@@ -102,6 +102,7 @@ class Worker:
             await self.server.run(self._ready)
             if self._keeps_bucket_state:
                 self._pipe.send({"event": "bucket_state"}, await self._bucket_state.report())
+            self._pipe.send({"event": "ending"})
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: Server) -> None:

@@ -51,10 +51,10 @@ class ConnectionState:
         the broker has not shown                             callbacks are called
         that it serves the client                                |
               |                                                  | begin_drain()
-              | end(), end_idle()                                v
+              | end_for_fault(), end_idle()                      v
               |                                              DRAINING
               |                                              reads no further request
-              |                                                  | end_if_drained(), end()
+              |                                                  | end_if_drained(), end_for_fault()
               +-----------------> ENDED <------------------------+
 
     In each state but ENDED the client's socket is read, unless the client is muted (``mute``), the queue of requests in
@@ -171,7 +171,7 @@ class ConnectionState:
                 await trio.sleep_forever()
             if self.mute.until_s > self.shared.clock():
                 if not await self.mute.wait_until_over(self.client):
-                    self.end("the client hung up while it was muted", gone=True)
+                    self._end("the client hung up while it was muted", None)
                     await trio.sleep_forever()
             elif self.in_flight.full:
                 await self.in_flight.wait_for_room()
@@ -262,15 +262,24 @@ class ConnectionState:
         if self.draining and not (self.replying or self.requesting or self.mid_request or len(self.in_flight)):
             self.cancel()
 
-    def end(self, reason: str, *, gone: bool = False, cause: Hashable = None) -> None:
-        """End the connection and log the reason in one line.
+    def end_for_fault(self, side: str, reason: str, kind: Hashable) -> None:
+        """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``), end the connection and log one line.
 
-        The line is a warning, or a debug line if the client has closed or reset the connection (``gone``). At most one
-        warning a minute is logged for each ``cause`` other than ``None``; further ones are debug lines.
+        ``kind`` identifies the kind of the fault by something that no peer chooses, such as the place where it was
+        raised. The line is a warning, at most once a minute for each kind, client host and listener. Further lines are
+        debug lines, and so are those of clients that have closed or reset the connection, whose ``kind`` is ``None``.
         """
+        errors = self.shared.counters.errors
+        errors[side] = errors.get(side, 0) + 1
+        self._end(f"{side}: {reason}", None if kind is None else (side, kind))
+
+    def _end(self, reason: str, cause: tuple[str, Hashable] | None) -> None:
         if self.reason is None:
             self.reason = reason
-            left_out = 0 if cause is None else self.shared.repeated.due(cause)
+            left_out = None
+            if cause is not None:
+                side, kind = cause
+                left_out = self.shared.repeated.due(f"fault of {side}", kind, self.info.peer.host, self.info.node_id)
             fields = {
                 "peer": str(self.info.peer),
                 "reason": reason,
@@ -279,7 +288,7 @@ class ConnectionState:
                 "user": self.info.user,
                 "upstream": str(self.info.upstream) if self.info.upstream is not None else None,
             }
-            if gone or left_out is None:
+            if left_out is None:
                 log.debug("connection closed", **fields)
             else:
                 log.warning("connection closed", **fields, left_out=left_out or None)
@@ -291,25 +300,19 @@ class ConnectionState:
         self.reason = "idle"
         self.cancel()
 
-    def end_for_fault(self, side: str, reason: str, *, gone: bool = False, cause: Hashable = None) -> None:
-        """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``) and end the connection, as `end` does."""
-        errors = self.shared.counters.errors
-        errors[side] = errors.get(side, 0) + 1
-        self.end(f"{side}: {reason}", gone=gone, cause=cause)
-
     def note_refused_login(self, mechanism: str, user: str | None, reason: str) -> None:
-        """Log that the broker has refused a SASL login, at most once a minute for each host, mechanism and user."""
-        left_out = self.shared.repeated.due(("login", self.info.peer.host, mechanism, user))
-        if left_out is not None:
-            log.warning(
-                "login refused",
-                peer=str(self.info.peer),
-                mechanism=mechanism,
-                user=user,
-                reason=reason,
-                upstream=str(self.info.upstream) if self.info.upstream is not None else None,
-                left_out=left_out or None,
-            )
+        """Log that the broker has refused a SASL login, as a warning at most once a minute for each host."""
+        left_out = self.shared.repeated.due("login", self.info.peer.host)
+        write = log.debug if left_out is None else log.warning
+        write(
+            "login refused",
+            peer=str(self.info.peer),
+            mechanism=mechanism,
+            user=user,
+            reason=reason,
+            upstream=str(self.info.upstream) if self.info.upstream is not None else None,
+            left_out=left_out or None,
+        )
 
     @property
     def ended(self) -> bool:
@@ -380,14 +383,14 @@ class ConnectionState:
         if self.is_idle(now_s):
             self.end_idle()
         elif self.waits_in_vain(now_s):
-            timeout_s = limits.reply_timeout_s
-            self.end_for_fault("upstream", f"the broker did not answer within upstream.reply_timeout = {timeout_s:g} s")
+            reason = f"the broker did not answer within upstream.reply_timeout = {limits.reply_timeout_s:g} s"
+            self.end_for_fault("upstream", reason, "no answer")
         elif self.is_slow(now_s):
             reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
-            self.end_for_fault("client", reason, cause=("slow", self.info.peer.host))
+            self.end_for_fault("client", reason, "slow")
         elif now_s - self._opened_s > limits.login_timeout_s and not self.is_accepted():
             reason = f"not accepted by the broker within limits.login_timeout = {limits.login_timeout_s:g} s"
-            self.end_for_fault("client", reason, cause=("login", self.info.peer.host))
+            self.end_for_fault("client", reason, "no login")
 
     def waits_in_vain(self, now_s: float) -> bool:
         """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""

@@ -114,7 +114,7 @@ class SharedState:
         self.pipes = Pipes()
         self.poller = poller
         self.repeated = RepeatedLines()
-        """Limits the warnings about connections to one a minute for each cause."""
+        """Limits the warnings about connections."""
         self.buffer = bytearray(READ_BUFFER_BYTES)
         """The read buffer of all connections. Its content is valid from a read to the next write, not across a wait."""
         self.view = memoryview(self.buffer)

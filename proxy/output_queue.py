@@ -1,0 +1,203 @@
+"""Standard output and standard error that never block: a bounded queue for each, which a thread of its own writes.
+
+A write to a pipe that nobody reads lasts until somebody does. `queued_output` replaces ``sys.stdout`` and
+``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The processes
+of the proxy call it at their start, after the last fork: a forked process would have the queue, but not the thread.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import io
+import os
+import queue
+import select
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+log = structlog.get_logger("headrace.log")
+
+WRITE_BYTES: Final = select.PIPE_BUF
+"""Bytes to write in one system call, at most, unless a single line is longer. Workers have the same pipe, and up to this
+size the kernel does not mix what they write."""
+END_TIMEOUT_S: Final = 2.0
+"""Seconds that a process may take at its end to write what is queued."""
+_STREAMS: Final = ("stdout", "stderr")
+
+
+class OutputQueue(io.RawIOBase):
+    """A binary stream that queues what is written to it, at most ``max_lines`` writes and ``max_bytes`` in all.
+
+    Further writes are dropped and counted. Every method may be called by any thread, and returns at once.
+    """
+
+    def __init__(self, descriptor: int, *, max_lines: int, max_bytes: int) -> None:
+        super().__init__()
+        self.dropped = 0
+        """Number of lines that were dropped since the start."""
+        self._unreported = 0
+        self._reason = ""
+        self._descriptor = descriptor
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._waiting: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
+        self._taken: bytes | None = None
+        """A line that the thread has taken, but not written, since it was too long to be written with others."""
+        self._counting = threading.RLock()  # may be taken again by a destructor that the garbage collector calls
+        self._thread = threading.Thread(target=self._run, name=f"output-{descriptor}", daemon=True)
+        self._thread.start()
+
+    def writable(self) -> bool:
+        """Return whether the stream can be written, which it always can."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the file descriptor to which the thread writes."""
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        """Return whether the file descriptor is a terminal."""
+        return os.isatty(self._descriptor)
+
+    @property
+    def full(self) -> bool:
+        """Whether the next line of the calling thread would be dropped, even a short one."""
+        return not self._has_room(1)
+
+    def _has_room(self, size: int) -> bool:
+        if threading.current_thread() is self._thread:  # which reports that lines were dropped
+            return True
+        return self._waiting.qsize() < self._max_lines and self._bytes + size <= self._max_bytes
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
+        """Queue ``data``, or drop and count it if there is no room, and return its length."""
+        line = bytes(data)
+        with self._counting:
+            if self._has_room(len(line)):
+                self._bytes += len(line)
+                self._waiting.put(line)
+            else:
+                self.drop(_lines(line))
+        return len(line)
+
+    def drop(self, lines: int = 1, reason: str = "they were logged faster than they could be written") -> None:
+        """Count lines that were dropped. A later line reports them."""
+        with self._counting:
+            self.dropped += lines
+            self._unreported += lines
+            self._reason = reason
+
+    def wait_until_written(self, timeout_s: float) -> bool:
+        """Wait until everything that was queued before is written; return ``False`` if that takes too long."""
+        written = threading.Event()
+        self._waiting.put(written)
+        return written.wait(timeout_s)
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        while True:
+            lines, written = self._next()
+            data = b"".join(lines)
+            if data and self._write_all(data):
+                self._report()
+            with self._counting:
+                self._bytes -= len(data)
+            if written is not None:
+                written.set()
+
+    def _next(self) -> tuple[list[bytes], threading.Event | None]:
+        """Return the next lines, after waiting for the first, and the event to set when they are written."""
+        lines: list[bytes] = []
+        item = self._taken if self._taken is not None else self._waiting.get()
+        size, self._taken = 0, None
+        while not isinstance(item, threading.Event):
+            size += len(item)
+            if lines and size > WRITE_BYTES:
+                self._taken = item
+                return lines, None
+            lines.append(item)
+            try:
+                item = self._waiting.get_nowait()
+            except queue.Empty:
+                return lines, None
+        return lines, item
+
+    def _write_all(self, data: bytes) -> bool:
+        """Write ``data``, however long that takes; return ``False`` if it failed, after counting what was not written.
+
+        A failure is not reported at once, since that would fail, too: the reader has gone, or the disk is full.
+        """
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._descriptor, left) :]
+            except BlockingIOError:  # another process has made it non-blocking
+                select.select([], [self._descriptor], [])
+            except OSError as error:
+                self.drop(_lines(bytes(left)), f"they could not be written: {(error.strerror or str(error)).lower()}")
+                return False
+        return True
+
+    def _report(self) -> None:
+        with self._counting:
+            lines, self._unreported = self._unreported, 0
+        if lines:
+            settings = "log.max_queued_lines, log.max_queued_bytes"
+            log.warning(f"{lines} log lines were dropped", reason=self._reason, settings=settings)
+
+
+def _lines(data: bytes) -> int:
+    return max(1, data.count(b"\n"))
+
+
+@contextmanager
+def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
+    """Queue what is written to ``sys.stdout`` and ``sys.stderr`` within the block; write it within `END_TIMEOUT_S`
+    at the end.
+
+    What takes longer stays queued, so that the end of the process waits for no reader either. On a fatal signal, the
+    stack of every thread is written to standard error directly.
+    """
+    direct = {}
+    for name in _STREAMS:
+        stream = getattr(sys, name)
+        try:
+            descriptor = stream.fileno()
+        except (AttributeError, OSError):  # closed before the start, or replaced by a caller
+            continue
+        stream.flush()
+        output = OutputQueue(descriptor, max_lines=max_lines, max_bytes=max_bytes)
+        direct[name] = stream, output
+        queued = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, write_through=True)  # type: ignore[type-var]
+        setattr(sys, name, queued)
+        if name == "stderr":
+            faulthandler.enable(descriptor)
+    try:
+        yield
+    finally:
+        end_s = time.monotonic() + END_TIMEOUT_S
+        for name, (stream, output) in direct.items():
+            if output.wait_until_written(max(0.0, end_s - time.monotonic())):
+                setattr(sys, name, stream)
+
+
+def error_queue() -> OutputQueue | None:
+    """Return the queue of standard error, ``None`` outside of `queued_output`."""
+    found = getattr(sys.stderr, "buffer", None)
+    return found if isinstance(found, OutputQueue) else None
+
+
+def dropped_lines() -> int:
+    """Return how many lines of this process were dropped, on standard output and standard error."""
+    streams = (getattr(getattr(sys, name), "buffer", None) for name in _STREAMS)
+    return sum(stream.dropped for stream in streams if isinstance(stream, OutputQueue))
