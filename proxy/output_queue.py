@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.log")
 
 WRITE_BYTES: Final = select.PIPE_BUF
-"""Bytes to write in one system call, at most, unless a single line is longer. Workers have the same pipe, and up to this
-size the kernel does not mix what they write."""
+"""Bytes to write in one system call, at most, unless a single line is longer. Workers write to the same pipe, and up to
+this size the kernel does not mix what they write."""
 END_TIMEOUT_S: Final = 2.0
 """Seconds that a process may take at its end to write what is queued."""
 _STREAMS: Final = ("stdout", "stderr")
@@ -178,7 +178,7 @@ def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
         stream.flush()
         output = OutputQueue(descriptor, max_lines=max_lines, max_bytes=max_bytes)
         direct[name] = stream, output
-        queued = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, write_through=True)  # type: ignore[type-var]
+        queued = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=True)  # type: ignore[type-var]
         setattr(sys, name, queued)
         if name == "stderr":
             faulthandler.enable(descriptor)
@@ -187,6 +187,7 @@ def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
     finally:
         end_s = time.monotonic() + END_TIMEOUT_S
         for name, (stream, output) in direct.items():
+            getattr(sys, name).flush()
             if output.wait_until_written(max(0.0, end_s - time.monotonic())):
                 setattr(sys, name, stream)
 

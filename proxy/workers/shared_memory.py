@@ -1,11 +1,12 @@
 """Memory shared by all workers: created by the supervisor before it forks, and divided here into its parts.
 
-The parts are the connection counts and the bucket state. The memory is anonymous, without a file name, so the kernel
-frees it when the last process exits.
+The parts are the connection counts, the bucket state, and a file for the crash report of each worker. The memory is
+anonymous, without a file name, so the kernel frees it when the last process exits.
 """
 
 from __future__ import annotations
 
+import faulthandler
 import fcntl
 import mmap
 import os
@@ -28,6 +29,7 @@ MAX_SAMPLES: Final = 200
 
 If a window has more, a worker that has not read a bucket for 200 samples misses the older ones.
 """
+MAX_CRASH_REPORT_BYTES: Final = 16 * 1024
 MAX_BUCKET_STATE_BYTES: Final = 2**30
 """Address space for bucket state. With many workers, or windows of many samples, it holds fewer buckets."""
 
@@ -41,11 +43,7 @@ class ProcessLock:
     """
 
     def __init__(self) -> None:
-        if hasattr(os, "memfd_create"):
-            self._fd = os.memfd_create("headrace-lock")
-        else:
-            with tempfile.TemporaryFile() as file:
-                self._fd = os.dup(file.fileno())
+        self._fd = _anonymous_file("headrace-lock")
 
     def __enter__(self) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_EX)
@@ -54,6 +52,34 @@ class ProcessLock:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+
+class CrashReport:
+    """An anonymous file for the stacks of a worker's threads, which Python writes there on a fatal signal.
+
+    Written to standard error, they would be mixed with lines of the log, and wait for its reader.
+    """
+
+    def __init__(self) -> None:
+        self._fd = _anonymous_file("headrace-crash-report")
+
+    def enable(self) -> None:
+        """Have the stacks of this process written to the file."""
+        faulthandler.enable(self._fd)
+
+    def take(self) -> str | None:
+        """Return the content, ``None`` if there is none, and make the file empty for the next worker."""
+        text = os.pread(self._fd, MAX_CRASH_REPORT_BYTES, 0).decode(errors="replace")
+        os.ftruncate(self._fd, 0)
+        os.lseek(self._fd, 0, os.SEEK_SET)
+        return text or None
+
+
+def _anonymous_file(name: str) -> int:
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(name)
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 @dataclass(slots=True, kw_only=True)
@@ -95,6 +121,7 @@ class SharedMemory:
         self._memory = mmap.mmap(-1, workers * PART_BYTES + size)
         self._bucket_state = memoryview(self._memory)[workers * PART_BYTES :]
         self._lock = ProcessLock()
+        self.crash_reports = tuple(CrashReport() for _ in range(workers))
         SharedBuckets.create(self._bucket_state, workers=workers, rows=rows, samples=samples)
 
     def place(self, number: int) -> WorkerPlace:

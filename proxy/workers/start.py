@@ -45,6 +45,7 @@ def run_workers(
 
     def serve(number: int, sock: socket.socket) -> int:
         with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+            memory.crash_reports[number].enable()
             return run_worker(memory.place(number), sock)
 
     gc.collect()

@@ -234,7 +234,7 @@ class Supervisor:
                 _send_signal(slot, signal.SIGKILL)
 
     async def _guard(self, slot: WorkerSlot, pipe: WorkerPipe) -> None:
-        """Kill a worker that does not answer. Before that, let it write the stack of each thread to standard error."""
+        """Kill a worker that does not answer. Before that, let it write the stacks of its threads to its report."""
 
         async def ask() -> None:
             try:
@@ -279,7 +279,12 @@ class Supervisor:
             lived = slot.ready and trio.current_time() - slot.ready_s >= LIVED_S
             pause_s = 0.0 if lived else min(LONGEST_PAUSE_S, max(FIRST_PAUSE_S, 2 * pause_s))
             log.error(
-                "worker ended", how=_describe_end(slot), problem=slot.problem, again_in_s=pause_s, **_log_fields(slot)
+                "worker ended",
+                how=_describe_end(slot),
+                problem=slot.problem,
+                stacks=self._memory.crash_reports[slot.number].take(),
+                again_in_s=pause_s,
+                **_log_fields(slot),
             )
             slot.ready, slot.restarts = False, slot.restarts + 1
             with trio.move_on_after(pause_s):

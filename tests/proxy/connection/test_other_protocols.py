@@ -92,7 +92,8 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
     """A health check that uses TLS must not fill the log."""
     with capture_logs() as lines:
         async with open_book() as book:
-            book.connection.shared.repeated.due(("client", "TLS", book.connection.info.peer.host, None))
+            info = book.connection.info
+            book.connection.shared.repeated.due("fault of client", "TLS", info.peer.host, info.node_id)
             await book.client.says(CLIENT_HELLO)
             await book.client.hears_the_end()
     assert [line["log_level"] for line in closed(lines)] == ["debug"]

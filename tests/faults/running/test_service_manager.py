@@ -1,0 +1,137 @@
+"""What systemd is told, over a real socket: readiness, reloads, the end, and that the event loop runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from testbed.errors import TestbedTimeoutError
+from testbed.proxy_process import ProxyProcess
+from tests.faults import blocking_plugin, messages
+from tests.faults.fake_broker import FakeBroker
+from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until, wait_until_steady
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+WATCHDOG_S = 0.4
+NOWHERE = "127.0.0.1:1"
+
+
+class Receiver:
+    """The service manager's end: a socket, and the messages that have arrived with the process ids of their senders."""
+
+    def __init__(self, name: str) -> None:
+        self.variables = {
+            "NOTIFY_SOCKET": name.replace("\0", "@", 1),
+            "WATCHDOG_USEC": str(int(WATCHDOG_S * 1e6)),
+        }
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(name)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.setblocking(False)
+        self._messages: list[str] = []
+        self.senders: set[int] = set()
+
+    def messages(self) -> list[str]:
+        """All messages so far."""
+        while True:
+            try:
+                data, ancillary, _, _ = self._socket.recvmsg(4096, socket.CMSG_SPACE(12))
+            except BlockingIOError:
+                return self._messages
+            self._messages.append(data.decode())
+            self.senders.add(int.from_bytes(ancillary[0][2][:4], "little"))
+
+    def states(self) -> list[str]:
+        """The first line of all messages so far, without those to the watchdog."""
+        return [message.split("\n")[0] for message in self.messages() if message != "WATCHDOG=1"]
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[Receiver]:
+    made = Receiver(str(tmp_path / "notify"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def abstract_receiver() -> Iterator[Receiver]:
+    made = Receiver(f"\0headrace-{os.getpid()}")
+    yield made
+    made.close()
+
+
+def test_one_process_reports_all_states(receiver: Receiver) -> None:
+    assert_reports_all_states(receiver, workers=1)
+
+
+def test_the_supervisor_of_workers_reports_all_states(abstract_receiver: Receiver) -> None:
+    assert_reports_all_states(abstract_receiver, workers=2)
+
+
+def assert_reports_all_states(receiver: Receiver, *, workers: int) -> None:
+    config = f"workers = {workers}\n"
+    with ProxyProcess(NOWHERE, config=config, environment=receiver.variables) as proxy:
+        wait_until(lambda: receiver.states() == ["READY=1"], "it reports that it is ready")
+        before_us = time.monotonic_ns() // 1000
+        proxy.reload(config + "[enforcement]\nenabled = false\n")
+        wait_until(lambda: receiver.states()[1:] == ["RELOADING=1", "READY=1"], "it reports the reload")
+        assert "configuration changed" in proxy.log
+        [reload] = [message for message in receiver.messages() if message.startswith("RELOADING=1")]
+        name, _, time_us = reload.split("\n")[1].partition("=")
+        assert name == "MONOTONIC_USEC"
+        assert before_us <= int(time_us) <= time.monotonic_ns() // 1000
+        proxy.reload("what is this")
+        wait_until(lambda: receiver.states()[3:] == ["RELOADING=1", "READY=1"], "it reports the failed reload, too")
+        alive = receiver.messages().count("WATCHDOG=1")
+        wait_until(lambda: receiver.messages().count("WATCHDOG=1") >= alive + 4, "it reports that its loop runs")
+        proxy.signal(signal.SIGTERM)
+        assert proxy.wait(20) == 0
+        assert receiver.states()[5:] == ["STOPPING=1"]
+        assert receiver.senders == {proxy.pid}, "systemd accepts messages of the service's main process only"
+
+
+def test_a_loop_that_hangs_does_not_report_that_it_runs(receiver: Receiver, tmp_path: Path) -> None:
+    environment = receiver.variables | blocking_plugin.install(tmp_path)
+    with (
+        FakeBroker({}) as broker,
+        ProxyProcess(broker.address, config=blocking_plugin.CONFIG, environment=environment) as proxy,
+        RawClient(proxy.port, client_id=blocking_plugin.CLIENT_ID) as client,
+    ):
+        wait_until(lambda: receiver.messages().count("WATCHDOG=1") >= 4, "it reports that its loop runs")
+        client.request(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
+        steady_s = 5 * WATCHDOG_S
+        wait_until_steady(lambda: len(receiver.messages()), "it hangs", steady_s=steady_s, timeout_s=20)
+        proxy.signal(signal.SIGABRT)  # as systemd does then
+        assert proxy.wait(20) == -signal.SIGABRT
+        assert f"in {blocking_plugin.FUNCTION}" in proxy.log, "the log shows where it hangs"
+
+
+@pytest.mark.exhaustive
+def test_the_watchdog_of_another_process_is_none_of_its_business(receiver: Receiver) -> None:
+    environment = receiver.variables | {"WATCHDOG_PID": "1"}
+    with ProxyProcess(NOWHERE, environment=environment) as proxy:
+        wait_until(lambda: receiver.messages() == ["READY=1"], "it reports that it is ready")
+        with pytest.raises(TestbedTimeoutError):
+            proxy.wait(2 * WATCHDOG_S)
+        assert receiver.messages() == ["READY=1"]
+
+
+@pytest.mark.exhaustive
+def test_a_service_manager_that_is_not_there_is_warned_of_once(tmp_path: Path) -> None:
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "100000"}
+    with ProxyProcess(NOWHERE, environment=environment) as proxy:
+        proxy.wait_for_log("the service manager cannot be notified")
+        assert proxy.stop() == 0
+        assert proxy.log.count("the service manager cannot be notified") == 1
