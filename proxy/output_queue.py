@@ -153,7 +153,7 @@ class OutputQueue(io.RawIOBase):
             lines, self._unreported = self._unreported, 0
         if lines:
             settings = "log.max_queued_lines, log.max_queued_bytes"
-            log.warning(f"{lines} log lines were dropped", reason=self._reason, settings=settings)
+            log.warning("log lines were dropped", lines=lines, reason=self._reason, settings=settings)
 
 
 def _lines(data: bytes) -> int:

@@ -9,7 +9,7 @@ third process forks the workers, and `headrace.proxy.workers.pipe` how they noti
 
 Each worker has a task here, from its first start to the end of the proxy. If a worker dies before all are ready, the
 start fails, and only the problem of that worker is reported. A worker that dies later is replaced: at once the first
-time, and after increasing pauses if it dies again soon.
+time, and after increasing pauses if it dies again soon. One that hangs (`headrace.proxy.workers.watchdog`) is killed.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import structlog
 import trio
 
 from headrace.config.reload import diff
+from headrace.proxy import output_queue
 from headrace.proxy.admin.server import open_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
@@ -67,8 +68,9 @@ START_TIMEOUT_S: Final = 120.0
 STACKS_S: Final = 1.0
 """Seconds that a worker that hangs has to write the stacks of its threads, before SIGKILL. One that was stopped does
 nothing in this time."""
-END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + 5.0
-"""Seconds that a worker may take after the drain to close its plugins, before it is killed."""
+END_TIMEOUT_S: Final = 2 * CLOSE_TIMEOUT_S + LAST_MESSAGES_S + output_queue.END_TIMEOUT_S
+"""Seconds that a worker may take after the drain to close its plugins and to write its last messages and log lines,
+before it is killed."""
 
 
 class Supervisor:

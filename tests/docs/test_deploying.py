@@ -29,6 +29,7 @@ from headrace.config.keys import keys
 from headrace.config.loading import loads
 from headrace.config.schema import Config, Limits, Shutdown
 from headrace.config.values import HostPort
+from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.tools import Tool, run_tool
@@ -54,7 +55,7 @@ BIN = Path(sys.executable).parent
 
 FENCE = re.compile(r"^( *)```([a-z]*)\n(.*?)^\1```$", re.DOTALL | re.MULTILINE)
 ADMIN = "127.0.0.1:9190"
-STOPPED_AFTER_S = Shutdown().drain_timeout_s + CLOSE_TIMEOUT_S
+STOPPED_AFTER_S = Shutdown().drain_timeout_s + CLOSE_TIMEOUT_S + END_TIMEOUT_S
 FILES_A_CONNECTION = 6  # two sockets, and a pipe each way
 API_VERSIONS = struct.pack(">ihhih3s", 13, 18, 0, 1, 3, b"abc")
 
@@ -124,7 +125,9 @@ def test_mapped_ports_are_as_the_comment_says() -> None:
 
 @pytest.mark.parametrize(
     "key",
-    sorted(set(re.findall(r"`((?:upstream|listen|limits|shutdown|admin|log|enforcement|plugins)\.[a-z_]+)", PAGE))),
+    sorted(
+        set(re.findall(r"`((?:upstream|listen|limits|shutdown|watchdog|admin|log|enforcement|plugins)\.[a-z_]+)", PAGE))
+    ),
 )
 def test_every_key_that_is_named_exists(key: str) -> None:
     assert key in {leaf.key for leaf in keys(Config)}
@@ -321,7 +324,8 @@ def test_unit() -> None:
     lines = [line for line in UNIT.splitlines() if line and line[0] not in "#["]
     assert all(re.fullmatch(r"[A-Z][A-Za-z]+=.*", line) for line in lines)
     wanted = {
-        "Type": "exec",
+        "Type": "notify",
+        "WatchdogSec": "30s",
         "ExecStart": "/opt/headrace/bin/headrace run --config /etc/headrace/headrace.toml",
         "KillSignal": "SIGTERM",
         "Restart": "on-failure",

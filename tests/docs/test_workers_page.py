@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from headrace.config.loading import loads
+from headrace.config.schema import Watchdog
 from headrace.config.values import MOST_WORKERS
 from headrace.plugins.metrics.names import MEASURES
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
@@ -48,7 +49,9 @@ def test_the_series_of_quotas_are_merged_as_it_says(across: AcrossWorkers) -> No
     assert told == {m.instrument.replace(".", "_") for m in MEASURES if m.across_workers is across}
 
 
-@pytest.mark.parametrize("line", ["worker ended", "a worker does not answer", "a worker refused"])
+@pytest.mark.parametrize(
+    "line", ["worker ended", "a worker does not answer", "a worker refused", "a worker hangs and is killed"]
+)
 def test_every_log_line_is_logged(line: str) -> None:
     assert f"`{line}`" in PAGE
     assert f'"{line}"' in (ROOT / "proxy" / "workers" / "supervisor.py").read_text(encoding="utf-8")
@@ -61,6 +64,12 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"within {supervisor.END_TIMEOUT_S:g} s after" in words
     assert f"less than {supervisor.LIVED_S:g} s is replaced" in words
     assert f"up to {supervisor.LONGEST_PAUSE_S:g} s;" in words
+    assert supervisor.QUESTIONS_PER_TIMEOUT == 3
+    assert f"(three times in `watchdog.timeout`, {Watchdog().timeout_s:g} s)" in words
+    assert supervisor.STACKS_S == 1
+    assert "and one second later SIGKILL" in words
+    assert f"starting or ending has {supervisor.START_TIMEOUT_S:g} s" in words
+    assert f"name the worker, after {worker_answers.LIVE_TIMEOUT_S:g} s" in words
     assert supervisor.FIRST_PAUSE_S == 0.5
     assert "half a second at first" in words
     assert f"within {worker_answers.LIVE_TIMEOUT_S:g} s, with" in words
