@@ -198,7 +198,7 @@ class Log(Section):
     ] = 10_000
     max_queued_bytes: Annotated[
         int,
-        size("1KiB", "1GiB"),
+        size("1KiB", f"{INT_MAX}B"),
         Key("Maximum size of the lines that wait to be written; further ones are dropped.", restart=True),
     ] = 4 * 2**20
 

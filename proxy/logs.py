@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import TYPE_CHECKING, Any, Final
+from io import StringIO
+from typing import TYPE_CHECKING, Any, Final, TextIO
 
 import structlog
 
@@ -88,8 +89,18 @@ def _text_renderer() -> structlog.dev.ConsoleRenderer:
         colors=sys.stderr is not None and sys.stderr.isatty(),
         pad_event_to=0,
         sort_keys=False,
-        exception_formatter=structlog.dev.plain_traceback,  # without values of local variables, which may be passwords
+        exception_formatter=_write_traceback,
     )
+
+
+def _write_traceback(target: TextIO, exc_info: structlog.typing.ExcInfo) -> None:
+    """Write a traceback without the values of local variables, which may be passwords.
+
+    Its lines are indented, and what is not printable is escaped: the text of an error may be a client's.
+    """
+    text = StringIO()
+    structlog.dev.plain_traceback(text, exc_info)
+    target.writelines(f"\n    {_on_one_line(line)}" for line in text.getvalue().strip("\n").split("\n"))
 
 
 def _drop_unset(_logger: object, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:

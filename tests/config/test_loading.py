@@ -183,12 +183,15 @@ exempt_users = ["a", 1]
             "quota.window.size.second: unknown key; did you mean quota.window.size.seconds?",
         ),
         ("quota.windows.num = 5", "quota.windows: unknown key; did you mean quota.window?"),
-        ("[log]\nx = 5", "log.x: unknown key; known here: level, format"),
+        (
+            "[log]\nx = 5",
+            "log.x: unknown key; known here: level, format, lines_per_minute, max_queued_lines, max_queued_bytes",
+        ),
         (
             '"a b" = 5',
             (
-                '"a b": unknown key; known here: upstream, listen, workers, limits, shutdown, admin, log, enforcement, '
-                "quota, controller, producer, quotas, plugins"
+                '"a b": unknown key; known here: upstream, listen, workers, limits, shutdown, watchdog, admin, log, '
+                "enforcement, quota, controller, producer, quotas, plugins"
             ),
         ),
         ("limits = 5", "limits = 5: expected a table: [limits] and keys below it"),

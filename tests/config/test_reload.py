@@ -14,7 +14,8 @@ from tests.config.documents import MINIMAL, leaf, with_key
 NEEDS_RESTART = (
     *("listen.address", "listen.advertised_host", "listen.advertised_port", "listen.node_ids", "listen.backlog"),
     *("admin.listen", "admin.token_file"),
-    *("log.format", "quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
+    *("log.format", "log.max_queued_lines", "log.max_queued_bytes"),
+    *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.disabled", "plugins.load", "plugins.options"),
     *("quota.state.file", "quota.state.interval", "workers"),
@@ -37,6 +38,7 @@ AT_ONCE = (
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
     *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "plugins.slow_call"),
     *("admin.allowed_hosts", "admin.max_connections", "admin.max_connections_per_ip", "admin.request_timeout"),
+    *("log.lines_per_minute", "watchdog.timeout"),
 )
 BEFORE = loads(MINIMAL)
 

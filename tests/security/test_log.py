@@ -135,6 +135,12 @@ def test_faults_of_clients_are_a_limited_number_of_lines(kafka: FirstBroker) -> 
         wait_until(lambda: series(proxy, 'headrace_errors_total{fault="client"}') == 2 * count, "all are counted")
         logged = [event for event in events(proxy) if event["event"] == "connection closed"]
         assert len(logged) == LINES_PER_MINUTE
+        proxy.reload(LIMITED.replace(f"{LINES_PER_MINUTE}", f"{LINES_PER_MINUTE + 5}"))
+        proxy.wait_for_log("configuration changed")
+        make_mistakes(proxy.port, count, hosts=count)
+        logged = [event for event in events(proxy) if event["event"] == "connection closed"]
+        assert len(logged) == LINES_PER_MINUTE + 5
+        assert sum(event["left_out"] or 0 for event in logged) >= count
 
 
 def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(kafka: FirstBroker) -> None:

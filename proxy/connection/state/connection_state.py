@@ -303,16 +303,17 @@ class ConnectionState:
     def note_refused_login(self, mechanism: str, user: str | None, reason: str) -> None:
         """Log that the broker has refused a SASL login, as a warning at most once a minute for each host."""
         left_out = self.shared.repeated.due("login", self.info.peer.host)
-        write = log.debug if left_out is None else log.warning
-        write(
-            "login refused",
-            peer=str(self.info.peer),
-            mechanism=mechanism,
-            user=user,
-            reason=reason,
-            upstream=str(self.info.upstream) if self.info.upstream is not None else None,
-            left_out=left_out or None,
-        )
+        fields = {
+            "peer": str(self.info.peer),
+            "mechanism": mechanism,
+            "user": user,
+            "reason": reason,
+            "upstream": str(self.info.upstream) if self.info.upstream is not None else None,
+        }
+        if left_out is None:
+            log.debug("login refused", **fields)
+        else:
+            log.warning("login refused", **fields, left_out=left_out or None)
 
     @property
     def ended(self) -> bool:
