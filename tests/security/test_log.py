@@ -115,6 +115,7 @@ def test_clients_are_served_after_the_reader_of_the_log_has_gone(kafka: FirstBro
         assert proxy.stop() == 0
 
 
+@pytest.mark.exhaustive
 def test_a_proxy_without_standard_error_serves(kafka: FirstBroker) -> None:
     """Its number may then be that of a client's socket."""
     prefix = ("/bin/sh", "-c", 'exec "$0" "$@" 2>&-')
@@ -140,7 +141,7 @@ def test_faults_of_clients_are_a_limited_number_of_lines(kafka: FirstBroker) -> 
         make_mistakes(proxy.port, count, hosts=count)
         logged = [event for event in events(proxy) if event["event"] == "connection closed"]
         assert len(logged) == LINES_PER_MINUTE + 5
-        assert sum(event["left_out"] or 0 for event in logged) >= count
+        assert sum(event["left_out"] or 0 for event in logged) >= count - LINES_PER_MINUTE, "of the second crowd"
 
 
 def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(kafka: FirstBroker) -> None:

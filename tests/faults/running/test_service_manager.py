@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-WATCHDOG_S = 0.4
+WATCHDOG_S = 0.2
 NOWHERE = "127.0.0.1:1"
 
 
