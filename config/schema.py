@@ -23,6 +23,7 @@ from headrace.config.values import (
     id_ranges,
     parse_node_ids,
     reachable_host,
+    size,
     worker_count,
 )
 from headrace.quota_callbacks.buckets.sampled_rate import Window
