@@ -30,6 +30,16 @@ def wait_for_lines(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
     return lines_of(proxy, peer)
 
 
+def wait_for_events(proxy: ProxyProcess, event: str, count: int = 1) -> list[dict[str, Any]]:
+    """All lines of one kind of event, as soon as there are `count`: the log is written by a thread of its own."""
+
+    def found() -> list[dict[str, Any]]:
+        return [each for each in events(proxy) if each["event"] == event]
+
+    wait_until(lambda: len(found()) >= count, f"{count} lines {event!r}")
+    return found()
+
+
 def assert_no_traceback(proxy: ProxyProcess) -> None:
     assert "Traceback" not in proxy.log, proxy.log[-4000:]
     mistakes = [event for event in events(proxy) if event["level"] in ("error", "critical")]

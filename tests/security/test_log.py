@@ -18,7 +18,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, events
+from tests.faults.proxy_log import JSON_LOG, events, wait_for_events
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 
@@ -130,18 +130,25 @@ def test_faults_of_clients_are_a_limited_number_of_lines(kafka: FirstBroker) -> 
     count = 3 * LINES_PER_MINUTE
     with ProxyProcess(kafka.bootstrap_servers, config=LIMITED, arguments=JSON_LOG) as proxy:
         make_mistakes(proxy.port, count, hosts=1)
-        logged = [event for event in events(proxy) if event["event"] == "connection closed"]
-        assert len(logged) == 1
+        assert len(settled(proxy, "connection closed", 1)) == 1
         make_mistakes(proxy.port, count, hosts=count)
-        wait_until(lambda: series(proxy, 'headrace_errors_total{fault="client"}') == 2 * count, "all are counted")
-        logged = [event for event in events(proxy) if event["event"] == "connection closed"]
-        assert len(logged) == LINES_PER_MINUTE
+        assert series(proxy, 'headrace_errors_total{fault="client"}') == 2 * count, "all are counted"
+        assert len(settled(proxy, "connection closed", LINES_PER_MINUTE)) == LINES_PER_MINUTE
         proxy.reload(LIMITED.replace(f"{LINES_PER_MINUTE}", f"{LINES_PER_MINUTE + 5}"))
         proxy.wait_for_log("configuration changed")
         make_mistakes(proxy.port, count, hosts=count)
-        logged = [event for event in events(proxy) if event["event"] == "connection closed"]
+        logged = settled(proxy, "connection closed", LINES_PER_MINUTE + 5)
         assert len(logged) == LINES_PER_MINUTE + 5
         assert sum(event["left_out"] or 0 for event in logged) >= count - LINES_PER_MINUTE, "of the second crowd"
+
+
+def settled(proxy: ProxyProcess, event: str, count: int) -> list[dict[str, Any]]:
+    """The lines of one kind, when `count` of them and whatever else the proxy had logged by now are written."""
+    wait_for_events(proxy, event, count)
+    before = len(events(proxy))
+    proxy.signal(signal.SIGHUP)
+    wait_until(lambda: len(events(proxy)) > before, "the reload is logged")
+    return wait_for_events(proxy, event)
 
 
 def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(kafka: FirstBroker) -> None:
@@ -152,4 +159,4 @@ def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(
                 client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
         throttled = 'headrace_throttled_requests_total{quota="request_percentage"}'
         wait_until(lambda: series(proxy, throttled) >= 2 * LINES_PER_MINUTE, "they are throttled")
-        assert len([event for event in events(proxy) if event["event"] == "request throttled"]) == LINES_PER_MINUTE
+        assert len(settled(proxy, "request throttled", LINES_PER_MINUTE)) == LINES_PER_MINUTE

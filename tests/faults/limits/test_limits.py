@@ -19,7 +19,7 @@ from tests.faults.bystander import Bystander
 from tests.faults.fake_broker import HEARTBEAT_REPLY
 from tests.faults.holding_broker import HoldingBroker
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_events, wait_for_lines
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
 
@@ -87,7 +87,7 @@ def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> Non
         assert all(is_served(client) for client in clients)
         with RawClient(proxy.port) as refused:
             assert not is_served(refused)
-        [line] = lines_of(proxy, refused.name)
+        [line] = wait_for_lines(proxy, refused.name)
         assert line["event"] == "connection refused"
         assert line["reason"] == "limits.max_connections is reached"
         assert series(proxy, 'headrace_connections_refused_total{limit="max_connections"}') == 1
@@ -105,7 +105,7 @@ def test_max_connections_per_ip_counts_each_address_by_itself(broker: HoldingBro
         with RawClient(proxy.port) as refused, RawClient(proxy.port, source="127.0.0.2") as other:
             assert not is_served(refused)
             assert is_served(other)
-        [line] = lines_of(proxy, refused.name)
+        [line] = wait_for_lines(proxy, refused.name)
         assert line["reason"] == "limits.max_connections_per_ip is reached"
         clients[0].close()
         wait_until(lambda: series(proxy, "headrace_connections") == 1, "the proxy has noticed who left")
@@ -124,7 +124,7 @@ def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting:
         proxy.signal(signal.SIGCONT)
         served = [client for client in clients if is_served(client)]
         assert len(served) == 5
-        refused = [event for event in events(proxy) if event["event"] == "connection refused"]
+        refused = wait_for_events(proxy, "connection refused")
         assert len(refused) == 1, "a flood is one line a minute, and counted"
         assert proxy.metric("headrace_connections_refused_total") == 35
         assert refused[0]["peer"] in {each.name for each in clients} - {each.name for each in served}
@@ -169,7 +169,7 @@ def test_max_collected_bytes_ends_the_connection_whose_message_is_longer(broker:
     ):
         client.request(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
         assert client.rest() == b""
-        [line] = lines_of(proxy, client.name)
+        [line] = wait_for_lines(proxy, client.name)
         assert line["reason"].startswith("upstream: ")
         assert "longer than limits.max_collected_bytes = 4096" in line["reason"]
         assert line["request"] == "Metadata v2 #1"

@@ -131,7 +131,7 @@ def test_bytes_that_are_no_request_end_their_connection_alone(
             client.call(messages.API_VERSIONS, 0)
         client.send(mistake.data)
         assert client.rest() == b""
-    [line] = lines_of(proxy, client.name)
+    [line] = wait_for_lines(proxy, client.name)
     assert line["event"] == "connection closed"
     assert line["reason"].startswith("client: ")
     assert mistake.reason in line["reason"]
@@ -154,7 +154,7 @@ def test_a_request_that_the_broker_cannot_read_ends_its_connection_alone(
     with bystander.watching(), RawClient(proxy.port) as client:
         client.request(messages.HEARTBEAT, messages.HEARTBEAT_VERSION, b"\x7f\xff")
         assert client.rest() == b""
-    [line] = lines_of(proxy, client.name)
+    [line] = wait_for_lines(proxy, client.name)
     assert line["reason"] == "upstream: the broker closed with 1 requests in flight"
     assert line["request"] == "Heartbeat v1 #1"
 
@@ -359,6 +359,7 @@ def test_the_log_for_people_has_one_line_too_whatever_the_client_id(text_proxy: 
         client.call(messages.API_VERSIONS, 0)
         client.send(size(-1))
         client.rest()
+    text_proxy.wait_for_log(client.name)
     [line] = text_proxy.log.removeprefix(before).splitlines()
     assert client.name in line
     assert "a frame of -1 bytes is shorter" in line

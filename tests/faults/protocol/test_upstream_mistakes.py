@@ -231,7 +231,7 @@ def test_a_brokers_mistake_ends_the_connection_of_the_client_that_asked(
     with bystander.watching(), RawClient(proxy.port, client_id=name) as client:
         client.request(question.api_key, question.version, question.body)
         client.rest()
-    [line] = lines_of(proxy, client.name)
+    [line] = wait_for_lines(proxy, client.name)
     assert line["event"] == "connection closed"
     assert line["reason"].startswith("upstream: ")
     assert mistake.reason in line["reason"]
@@ -253,7 +253,7 @@ def test_a_broker_that_cannot_be_connected_to_ends_the_connection_of_its_client(
     with bystander.watching(), RawClient(proxy.broker_port(node_id)) as client:
         client.request(messages.API_VERSIONS, 0)
         assert client.rest() == b""
-    [line] = lines_of(proxy, client.name)
+    [line] = wait_for_lines(proxy, client.name)
     assert line["reason"].startswith("upstream: cannot connect to 127.0.0.1:")
     assert reason in line["reason"]
     assert line["request"] == "ApiVersions v0 #1"
@@ -303,7 +303,7 @@ def test_clients_are_told_at_once_while_no_broker_is_there_and_served_when_one_c
         with RawClient(proxy.port) as early:
             early.request(messages.API_VERSIONS, 0)
             assert early.rest() == b""
-        [line] = lines_of(proxy, early.name)
+        [line] = wait_for_lines(proxy, early.name)
         assert "no bootstrap server can be reached" in line["reason"]
         assert "connection refused" in line["reason"]
         status, body = proxy.get("/readyz")

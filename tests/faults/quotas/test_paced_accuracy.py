@@ -17,7 +17,7 @@ from benchmarks.paced_clients import Group, Produce, jain, run_groups
 from testbed.kafka.jvm import start_jvm
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_lines
 from tests.faults.quotas.throttled_clients import java, java_properties
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
@@ -183,7 +183,7 @@ def test_who_dies_while_held_gives_the_place_back(proxy: ProxyProcess, topic: st
         wait_until(lambda: held(proxy) == 0, "the proxy has noticed")
         produce(later, small)
         produce(first, small)
-    reasons = {client.name: [line["reason"] for line in lines_of(proxy, client.name)] for client in ends}
+    reasons = {client.name: [line["reason"] for line in wait_for_lines(proxy, client.name)] for client in ends}
     assert reasons == {name: ["the client hung up while it was muted"] for name in reasons}
 
 

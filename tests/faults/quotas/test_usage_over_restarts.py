@@ -11,7 +11,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 
@@ -59,7 +59,7 @@ def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_p
         proxy.wait(30)
         assert_no_traceback(proxy)
     with ProxyProcess(kafka.bootstrap_servers, config=config(file), arguments=JSON_LOG) as proxy:
-        taken = [event for event in events(proxy) if event["event"] == "bucket state restored"]
+        taken = wait_for_events(proxy, "bucket state restored")
         assert [event["buckets"] for event in taken] == [1]
         assert produce(proxy, topic, 10) > before_ms - 60_000
         assert_no_traceback(proxy)

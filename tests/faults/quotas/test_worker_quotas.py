@@ -14,7 +14,7 @@ from benchmarks.paced_clients import Group, Produce, jain, run_groups
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_events
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 
@@ -144,7 +144,8 @@ def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_p
         proxy.wait(30)
     for workers in (2, 1):
         with proxy_of(kafka, config, workers) as proxy, crowd(proxy) as clients:
-            taken = [event["buckets"] for event in events(proxy) if event["event"] == "bucket state restored"]
+            restored = wait_for_events(proxy, "bucket state restored", workers)
+            taken = [event["buckets"] for event in restored]
             assert taken == [1] * workers
             told_ms = [produce(client, topic, 10) for client in clients]
             assert min(told_ms) > before_ms - 60_000, "forgiven"

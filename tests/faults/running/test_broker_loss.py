@@ -15,7 +15,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, events
+from tests.faults.proxy_log import JSON_LOG, events, wait_for_events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.steady_clients import QUICK, SteadyGroup, SteadyProducer, read_all
 from tests.faults.waiting import wait_until
@@ -171,8 +171,9 @@ def test_a_broker_without_a_port_is_an_error_that_names_the_setting(cluster: Kaf
                     node_id: proxy.broker_port(node_id) for node_id in (0, 1)
                 }
         assert producer.failed == []
-        errors = [event for event in events(proxy) if event["level"] == "error"]
         absent = sorted(broker.node_id for broker in cluster.brokers if broker.node_id > 1)
+        wait_for_events(proxy, OUT_OF_RANGE, len(absent))
+        errors = [event for event in events(proxy) if event["level"] == "error"]
         assert sorted(event["node_id"] for event in errors) == absent, "one error for each, however often it is seen"
         assert all(event["event"].startswith(OUT_OF_RANGE) and event["node_ids"] == "0-1" for event in errors)
         assert series(proxy, "headrace_brokers_out_of_range") == len(absent)

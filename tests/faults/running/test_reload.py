@@ -10,7 +10,7 @@ import pytest
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, lines_of
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_lines
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.waiting import wait_until
 
@@ -122,7 +122,7 @@ def test_limits_take_effect_on_new_connections(proxy: ProxyProcess) -> None:
         client.call(messages.API_VERSIONS, 0)
         with RawClient(proxy.port) as refused, pytest.raises((ConnectionEndedError, OSError)):
             refused.call(messages.API_VERSIONS, 0)
-        assert lines_of(proxy, refused.name)[0]["reason"] == "limits.max_connections is reached"
+        assert wait_for_lines(proxy, refused.name)[0]["reason"] == "limits.max_connections is reached"
 
 
 def test_a_reload_without_a_change_says_so(proxy: ProxyProcess) -> None:

@@ -87,7 +87,7 @@ def assert_reports_all_states(receiver: Receiver, *, workers: int) -> None:
         before_us = time.monotonic_ns() // 1000
         proxy.reload(config + "[enforcement]\nenabled = false\n")
         wait_until(lambda: receiver.states()[1:] == ["RELOADING=1", "READY=1"], "it reports the reload")
-        assert "configuration changed" in proxy.log
+        proxy.wait_for_log("configuration changed")
         [reload] = [message for message in receiver.messages() if message.startswith("RELOADING=1")]
         name, _, time_us = reload.split("\n")[1].partition("=")
         assert name == "MONOTONIC_USEC"

@@ -24,7 +24,7 @@ from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.holding_broker import HoldingBroker
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, events
+from tests.faults.proxy_log import JSON_LOG, events, wait_for_events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.steady_clients import SteadyGroup, SteadyProducer, read_all
 from tests.faults.waiting import wait_until
@@ -142,7 +142,7 @@ def test_a_reload_reaches_all_and_is_told_once(proxy: ProxyProcess, topic: str) 
         proxy.reload(TWO + SLOW)
         proxy.wait_for_log("configuration changed")
         assert min(produce(client, topic) for client in clients) > LONG_MS
-    assert [each["change"] for each in told(proxy, "configuration changed")] == [
+    assert [each["change"] for each in wait_for_events(proxy, "configuration changed")] == [
         "quota producer_byte_rate of client-id=raw: none -> 100"
     ]
 
@@ -155,7 +155,7 @@ def test_an_invalid_file_is_refused_once_and_by_all(proxy: ProxyProcess) -> None
     assert [each["problem"].split(": ", 1)[1] for each in events(proxy) if "problem" in each] == [
         'workers = 0: expected a whole number from 1 to 64, or "auto" for one for each core'
     ]
-    assert [each["change"] for each in told(proxy, "configuration change waits for a restart")] == [
+    assert [each["change"] for each in wait_for_events(proxy, "configuration change waits for a restart")] == [
         "workers: 2 -> 3 (needs a restart)"
     ]
     assert len(proxy.worker_pids) == 2
