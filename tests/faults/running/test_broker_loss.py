@@ -15,7 +15,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, events, wait_for_events
+from tests.faults.proxy_log import JSON_LOG, events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.steady_clients import QUICK, SteadyGroup, SteadyProducer, read_all
 from tests.faults.waiting import wait_until
@@ -172,7 +172,7 @@ def test_a_broker_without_a_port_is_an_error_that_names_the_setting(cluster: Kaf
                 }
         assert producer.failed == []
         absent = sorted(broker.node_id for broker in cluster.brokers if broker.node_id > 1)
-        wait_for_events(proxy, OUT_OF_RANGE, len(absent))
+        wait_until(lambda: proxy.log.count(OUT_OF_RANGE) >= len(absent), "the errors are logged")
         errors = [event for event in events(proxy) if event["level"] == "error"]
         assert sorted(event["node_id"] for event in errors) == absent, "one error for each, however often it is seen"
         assert all(event["event"].startswith(OUT_OF_RANGE) and event["node_ids"] == "0-1" for event in errors)
