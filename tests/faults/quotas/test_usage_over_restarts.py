@@ -11,7 +11,7 @@ import pytest
 from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, wait_for_events
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
 
