@@ -25,6 +25,7 @@ from headrace.config.values import count_workers
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
+from headrace.proxy.output_queue import queued_output, replace_output
 from headrace.proxy.server.preflight import problems_of, warnings_of
 from headrace.proxy.server.service_manager import READY, ServiceManager
 
@@ -103,6 +104,7 @@ def run(path: Path | None, **options: Any) -> None:
 
 def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
     manager = ServiceManager()
+    replace_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes)
     if count_workers(config.workers) > 1:
         from headrace.proxy.workers.start import run_workers
 
@@ -111,11 +113,10 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 
         run_workers(config, load_again, on_ready, manager)
         return
-    from headrace.proxy.output_queue import queued_output
     from headrace.proxy.server.running import run_loop
     from headrace.proxy.server.server import Server
 
-    with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+    with queued_output():
         run_loop(partial(_serve, Server(config, load=load_again), manager))
 
 

@@ -1,8 +1,9 @@
 """Standard output and standard error that never block: a bounded queue for each, which a thread of its own writes.
 
-A write to a pipe that nobody reads lasts until somebody does. `queued_output` replaces ``sys.stdout`` and
-``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The processes
-of the proxy call it at their start, after the last fork: a forked process would have the queue, but not the thread.
+A write to a pipe that nobody reads lasts until somebody does. `replace_output` replaces ``sys.stdout`` and
+``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The command
+line calls it. Each process of the proxy then runs in `queued_output`, which starts the threads: a process that is
+forked later would have the queue, but not the thread.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ _STREAMS: Final = ("stdout", "stderr")
 
 
 class OutputQueue(io.RawIOBase):
-    """A binary stream that queues what is written to it, at most ``max_lines`` writes and ``max_bytes`` in all.
+    """A binary stream to a file descriptor, which writes directly until `start`.
 
-    Further writes are dropped and counted. Every method may be called by any thread, and returns at once.
+    Then it queues what is written to it, at most ``max_lines`` writes and ``max_bytes`` in all. Further writes are
+    dropped and counted. Methods may be called by any thread.
     """
 
     def __init__(self, descriptor: int, *, max_lines: int, max_bytes: int) -> None:
@@ -53,8 +55,20 @@ class OutputQueue(io.RawIOBase):
         self._taken: bytes | None = None
         """A line that the thread has taken, but not written, since it was too long to be written with others."""
         self._counting = threading.RLock()  # may be taken again by a destructor that the garbage collector calls
-        self._thread = threading.Thread(target=self._run, name=f"output-{descriptor}", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._queues = False
+
+    def start(self) -> None:
+        """Queue what is written from now on, in this process."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=f"output-{self._descriptor}", daemon=True)
+            self._thread.start()
+        self._queues = True
+
+    def stop(self, timeout_s: float) -> None:
+        """Write what is queued, and then write directly again; after ``timeout_s``, continue to queue instead."""
+        if self.wait_until_written(timeout_s):
+            self._queues = False
 
     def writable(self) -> bool:
         """Return whether the stream can be written, which it always can."""
@@ -74,13 +88,16 @@ class OutputQueue(io.RawIOBase):
         return not self._has_room(1)
 
     def _has_room(self, size: int) -> bool:
-        if threading.current_thread() is self._thread:  # which reports that lines were dropped
+        if not self._queues or threading.current_thread() is self._thread:  # which reports that lines were dropped
             return True
         return self._waiting.qsize() < self._max_lines and self._bytes + size <= self._max_bytes
 
     def write(self, data: bytes | bytearray | memoryview) -> int:  # type: ignore[override]
         """Queue ``data``, or drop and count it if there is no room, and return its length."""
         line = bytes(data)
+        if not self._queues:
+            self._write_all(line)
+            return len(line)
         with self._counting:
             if self._has_room(len(line)):
                 self._bytes += len(line)
@@ -160,15 +177,11 @@ def _lines(data: bytes) -> int:
     return max(1, data.count(b"\n"))
 
 
-@contextmanager
-def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
-    """Queue what is written to ``sys.stdout`` and ``sys.stderr`` within the block; write it within `END_TIMEOUT_S`
-    at the end.
+def replace_output(*, max_lines: int, max_bytes: int) -> None:
+    """Replace ``sys.stdout`` and ``sys.stderr`` by streams that write directly, and that `queued_output` can queue.
 
-    What takes longer stays queued, so that the end of the process waits for no reader either. On a fatal signal, the
-    stack of every thread is written to standard error directly.
+    Call it before other code is imported that may keep one of them, such as a plugin with a handler of `logging`.
     """
-    direct = {}
     for name in _STREAMS:
         stream = getattr(sys, name)
         try:
@@ -177,28 +190,41 @@ def queued_output(*, max_lines: int, max_bytes: int) -> Iterator[None]:
             continue
         stream.flush()
         output = OutputQueue(descriptor, max_lines=max_lines, max_bytes=max_bytes)
-        direct[name] = stream, output
-        queued = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=True)  # type: ignore[type-var]
-        setattr(sys, name, queued)
-        if name == "stderr":
-            faulthandler.enable(descriptor)
+        text = io.TextIOWrapper(output, encoding=stream.encoding, errors=stream.errors, line_buffering=True)  # type: ignore[type-var]
+        setattr(sys, name, text)
+
+
+@contextmanager
+def queued_output() -> Iterator[None]:
+    """Queue what is written to the streams of `replace_output` within the block. At its end, write what is queued.
+
+    What that does not write within `END_TIMEOUT_S` stays queued, and so does what follows: the end of the process
+    waits for no reader either. On a fatal signal, the stacks of all threads are written to standard error directly.
+    """
+    queues = _queues()
+    for output in queues:
+        output.start()
+    if (errors := error_queue()) is not None:
+        faulthandler.enable(errors.fileno())
     try:
         yield
     finally:
         end_s = time.monotonic() + END_TIMEOUT_S
-        for name, (stream, output) in direct.items():
-            getattr(sys, name).flush()
-            if output.wait_until_written(max(0.0, end_s - time.monotonic())):
-                setattr(sys, name, stream)
+        for output in queues:
+            output.stop(max(0.0, end_s - time.monotonic()))
+
+
+def _queues() -> list[OutputQueue]:
+    buffers = [getattr(getattr(sys, name), "buffer", None) for name in _STREAMS]
+    return [buffer for buffer in buffers if isinstance(buffer, OutputQueue)]
 
 
 def error_queue() -> OutputQueue | None:
-    """Return the queue of standard error, ``None`` outside of `queued_output`."""
+    """Return the queue of standard error, ``None`` before `replace_output`."""
     found = getattr(sys.stderr, "buffer", None)
     return found if isinstance(found, OutputQueue) else None
 
 
 def dropped_lines() -> int:
     """Return how many lines of this process were dropped, on standard output and standard error."""
-    streams = (getattr(getattr(sys, name), "buffer", None) for name in _STREAMS)
-    return sum(stream.dropped for stream in streams if isinstance(stream, OutputQueue))
+    return sum(output.dropped for output in _queues())

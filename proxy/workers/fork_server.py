@@ -209,7 +209,7 @@ def _end(main: Callable[[], int]) -> None:
     try:
         status = main()
     except Exception:  # noqa: BLE001 -- the process exits anyway; print why
-        with queued_output(max_lines=1000, max_bytes=2**20):  # not longer than its time limit
+        with queued_output():  # not longer than its time limit
             traceback.print_exc()
     finally:
         with suppress(OSError, ValueError):

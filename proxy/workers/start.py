@@ -44,7 +44,7 @@ def run_workers(
     )
 
     def serve(number: int, sock: socket.socket) -> int:
-        with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+        with queued_output():
             memory.crash_reports[number].enable()
             return run_worker(memory.place(number), sock)
 
@@ -52,7 +52,7 @@ def run_workers(
     gc.freeze()  # pages to which the collector does not write remain shared by all processes
     fork_server = ForkServer(serve)
     try:
-        with queued_output(max_lines=config.log.max_queued_lines, max_bytes=config.log.max_queued_bytes):
+        with queued_output():
             supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
             run_loop(partial(_supervise, supervisor, on_ready, manager))
     finally:

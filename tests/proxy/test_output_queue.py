@@ -23,9 +23,12 @@ PIPE_BYTES = 4096
 DEADLINE_S = 20.0
 LARGE = 1 << 30
 QUEUED = """
-import sys
-from headrace.proxy.output_queue import queued_output
-with queued_output(max_lines={lines}, max_bytes=2**20):
+import logging, sys, warnings
+from headrace.proxy.output_queue import queued_output, replace_output
+replace_output(max_lines={lines}, max_bytes=2**20)
+early = logging.StreamHandler()
+{before}
+with queued_output():
 """
 
 
@@ -39,6 +42,7 @@ class Pipe:
 
     def queue(self, *, max_lines: int = LARGE, max_bytes: int = LARGE) -> OutputQueue:
         self._queues.append(OutputQueue(self.write_end, max_lines=max_lines, max_bytes=max_bytes))
+        self._queues[-1].start()
         return self._queues[-1]
 
     def fill(self) -> None:
@@ -139,9 +143,11 @@ def test_a_reader_that_has_gone_is_not_an_error(pipe: Pipe) -> None:
     assert queue.dropped == 10
 
 
-def python(program: str, *, lines: int = 1000, stderr: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+def python(
+    program: str, *, before: str = "", lines: int = 1000, stderr: int = subprocess.PIPE
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", QUEUED.format(lines=lines) + program],
+        [sys.executable, "-c", QUEUED.format(lines=lines, before=before) + program],
         stdout=subprocess.PIPE,
         stderr=stderr,
         text=True,
@@ -151,17 +157,19 @@ def python(program: str, *, lines: int = 1000, stderr: int = subprocess.PIPE) ->
 
 
 def test_at_the_end_what_is_queued_is_written_and_a_traceback_after_it() -> None:
-    done = python("    for n in range(900): print('line', n, file=sys.stderr)\n    1 / 0\n")
+    program = "    for n in range(900): print('line', n, file=sys.stderr)\n    1 / 0\n"
+    done = python(program, before="print('before', file=sys.stderr)")
     lines = done.stderr.splitlines()
-    assert lines[:900] == [f"line {number}" for number in range(900)]
-    assert lines[900] == "Traceback (most recent call last):"
+    assert lines[:901] == ["before", *(f"line {number}" for number in range(900))]
+    assert lines[901] == "Traceback (most recent call last):"
     assert lines[-1] == "ZeroDivisionError: division by zero"
     assert done.returncode == 1
 
 
 WRITERS = """
-    import logging, warnings
+    logging.getLogger("plugin").addHandler(early)
     for _ in range(2000):
+        logging.getLogger("plugin").warning("by a handler that was made before")
         print("plugin", file=sys.stderr)
         warnings.warn("a library", stacklevel=1)
         logging.getLogger("library").warning("another library")
