@@ -52,7 +52,7 @@ class SlowCalls:
 
     def _note(self, plugin: str, hook: str, took_s: float) -> None:
         self.counts[plugin] = self.counts.get(plugin, 0) + 1
-        left_out = self._repeated.due((plugin, hook))
+        left_out = self._repeated.due("slow call", plugin, hook)
         if left_out is not None:
             log.warning(
                 "a plugin held the event loop",
