@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import trio
 
 from headrace.config.values import count_workers
-from headrace.proxy.hooks.loading import imported_plugins
+from headrace.proxy.hooks.loading import imported_plugins, log_plugins
+from headrace.proxy.server.configured import choice_of
 from headrace.proxy.server.running import run_loop
 from headrace.proxy.workers.fork_server import ForkServer
 from headrace.proxy.workers.shared_memory import SharedMemory
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Callable[[Supervisor], None]) -> None:
     """Serve with several workers until a signal stops the proxy. Raises `StartupError` before any client is served."""
     # Import the plugins' code here, so that its memory is shared; each worker creates its own plugin objects.
-    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))
+    list(imported_plugins(choice_of(config)))
+    log_plugins(choice_of(config))
     memory = SharedMemory(
         count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
     )

@@ -172,7 +172,7 @@ class Authentication:
             return None
         try:
             user = observer.claimed_user(token)
-        except Exception as error:  # noqa: BLE001 -- code of a plugin
+        except BaseException as error:  # noqa: BLE001 -- code of a plugin
             self._failed(attempt, error)
             return None
         return user if isinstance(user, str) and 0 < len(user) <= MAX_PRINCIPAL_CHARACTERS else None
@@ -195,7 +195,7 @@ class Authentication:
             try:
                 attempt.observer.served()
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
         if not attempt.over:
             self.accepted = True
@@ -245,7 +245,7 @@ class Authentication:
             try:
                 attempt.observer.exchanged(token, answer)
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
 
     def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
@@ -259,7 +259,7 @@ class Authentication:
         self._end(attempt)
         log.debug("user adopted", peer=str(connection.peer), user=principal, mechanism=attempt.mechanism)
 
-    def _failed(self, attempt: _Attempt, error: Exception) -> None:
+    def _failed(self, attempt: _Attempt, error: BaseException) -> None:
         attempt.observer = None
         self._hooks.observer_failed(attempt.plugin, error)
 
