@@ -65,6 +65,11 @@ def open_private(path: str | os.PathLike[str], flags: int, *, group_id: int | No
     return descriptor
 
 
+def open_without_following(path: str, flags: int) -> int:
+    """Open a file with the usual permissions, but no symbolic link: an opener for the function `open`."""
+    return os.open(path, flags | _FLAGS, 0o666)
+
+
 def create_private_folder(folder: Path, *, group_id: int | None = None) -> None:
     """Create a folder that only its owner can use, and the group ``group_id``; leave one that exists as it is.
 
