@@ -27,6 +27,7 @@ def read_ordinary_file(path: str | os.PathLike[str], longest_bytes: int, what: s
     Raises `OSError` for a file that cannot be read, is not an ordinary file, or is longer than ``longest_bytes``, the
     maximum for ``what``; and `ValueError` for a path with a zero byte.
     """
+    _check_ordinary(path, path)  # before it is opened, which may already have an effect on a device
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:
         _check_ordinary(descriptor, path)
@@ -109,8 +110,8 @@ def _check_ours(status: os.stat_result, path: str | os.PathLike[str]) -> os.stat
     return status
 
 
-def _check_ordinary(descriptor: int, path: str | os.PathLike[str]) -> os.stat_result:
-    status = os.fstat(descriptor)
+def _check_ordinary(file: int | str | os.PathLike[str], path: str | os.PathLike[str]) -> os.stat_result:
+    status = os.stat(file)  # noqa: PTH116 -- of a descriptor, too
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     if not stat.S_ISREG(status.st_mode):

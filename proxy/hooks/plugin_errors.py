@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from headrace.quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from headrace.quota_callbacks.hookspecs import Metric
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 
 def raise_cancellation(error: BaseException) -> None:
@@ -43,4 +45,8 @@ def configuration_problem(name: str, error: BaseException, options: Mapping[str,
 
 def collected(call: Callable[[], Iterable[Metric] | None]) -> tuple[Metric, ...]:
     """Return the metrics of one plugin. Runs a generator of the plugin here, where its exceptions are caught."""
-    return tuple(call() or ())
+    found = tuple(call() or ())
+    for each in found:
+        if not isinstance(each, Metric):
+            raise TypeError(f"collect_metrics returned {each!r}; expected objects of the class Metric")
+    return found

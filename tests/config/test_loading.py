@@ -117,7 +117,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("os.open", forbidden)  # root may read every file
+    monkeypatch.setattr("os.stat", forbidden)  # root may read every file
     with pytest.raises(ConfigFileError) as caught:
         load("headrace.toml")
     assert str(caught.value) == "headrace.toml: cannot be read: permission denied"

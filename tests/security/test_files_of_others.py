@@ -12,8 +12,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from headrace.plugins.usage_records.files import FileSink
+from headrace.plugins.usage_records.options import UsageOptions
+from headrace.plugins.usage_records.plugin import open_sink
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server.bucket_state_file import BucketStateFile
+from headrace.quota_callbacks.options import read_options
 from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually, unique
@@ -31,16 +34,16 @@ SOMEBODY: Final = 12345
 QUOTA: Final = '[[quotas]]\nentity = { client-id = "<default>" }\nrequest_percentage = 1000.0\n'
 
 
-def config_of(folder: Path, *, options: str = "") -> str:
+def config_of(folder: Path) -> str:
     """A configuration whose state and usage files are in ``folder``."""
     return (
         f'[quota.state]\nfile = "{folder}/state.sqlite"\ninterval = "1s"\n'
-        f'[plugins.options.usage_records]\nfolder = "{folder}/usage"\n{options}\n{QUOTA}'
+        f'[plugins.options.usage_records]\nfolder = "{folder}/usage"\n{QUOTA}'
     )
 
 
-def sink_of(folder: Path, **options: int) -> FileSink:
-    return FileSink(str(folder), "proxy-1", rotate_s=60, rotate_bytes=10_000, keep_bytes=100_000, **options)
+def sink_of(folder: Path) -> FileSink:
+    return FileSink(str(folder), "proxy-1", rotate_s=60, rotate_bytes=10_000, keep_bytes=100_000)
 
 
 def modes_in(folder: Path) -> dict[str, int]:
@@ -146,20 +149,27 @@ def test_a_link_in_the_place_of_the_next_usage_file_is_not_followed(tmp_path: Pa
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is a member of every group")
-def test_one_group_may_read_usage_files_if_it_is_set(kafka: FirstBroker, tmp_path: Path) -> None:
-    config = config_of(tmp_path, options=f'group = "{SOMEBODY}"')
-    with ProxyProcess(kafka.bootstrap_servers, config=config) as proxy:
-        use(proxy)
-        assert proxy.stop() == 0
-    (file,) = (tmp_path / "usage").glob("*.jsonl")
-    for path, mode in ((file, 0o640), (tmp_path / "usage", 0o750)):
+def test_one_group_may_read_usage_files_if_it_is_set(tmp_path: Path) -> None:
+    folder = tmp_path / "usage"
+    options = UsageOptions.model_validate({"folder": str(folder), "group": str(SOMEBODY)})
+    sink = open_sink(options, "proxy-1")
+    sink.write([b"{}"], [], 0, 0.0)
+    sink.close()
+    (file,) = folder.glob("*.jsonl")
+    for path, mode in ((file, 0o640), (folder, 0o750)):
         assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (SOMEBODY, mode)
+
+
+def test_a_group_that_does_not_exist_is_an_error_of_its_option() -> None:
+    rule = r"plugins\.options\.usage_records\.group = \"no such\": there is no group 'no such'"
+    with pytest.raises(ValueError, match=rule):
+        read_options(UsageOptions, {"folder": "usage", "group": "no such"}, "usage_records")
 
 
 async def test_a_folder_in_which_all_may_replace_files_is_warned_about(tmp_path: Path) -> None:
     reason = f"every user may replace files in {tmp_path}, which has mode 0777: run chmod o-w {tmp_path}"
     for mode, warned in ((0o777, [reason, reason]), (0o1777, []), (0o755, [])):
-        tmp_path.chmod(mode)
+        tmp_path.chmod(mode)  # noqa: ASYNC240 -- nothing else runs
         with capture_logs() as lines:
             file, _ = await BucketStateFile.read(str(tmp_path / "state.sqlite"))
             await file.close()
