@@ -16,9 +16,6 @@ from headrace.quota_callbacks.hookspecs import Metric
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
 
 def raise_cancellation(error: BaseException) -> None:
     """Raise trio's cancellation if ``error`` is one or contains one; else return."""

@@ -94,8 +94,7 @@ class Reloader:
         shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
         shared.hooks.slow_calls.limit_s = new.plugins.slow_call_s
-        shared.enforcement.exempt_users = frozenset(new.enforcement.exempt_users)
-        shared.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
+        shared.enforcement.exempt(new.enforcement.exempt_users, new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set
             self._operations.switch_enforcement(new.enforcement.enabled, "reload")
         if new.log.level is not old.log.level:
