@@ -31,7 +31,7 @@ def main() -> None:
 def report(output: str, errors: str) -> str:
     """Return the lines to print, given what pip-audit has written to standard output and standard error."""
     try:
-        found: list[dict[str, Any]] = json.loads(output)["dependencies"]
+        found: list[dict[str, Any]] = list(json.loads(output)["dependencies"])
     except (ValueError, KeyError, TypeError):
         last = errors.strip().splitlines()[-1:] or ["it printed nothing"]
         return f"audit: NOT DONE, pip-audit did not get an answer from the advisory service: {last[0]}\n"

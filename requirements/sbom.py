@@ -109,7 +109,7 @@ def _component(own: Distribution, hashes: list[str] | tuple[()], kind: str) -> J
         "version": own.version,
         "purl": _reference(own),
     }
-    if expression := own.metadata.get("License-Expression"):
+    if expression := own.metadata.json.get("license_expression"):
         component["licenses"] = [{"expression": expression}]
     if hashes:
         component["hashes"] = [{"alg": "SHA-256", "content": each} for each in sorted(hashes)]
