@@ -91,11 +91,10 @@ class Server:
     ) -> None:
         self._config = config
         self._place = place
+        self._logs_plugins = plugins is None and place is None  # those of workers are logged once for all
         manager = plugins or new_plugin_manager()
         if plugins is None:
             load_plugins(manager, choice_of(config))
-            if place is None:  # with several workers, logged once before they start
-                log_plugins(choice_of(config))
         hooks = HookCalls(
             manager,
             fail_closed=config.plugins.on_error is OnError.CLOSED,
@@ -172,6 +171,8 @@ class Server:
             backlog=config.listen.backlog,
             shared=self._place is not None,
         )
+        if self._logs_plugins:
+            log_plugins(choice_of(config))
         try:
             async with trio.open_nursery() as outer:
                 if self._place is None:
