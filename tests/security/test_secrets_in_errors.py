@@ -95,7 +95,7 @@ def test_a_file_with_a_secret_that_is_missing_is_named_by_its_key() -> None:
     )
 
 
-@pytest.mark.parametrize("setting", ["security.protocol", "linger.ms", "no.such.setting"])
+@pytest.mark.parametrize("setting", ["security.protocol", "socket.timeout.ms", "no.such.setting"])
 def test_a_secret_that_librdkafka_quotes(setting: str) -> None:
     from headrace.plugins.usage_records.kafka_topic import KafkaSink
 
