@@ -32,7 +32,6 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
     """Serve with several workers until a signal stops the proxy. Raises `StartupError` before any client is served."""
     # Import the plugins' code here, so that its memory is shared; each worker creates its own plugin objects.
     list(imported_plugins(choice_of(config)))
-    log_plugins(choice_of(config))
     memory = SharedMemory(
         count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
     )
@@ -40,12 +39,16 @@ def run_workers(config: Config, load: Callable[[], Config] | None, on_ready: Cal
     def serve(number: int, sock: socket.socket) -> int:
         return run_worker(memory.place(number), sock)
 
+    def ready(supervisor: Supervisor) -> None:
+        log_plugins(choice_of(config))
+        on_ready(supervisor)
+
     gc.collect()
     gc.freeze()  # pages to which the collector does not write remain shared by all processes
     fork_server = ForkServer(serve)
     try:
         supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
-        run_loop(partial(_supervise, supervisor, on_ready))
+        run_loop(partial(_supervise, supervisor, ready))
     finally:
         fork_server.close()
 
