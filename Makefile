@@ -12,8 +12,12 @@ QUICK := -m "not soak and not exhaustive" --durations=25
 # Two targets at the same time, without mixing their output.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 
+# Hashes of the files for all platforms. Of 3.11, releases from 3.11.5 on: a tool for the documentation requires it.
+PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
+	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
+
 .PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench \
-	docs dist changelog clean
+	docs dist hashes audit changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
@@ -23,15 +27,18 @@ help:
 	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
 	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
-	@echo "make dist    the sdist and a wheel in dist/"
+	@echo "make dist    the sdist, a wheel and the SBOM in dist/"
+	@echo "make hashes  the files in requirements/ again, after a change of pyproject.toml or constraints.txt"
+	@echo "make audit   published advisories about the versions in requirements/"
 	@echo "make changelog VERSION=0.1.0    move the news fragments into CHANGELOG.md, for a release"
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml requirements/dev.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "headrace needs Python 3.11 or newer; this is " + sys.version.split()[0] + ". Set PYTHON=/path/to/python3.11")'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "this Python cannot make virtual environments; install its venv package (on Debian: python3-venv)"; exit 1; }
 	@echo "installing into .venv (a minute or two, once) ..."
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
 demo: $(STAMP)
@@ -68,7 +75,7 @@ unit-tests: $(STAMP)
 pipeline-tests: $(STAMP)
 	$(BIN)/pytest $(QUICK) tests/pipeline
 
-test-all: test exhaustive soak
+test-all: test exhaustive soak audit
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
 	else echo "compiled modules: not tested, since there is no C compiler (cc); wheels built here are pure Python"; fi
 
@@ -100,6 +107,15 @@ docs: $(STAMP)
 dist: $(STAMP)
 	rm -rf dist
 	$(BIN)/python -m build
+	$(BIN)/python -m requirements.sbom dist
+
+hashes: $(STAMP)
+	$(PIN) --all-extras --output-file requirements/dev.txt
+	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
+
+# Needs an advisory service, and says so if there is none. What it finds does not fail: it has to be judged.
+audit: $(STAMP)
+	@$(BIN)/python -m requirements.audit
 
 changelog: $(STAMP)
 	$(BIN)/towncrier build --yes --version $(or $(VERSION),$(error set VERSION, such as VERSION=0.1.0))

@@ -14,7 +14,7 @@ from headrace.config.values import AUTO
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
     from headrace.config.schema import Config, Listen
 
@@ -40,7 +40,7 @@ def check(
     flags: Mapping[str, object] | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    plugins: Iterable[str] | None = None,
+    plugins: Collection[str] | None = None,
 ) -> CheckReport:
     """Load a configuration as `loading.load` does; return a report instead of raising.
 

@@ -28,10 +28,11 @@ from headrace.config.problems import (
 )
 from headrace.config.rules import RULES
 from headrace.config.schema import REMOVED, Config
-from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of, is_secret
+from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -60,7 +61,7 @@ def load(
     flags: Mapping[str, object] | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    plugins: Iterable[str] | None = None,
+    plugins: Collection[str] | None = None,
 ) -> Config:
     """Return the configuration of a file (none if ``path`` is None) with flags and environment variables.
 
@@ -81,7 +82,7 @@ def loads(
     flags: Mapping[str, object] | None = None,
     *,
     environment: Mapping[str, str] | None = None,
-    plugins: Iterable[str] | None = None,
+    plugins: Collection[str] | None = None,
 ) -> Config:
     """Return the configuration of the text of a file, as `load`; ``source`` is its name in error messages."""
     decoded = text if isinstance(text, str) else _decode(text, source)
@@ -108,7 +109,7 @@ def _load(
     source: str | None,
     flags: Mapping[str, object] | None,
     environment: Mapping[str, str] | None,
-    plugins: Iterable[str] | None,
+    plugins: Collection[str] | None,
 ) -> Config:
     written = {} if source is None else parse_toml(text, source)
     from_environment, unknown_variables = environment_overrides(environment or {})
@@ -134,7 +135,7 @@ def _load(
     return config
 
 
-def _checked(document: Document, plugins: Iterable[str] | None = None) -> tuple[Config | None, list[Fault]]:
+def _checked(document: Document, plugins: Collection[str] | None = None) -> tuple[Config | None, list[Fault]]:
     """Return the configuration of a document, or all faults: of single keys, and between valid keys."""
     document = copy.deepcopy(document)
     for leaf in keys(Config):
@@ -191,13 +192,17 @@ def _overlap(one: Path, other: Path) -> bool:
     return all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
-def _options_without_plugin(config: Config, plugins: Iterable[str] | None) -> Iterator[Fault]:
+def _options_without_plugin(config: Config, plugins: Collection[str] | None) -> Iterator[Fault]:
     """Yield a fault for every table in ``plugins.options`` that belongs to no plugin."""
     if plugins is None:
         return
-    known = [*plugins, *config.plugins.load]
-    for name in config.plugins.options:
-        if name not in known:
+    chosen = config.plugins
+    known = [*(plugins if chosen.autoload else ()), *chosen.load]
+    for name in chosen.options:
+        if not chosen.autoload and name in plugins and name not in known:
+            rule = "this plugin is not loaded, since plugins.autoload is false; add its name to plugins.load"
+            yield Fault(path=(*OPTIONS, name), rule=rule)
+        elif name not in known:
             hint = did_you_mean(name, known)
             rule = f"there is no such plugin; {hint + ' ' if hint else ''}installed or loaded: {', '.join(known)}"
             yield Fault(path=(*OPTIONS, name), rule=rule)
@@ -229,16 +234,12 @@ def read_text(source: str, *, what: str = "configuration", longest_bytes: int = 
     ``what`` is the kind of file, for the error message of one that is too long.
     """
     try:
-        with open(source, "rb") as file:  # noqa: PTH123  a Path would normalize the path that the user gave
-            data = file.read(longest_bytes + 1)
+        data = read_ordinary_file(source, longest_bytes, what)
     except OSError as cause:
         why = (cause.strerror or str(cause)).lower()
         raise ConfigFileError([Problem(source=source, rule=f"cannot be read: {why}")]) from cause
     except ValueError as cause:  # a zero byte in the path
         raise ConfigFileError([Problem(source=repr(source), rule=f"cannot be read: {cause}")]) from cause
-    if len(data) > longest_bytes:
-        rule = f"cannot be read: longer than {longest_bytes} bytes, the maximum for a {what}"
-        raise ConfigFileError([Problem(source=source, rule=rule)])
     return _decode(data, source)
 
 
@@ -273,9 +274,7 @@ def _raise_syntax_error(cause: ValueError, text: str, source: str) -> NoReturn:
     elif _AT_END.search(message):
         line = text.count("\n") + 1
         column = len(text) - (text.rfind("\n") + 1) + 1
-    rule = f"not valid TOML: {_syntax_rule(cause)}"
-    if line is not None and (written := text.split("\n")[line - 1].strip()) and not is_secret(written):
-        rule += f": {written[:80]}"
+    rule = f"not valid TOML: {_syntax_rule(cause)}"  # without the line's text, which may be part of a secret
     problem = Problem(source=source, line=line, column=column, rule=rule)
     raise ConfigSyntaxError([problem]) from cause
 

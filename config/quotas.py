@@ -14,7 +14,15 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, 
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from headrace.quota_callbacks.entities import (
+    DEFAULT,
+    LONG_MAX,
+    EntityName,
+    QuotaEntity,
+    QuotaKey,
+    bounded_name,
+    check_quota_value,
+)
 from headrace.quota_callbacks.options import (
     TRUE_OR_FALSE,
     Fault,
@@ -88,7 +96,7 @@ def _parse_entity(raw: object) -> QuotaEntity:
         elif name != str(DEFAULT) and name.startswith("<") and name.endswith(">"):
             faults.append(Fault(path=path, rule=_RESERVED, found=name))
         else:
-            names[entity_type] = DEFAULT if name == str(DEFAULT) else name
+            names[entity_type] = DEFAULT if name == str(DEFAULT) else bounded_name(name)
     if faults:
         raise misfits(faults)
     return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))

@@ -352,6 +352,15 @@ _OPTIONS: Final = Parsed(
 class Plugins(Section):
     """Which plugins are loaded, and their options. All installed plugins are loaded unless they are disabled."""
 
+    autoload: Annotated[
+        bool,
+        TRUE_OR_FALSE,
+        Key(
+            "Whether all installed plugins are loaded; if false, only those that plugins.load names, built-in ones "
+            "included.",
+            restart=True,
+        ),
+    ] = True
     disabled: Annotated[
         tuple[Annotated[str, text("a plugin's name")], ...],
         list_of("a list of plugin names"),
@@ -365,7 +374,7 @@ class Plugins(Section):
             ...,
         ],
         list_of("a list of import paths"),
-        Key("Import paths of further plugins: module, or module:object.", restart=True),
+        Key("Import paths of further plugins (module, or module:object), and names of installed ones.", restart=True),
     ] = ()
     on_error: Annotated[
         OnError, choice(OnError), Key("What happens if a plugin raises: open forwards the request, closed refuses it.")

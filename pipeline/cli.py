@@ -16,6 +16,7 @@ import click
 
 from headrace.pipeline.errors import OutputError, PipelineError
 from headrace.pipeline.lake.tables import unreadable_table_errors, write_text
+from headrace.quota_callbacks.files import open_without_following
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -186,7 +187,7 @@ def write_file(spark: SparkSession, path: str, lines: Iterable[str]) -> None:
         return
     draft = Path(f"{path}.draft")
     try:
-        with draft.open("w", encoding="utf-8", newline="") as file:
+        with open(draft, "w", encoding="utf-8", newline="", opener=open_without_following) as file:
             file.writelines(lines)
         draft.replace(path)
     except OSError as error:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headrace.quota_callbacks.options import without_user_info
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -50,7 +52,8 @@ class OtelEnvironment:
             )
         name = self.exporter_variable("ENDPOINT")
         if endpoint is None and name is not None and not is_url(self.get(name)):
-            raise ValueError(f"{name} is {self.get(name)!r}; expected a URL that begins with http:// or https://")
+            found = without_user_info(self.get(name))
+            raise ValueError(f"{name} is {found!r}; expected a URL that begins with http:// or https://")
 
     def number(
         self, name: str, read: Callable[[str], float], least: float, most: float, expected: str, default: float

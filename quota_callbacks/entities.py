@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from hashlib import sha256
 from typing import Final, TypeAlias
 
 
@@ -27,6 +28,30 @@ EntityName: TypeAlias = str | Default
 
 ANONYMOUS: Final = "ANONYMOUS"
 """The user name of a connection that has not authenticated (``KafkaPrincipal.ANONYMOUS``)."""
+
+
+MAX_NAME_BYTES: Final = 255
+"""Maximum size of a client id, user or topic in tables and outputs, in UTF-8. A client chooses its client id, which may
+have 32,767 bytes; Kafka's own topic names have 249 at most."""
+SHORT_NAME: Final = MAX_NAME_BYTES // 4
+"""A name of so many characters fits, whatever they are: UTF-8 has four bytes at most for one."""
+_DIGEST_DIGITS: Final = 32
+_MARK: Final = "...sha256:"
+
+
+def bounded_name(name: str) -> str:
+    """Return a name as it is if it has at most `MAX_NAME_BYTES`; otherwise its beginning and a digest of all of it.
+
+    Names that differ, differ in the result, too; and the result is returned as it is. Everything that keeps, compares
+    or shows the names that clients choose uses this form; what is forwarded to brokers does not change.
+    """
+    if len(name) <= SHORT_NAME:
+        return name
+    data = name.encode("utf-8", "surrogatepass")
+    if len(data) <= MAX_NAME_BYTES:
+        return name
+    beginning = data[: MAX_NAME_BYTES - len(_MARK) - _DIGEST_DIGITS].decode("utf-8", "ignore")
+    return f"{beginning}{_MARK}{sha256(data).hexdigest()[:_DIGEST_DIGITS]}"
 
 
 class QuotaKey(StrEnum):

@@ -21,11 +21,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
-from pathlib import Path as FilePath
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from headrace.quota_callbacks.files import read_ordinary_file
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
@@ -47,8 +48,14 @@ HIDDEN: Final = "***"
 _CLOSE: Final = 0.7
 """Minimum similarity of a suggested key: low enough for typing errors, too high for the keys of other quotas."""
 _SECRET: Final = re.compile(
-    r"passw|passphrase|secret|token|credential|private|\.pem\b|oauthbearer\.config", re.IGNORECASE
+    r"passw|passphrase|pwd|secret|token|credential|private|bearer|authorization|jaas|(api|access)[._-]?key|\.pem\b",
+    re.IGNORECASE,
 )
+_USER_INFO: Final = re.compile(r"(?<=://)[^\s\"']*@|[^\s/@:\"']+:[^\s@\"']+@")
+"""User name and password in a URL, or in an address without a scheme."""
+_OPTIONS_OF_PLUGINS: Final = ("plugins", "options")
+_SHORTEST_SECRET_NUMBER: Final = 4
+"""Digits of a number that can be a secret; replacing a shorter one would distort the other numbers of a message."""
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
@@ -247,7 +254,7 @@ def secrets_of(expected: str) -> Parsed:
             try:
                 settings[setting] = SecretStr(_setting(value) if setting == name else read_secret(value))
             except ValueError as error:
-                faults.append(Fault(path=(name,), found=value, rule=str(error)))
+                faults.append(Fault(path=(name,), found=SecretStr(""), rule=str(error)))  # it may be the secret itself
         if faults:
             raise misfits(faults)
         return settings
@@ -264,15 +271,11 @@ def read_secret(path: object) -> str:
     if not isinstance(path, str) or not path:
         raise ValueError("expected the path of a file that holds the secret")
     try:
-        with FilePath(path).open("rb") as file:
-            data = file.read(LONGEST_SECRET_BYTES + 1)
-        secret = data.decode()
+        secret = read_ordinary_file(path, LONGEST_SECRET_BYTES, "secret").decode()
     except OSError as error:
         raise ValueError(f"cannot be read: {(error.strerror or str(error)).lower()}") from None
     except ValueError:
         raise ValueError("cannot be read: not UTF-8") from None  # the cause contains bytes of the secret
-    if len(data) > LONGEST_SECRET_BYTES:
-        raise ValueError(f"cannot be read: longer than {LONGEST_SECRET_BYTES} bytes, the maximum for a secret")
     return secret.removesuffix("\n").removesuffix("\r")
 
 
@@ -406,13 +409,39 @@ def dotted(path: Path) -> str:
 
 
 def is_secret(name: object) -> bool:
-    """Return whether the value of a setting with this name is a secret; the path of a file with a secret is not."""
-    return isinstance(name, str) and not name.endswith("_file") and _SECRET.search(name) is not None
+    """Return whether the value of a setting with this name is a secret, or the path of a file with a secret.
+
+    A path is treated as a secret, since the secret itself is easily written in its place.
+    """
+    return isinstance(name, str) and _SECRET.search(name) is not None
 
 
 def value_text(path: Path, value: object) -> str:
-    """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is a secret."""
-    return HIDDEN if any(map(is_secret, path)) else toml_text(value)
+    """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is or may contain a secret.
+
+    Text in place of the options of plugins, or of one plugin, is hidden: it may be a whole table.
+    """
+    of_plugins = path == _OPTIONS_OF_PLUGINS[:1] or path[:-1] == _OPTIONS_OF_PLUGINS or path == _OPTIONS_OF_PLUGINS
+    if any(map(is_secret, path)) or (of_plugins and value and isinstance(value, str | list)):
+        return HIDDEN
+    return toml_text(value)
+
+
+def without_secrets(message: str, settings: Mapping[str, object]) -> str:
+    """Return a message in which the secrets among ``settings``, a table with tables in it, are replaced by `HIDDEN`."""
+    for name, value in settings.items():
+        if isinstance(value, Mapping):
+            message = without_secrets(message, value)
+        elif is_secret(name):
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if (isinstance(each, str) and each) or len(str(each)) >= _SHORTEST_SECRET_NUMBER:
+                    message = message.replace(str(each), HIDDEN)
+    return without_user_info(message)
+
+
+def without_user_info(text: str) -> str:
+    """Return a text in which the user name and password of URLs and addresses are replaced by `HIDDEN`."""
+    return _USER_INFO.sub(f"{HIDDEN}@", text) if "@" in text else text
 
 
 def toml_text(value: object) -> str:
@@ -428,7 +457,7 @@ def _toml(value: object) -> str:
         case SecretStr():
             return HIDDEN
         case str():
-            return json.dumps(value, ensure_ascii=False)
+            return json.dumps(without_user_info(value), ensure_ascii=False)
         case Mapping():
             inside = ", ".join(
                 f"{dotted((name,))} = {HIDDEN if is_secret(name) else _toml(item)}" for name, item in value.items()

@@ -79,7 +79,8 @@ class Connection:
     node_id: int | None = None
     """Id of the broker whose port the client connected to; ``None`` for the bootstrap port."""
     user: str = ANONYMOUS
-    """The name of the client's principal; ``ANONYMOUS`` until the broker has accepted an authentication."""
+    """The name of the client's principal; ``ANONYMOUS`` until the broker has accepted an authentication. A long one is
+    shortened (`headrace.quota_callbacks.entities.bounded_name`)."""
     authenticating: bool = False
     """Whether an authentication is in progress: from the SaslHandshake until the broker has accepted or refused it.
     SaslHandshake and SaslAuthenticate are exempt from quotas meanwhile. A connection can authenticate again only if the
@@ -157,7 +158,8 @@ class Request:
         self.correlation_id = correlation_id
         """The correlation id, from the header."""
         self.client_id = client_id
-        """The client id, from the header; "" if it is null there (``RequestHeader``)."""
+        """The client id, from the header; "" if it is null there (``RequestHeader``). A long one is shortened
+        (`headrace.quota_callbacks.entities.bounded_name`)."""
         self.request_bytes = request_bytes
         """Size of header and body, without the 4 bytes of the length field."""
         self.received_s = received_s

@@ -19,10 +19,12 @@ older name (`RENAMED`) is read under its present name.
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.errors import InputError, OutputError
+from headrace.quota_callbacks.files import open_private, open_without_following
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -172,7 +174,8 @@ def write_text(spark: SparkSession, path: str, text: str) -> None:
         if here is not None:
             here.parent.mkdir(parents=True, exist_ok=True)
             here.with_name(f".{here.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum of the old contents
-            Path(f"{here}.draft").write_text(text, encoding="utf-8")
+            with open(f"{here}.draft", "w", encoding="utf-8", opener=open_without_following) as file:
+                file.write(text)
             Path(f"{here}.draft").replace(here)
             return
         _create(spark, draft, text, overwrite=True)
@@ -191,7 +194,8 @@ def create_text(spark: SparkSession, path: str, text: str) -> bool:
                 _create(spark, path, text, overwrite=False)
             else:
                 here.parent.mkdir(parents=True, exist_ok=True)
-                with here.open("x", encoding="utf-8") as file:
+                descriptor = open_private(here, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                     file.write(text)
         except FileExistsError:
             return False

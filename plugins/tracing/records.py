@@ -111,4 +111,4 @@ def only_topic(body: Mapping[str, Any]) -> str | None:
         return None
     topic = topics[0]
     name = topic if isinstance(topic, str) else topic.get("name")
-    return name or None
+    return name[:LONGEST_TEXT] if name else None

@@ -3,8 +3,8 @@
 While a file is being written, its name begins with a dot and ends in ``.part``, which Spark and shells ignore. When it
 is complete, it is synced to disk, renamed, and never changed again. A process that is killed leaves its ``.part`` file
 behind. A writer locks its file, so another proxy that starts with the same folder, or completes a file there, finds the
-files of dead writers by their free locks: it cuts off an incomplete last line and gives them their final name. Called
-by the writer thread only.
+files of dead writers by their free locks: it cuts off an incomplete last line and gives them their final name. Only the
+owner can read the files, and one group if it is set. Called by the writer thread only.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import structlog
+
+from headrace.quota_callbacks.files import create_private_folder, folder_warning, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,12 +40,29 @@ class FileSink:
 
     accepts_loss_records = True
 
-    def __init__(self, folder: str, instance: str, *, rotate_s: int, rotate_bytes: int, keep_bytes: int) -> None:
-        """Create the folder and complete the files of dead writers. Raises OSError if no file can be created there."""
+    def __init__(
+        self,
+        folder: str,
+        instance: str,
+        *,
+        rotate_s: int,
+        rotate_bytes: int,
+        keep_bytes: int,
+        group_id: int | None = None,
+    ) -> None:
+        """Create the folder and complete the files of dead writers; the group ``group_id`` may read what is written.
+
+        Raises OSError if no file can be created there, or given to the group.
+        """
         self._folder = Path(folder)
-        self._folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=self._folder, prefix=".usage-"):
-            pass  # fails now, and not at the first record, if the folder is not writable
+        self._group_id = group_id
+        create_private_folder(self._folder, group_id=group_id)
+        if (warning := folder_warning(self._folder)) is not None:
+            log.warning("the folder of usage files is not safe", reason=warning)
+        with tempfile.TemporaryFile(dir=self._folder, prefix=".usage-") as file:
+            # Fails now, and not at the first record, if the folder is not writable or the group not one's own.
+            if group_id is not None:
+                os.fchown(file.fileno(), -1, group_id)
         self._instance = re.sub(r"[^\w.-]", "_", instance)
         self._rotate_s, self._rotate_bytes, self._keep_bytes = rotate_s, rotate_bytes, keep_bytes
         self._descriptor: int | None = None
@@ -125,9 +144,9 @@ class FileSink:
 
     def _open(self, first: int, now_s: float) -> int:
         self._path = self._folder / f".{PREFIX}{self._instance}-{first:012}{PART}"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         while True:
-            descriptor = os.open(self._path, flags, 0o644)
+            descriptor = open_private(self._path, flags, group_id=self._group_id)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError:
@@ -148,8 +167,11 @@ class FileSink:
     def _recover(self) -> Iterator[Path]:
         for path in _parts(self._folder):
             try:
-                descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+                descriptor = open_private(path, os.O_RDWR, group_id=self._group_id)
             except FileNotFoundError:  # its writer has just completed it
+                continue
+            except OSError as error:  # a link, or a file that another user has put here
+                log.warning("a file in the folder of usage files was left alone", file=path.name, reason=error.strerror)
                 continue
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,7 +183,7 @@ class FileSink:
                 if size == 0:
                     path.unlink()
                 else:
-                    yield _finish(path, _last_sequence(path, _count_lines(path)))
+                    yield _finish(path, _last_sequence(path, _count_lines(descriptor)))
             except BlockingIOError:  # its writer is alive
                 continue
             finally:
@@ -198,7 +220,7 @@ def _finished_files(folder: Path) -> list[tuple[int, str, int]]:
         for entry in entries:
             if entry.name.startswith(PREFIX) and entry.name.endswith(SUFFIX):
                 with suppress(FileNotFoundError):
-                    stat = entry.stat()
+                    stat = entry.stat(follow_symlinks=False)
                     files.append((stat.st_mtime_ns, entry.path, stat.st_size))
     return sorted(files)
 
@@ -224,8 +246,9 @@ def _last_sequence(part: Path, lines: int) -> int:
     return int(_name_of(part).rpartition("-")[2]) + lines - 1
 
 
-def _count_lines(path: Path) -> int:
-    with path.open("rb") as file:
+def _count_lines(descriptor: int) -> int:
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with os.fdopen(descriptor, "rb", closefd=False) as file:
         return sum(chunk.count(b"\n") for chunk in iter(lambda: file.read(1024 * 1024), b""))
 
 

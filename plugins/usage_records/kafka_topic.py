@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.plugins.usage_records.pending_losses import LossSummary
-from headrace.quota_callbacks.options import HIDDEN, is_secret
+from headrace.quota_callbacks.options import HIDDEN, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -129,9 +129,8 @@ class KafkaSink:
 
 
 def _reason(error: KafkaException, client: Mapping[str, str]) -> str:
-    """Return librdkafka's error message about the settings, with secrets replaced."""
+    """Return librdkafka's error message about the settings, with secrets and the values that it quotes replaced."""
     reason = str(error.args[0].str())
-    for name, value in client.items():
-        if is_secret(name) and value:
-            reason = reason.replace(value, HIDDEN)
-    return reason
+    for value in client.values():
+        reason = reason.replace(f'"{value}"', f'"{HIDDEN}"')
+    return without_secrets(reason, client)

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import Field, SecretStr, model_validator
 
+from headrace.quota_callbacks.files import group_id_of
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Table, misfits, secrets_of, text, whole
 from headrace.quota_callbacks.records.usage_records import DEFAULT_TOPIC
 
@@ -22,7 +23,7 @@ LEAST_BYTES: Final = 64 * 1024
 MOST_BYTES: Final = 2**50
 
 _TEXT: Final = text("a text that is not empty")
-_FILES_ALONE: Final = ("rotate_s", "rotate_bytes", "keep_bytes")
+_FILES_ALONE: Final = ("group", "rotate_s", "rotate_bytes", "keep_bytes")
 _KAFKA_ALONE: Final = ("bootstrap_servers", "client")
 
 
@@ -31,6 +32,8 @@ class UsageOptions(Table):
 
     folder: Annotated[str | None, _TEXT] = None
     """The folder of the files; ``None``: records go to a topic, or nowhere."""
+    group: Annotated[str | None, text("the name or number of a group")] = None
+    """The group that may read the files; ``None``: only the proxy's user may."""
     topic: Annotated[str | None, _TEXT] = None
     bootstrap_servers: Annotated[str | None, _TEXT] = None
     client: Annotated[
@@ -78,9 +81,17 @@ class UsageOptions(Table):
         if self.keep_bytes < self.rotate_bytes:
             rule = f"expected at least rotate_bytes, {self.rotate_bytes}"
             faults.append(Fault(path=("keep_bytes",), found=self.keep_bytes, rule=rule))
+        try:
+            self.group_id()
+        except ValueError as error:
+            faults.append(Fault(path=("group",), found=self.group, rule=str(error)))
         if faults:
             raise misfits(faults)
         return self
+
+    def group_id(self) -> int | None:
+        """Return the id of `group`. Raises `ValueError` if there is no such group."""
+        return None if self.group is None else group_id_of(self.group)
 
     @property
     def enabled(self) -> bool:

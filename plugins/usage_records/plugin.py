@@ -162,8 +162,10 @@ def open_sink(options: UsageOptions, instance: str) -> Sink:
             rotate_s=options.rotate_s,
             rotate_bytes=options.rotate_bytes,
             keep_bytes=options.keep_bytes,
+            group_id=options.group_id(),
         )
     except OSError as error:
+        expected = "a writable folder" if options.group is None else f"a folder to write files of group {options.group}"
         raise ValueError(
-            f"plugins.options.usage_records.folder is {options.folder!r}: {error.strerror}; expected a writable folder"
+            f"plugins.options.usage_records.folder is {options.folder!r}: {error.strerror}; expected {expected}"
         ) from error

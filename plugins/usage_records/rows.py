@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.quota_callbacks.builtin.request_percentage import is_exempt
+from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -130,7 +131,7 @@ class Seconds:
         rest = rows.get((user, client_id, api_key, None)) or rows[None, None, api_key, None]
         for batch in batches:
             topic = batch[0]
-            name = (user, client_id, api_key, topic if isinstance(topic, str) else topic.hex())
+            name = (user, client_id, api_key, bounded_name(topic) if isinstance(topic, str) else topic.hex())
             row = rows.get(name)
             if row is None:
                 if len(rows) >= self.max_rows:

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from headrace.quota_callbacks.entities import bounded_name
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
@@ -116,6 +118,7 @@ class ServerOperations:
 
     def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the page `decisions` with ages at the time ``now_s`` of the loop's clock, which all workers share."""
+        user, client_id = (None if each is None else bounded_name(each) for each in (user, client_id))
         waiting = [connection.waiting(now_s) for connection in self._connections if connection.mute.until_s > now_s]
         return {
             "waiting": [

@@ -36,6 +36,7 @@ from headrace.proxy.wire.heads import (
 )
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.entities import SHORT_NAME, bounded_name
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.authentication import Authentication
@@ -341,12 +342,13 @@ class RequestRelay(Relay):
     def _received(self, head: RequestHead, at: int) -> int | None:
         shared, state, now_s = self.shared, self.state, self.now_s
         self.read_bytes = READ_BYTES
+        client_id = head.client_id
         exchange = Exchange(
             state.info,
             head.api_key,
             head.api_version,
             head.correlation_id,
-            head.client_id,
+            client_id if len(client_id) <= SHORT_NAME else bounded_name(client_id),
             head.size,
             now_s,
             reply_layout(head.api_key, head.api_version),

@@ -2,6 +2,7 @@
 
 loading             finding and registering plugins
 calls               calling hooks, and handling exceptions of plugins
+plugin_errors       exceptions of plugins: what is kept from the proxy, and how they are described
 slow_calls          measuring how long plugins hold the event loop
 combined_verdicts   combining and checking the verdicts of several callbacks
 decisions           recent decisions with their reasons: counters, log lines, ``headrace why``

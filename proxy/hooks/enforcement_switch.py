@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from headrace.quota_callbacks.entities import bounded_name
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -24,8 +26,12 @@ class Enforcement:
         self, *, enabled: bool = True, exempt_users: Iterable[str] = (), exempt_client_ids: Iterable[str] = ()
     ) -> None:
         self.enabled = enabled
-        self.exempt_users = frozenset(exempt_users)
-        self.exempt_client_ids = frozenset(exempt_client_ids)
+        self.exempt(exempt_users, exempt_client_ids)
+
+    def exempt(self, users: Iterable[str], client_ids: Iterable[str]) -> None:
+        """Exempt these users and client ids from all quotas, and no others."""
+        self.exempt_users = frozenset(map(bounded_name, users))
+        self.exempt_client_ids = frozenset(map(bounded_name, client_ids))
 
     def switch(self, *, enabled: bool, by: str) -> None:
         """Turn enforcement on or off, and log ``by``, the origin of the change. The caller unmutes clients."""

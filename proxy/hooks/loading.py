@@ -1,7 +1,8 @@
-"""Finding and registering plugins: by entry point, and by import path from the configuration.
+"""Finding and registering plugins: by entry point, and by name or import path from the configuration.
 
 Built-in plugins are registered in the same way as any other. Called by the server once, at its start, and by the check
-of configuration files; tests register instances directly.
+of configuration files; tests register instances directly. Whatever a plugin raises, also ``SystemExit``, becomes a
+`StartupError` with the plugin's name.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ import importlib
 import inspect
 import os
 import sys
-from importlib.metadata import entry_points
+from dataclasses import dataclass
+from importlib.metadata import Distribution, distribution, entry_points, packages_distributions
 from typing import TYPE_CHECKING, Any, Final
 
 import pluggy
+import structlog
 
 from headrace.proxy.errors import StartupError
 from headrace.quota_callbacks import hookspecs
@@ -21,6 +24,9 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PROJECT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from importlib.metadata import EntryPoint
+
+log = structlog.get_logger("headrace.plugins")
 
 ENTRY_POINT_GROUP: Final = "headrace.plugins"
 VERSION_ATTRIBUTE: Final = "headrace_hooks"
@@ -35,32 +41,44 @@ def new_plugin_manager() -> pluggy.PluginManager:
     return manager
 
 
-def load_plugins(manager: pluggy.PluginManager, *, disabled: Iterable[str], load: Iterable[str]) -> None:
-    """Register the plugins of all entry points, except ``disabled``, and then every import path of ``load``.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Which plugins to load: the keys ``autoload``, ``disabled`` and ``load`` of the table ``plugins``."""
+
+    autoload: bool = True
+    disabled: Iterable[str] = ()
+    load: Iterable[str] = ()
+
+
+def load_plugins(manager: pluggy.PluginManager, choice: Choice) -> None:
+    """Import and register the chosen plugins.
 
     Raises `StartupError` with the plugin's name if it cannot be imported, requires another version of the hooks, or
     implements a hook that does not exist.
     """
-    for name, plugin in imported_plugins(disabled=disabled, load=load):
+    for name, plugin in imported_plugins(choice):
         register(manager, name, plugin)
 
 
-def imported_plugins(*, disabled: Iterable[str], load: Iterable[str]) -> Iterator[tuple[str, Any]]:
-    """Import the plugins of all entry points, except ``disabled``, and of ``load``; yield each with its name.
+def imported_plugins(choice: Choice) -> Iterator[tuple[str, Any]]:
+    """Import the chosen plugins; yield each with its name.
 
-    Raises `StartupError` for a plugin that cannot be imported, and for an unknown name in ``disabled``.
+    Raises `StartupError` for a plugin that cannot be imported, for an unknown name in ``disabled``, and for a name that
+    two distributions use.
     """
-    disabled_names = set(disabled)
-    points = sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name)
-    unknown = disabled_names - {point.name for point in points}
-    if unknown:
-        known = ", ".join(point.name for point in points)
-        raise StartupError(f"plugins.disabled names {min(unknown)!r}, but there is no such plugin; installed: {known}")
-    for point in points:
-        if point.name not in disabled_names:
-            yield point.name, _import(point.name, point.value)
-    for path in load:
-        yield path, _import(path, path)
+    for name, path, _ in _chosen(choice):
+        yield name, _import(name, path)
+
+
+def log_plugins(choice: Choice) -> None:
+    """Log the name of each chosen plugin, with the distribution that it comes from and its version."""
+    by_origin: dict[tuple[str, str | None], list[str]] = {}
+    for name, path, point in _chosen(choice):
+        found = _distribution_of(path) if point is None else point.dist
+        origin = ("none", None) if found is None else (found.name, found.version)
+        by_origin.setdefault(origin, []).append(name)
+    for (name, version), plugins in by_origin.items():
+        log.info("plugins loaded", distribution=name, version=version, plugins=", ".join(plugins))
 
 
 def installed_plugins() -> tuple[str, ...]:
@@ -68,11 +86,53 @@ def installed_plugins() -> tuple[str, ...]:
     return tuple(sorted(point.name for point in entry_points(group=ENTRY_POINT_GROUP)))
 
 
+def _chosen(choice: Choice) -> Iterator[tuple[str, str, EntryPoint | None]]:
+    """Yield name, import path and entry point of the plugins to load; ``None`` for those of an import path."""
+    points = _entry_points()
+    disabled, load = set(choice.disabled), tuple(choice.load)
+    if unknown := disabled - points.keys():
+        raise StartupError(
+            f"plugins.disabled names {min(unknown)!r}, but there is no such plugin; installed: {', '.join(points)}"
+        )
+    for name, point in points.items():
+        if name not in disabled and (choice.autoload or name in load):
+            yield name, point.value, point
+    for path in load:
+        if path not in points:
+            yield path, path, None
+
+
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return the entry points of all plugins by name, in the order of names."""
+    points: dict[str, EntryPoint] = {}
+    for point in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda point: point.name):
+        if (other := points.setdefault(point.name, point)) is not point:
+            both = " and ".join(f"{each.dist.name} {each.dist.version}" for each in (other, point) if each.dist)
+            raise StartupError(f"two plugins are called {point.name!r}: those of {both}; uninstall one of them")
+    return points
+
+
+def _distribution_of(path: str) -> Distribution | None:
+    """Return the distribution that contains a module; ``None`` for one that is in a folder of the search path."""
+    package = path.partition(":")[0].partition(".")[0]
+    names = packages_distributions().get(package, ())
+    return distribution(names[0]) if names else None
+
+
 def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     """Register one plugin: a module, an instance, or a class that is instantiated without arguments.
 
     Raises `StartupError` if the plugin does not fit this version of the hooks.
     """
+    try:
+        _register(manager, name, plugin)
+    except StartupError:
+        raise
+    except BaseException as error:
+        raise StartupError(f"plugin {name!r} cannot be registered: {type(error).__name__}: {error}") from error
+
+
+def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     required = getattr(plugin, VERSION_ATTRIBUTE, None)
     if required is None:
         raise StartupError(
@@ -98,7 +158,7 @@ def _instance(name: str, plugin: Any) -> Any:
         return plugin
     try:
         return plugin()
-    except Exception as error:
+    except BaseException as error:
         raise StartupError(f"plugin {name!r} cannot be instantiated: {type(error).__name__}: {error}") from error
 
 
@@ -118,7 +178,7 @@ def _import(name: str, path: str) -> Any:
         return getattr(module, attribute) if attribute else module
     except ModuleNotFoundError as error:
         raise StartupError(_missing_module(name, module_name, error)) from error
-    except Exception as error:
+    except BaseException as error:
         raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
 
 

@@ -12,7 +12,7 @@ import base64
 import json
 import os
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
@@ -23,6 +23,7 @@ import trio
 from headrace.proxy.errors import StartupError
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.entities import QuotaKey
+from headrace.quota_callbacks.files import folder_warning, open_private
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -51,6 +52,9 @@ CREATE TABLE IF NOT EXISTS usage (
     state TEXT NOT NULL
 ) WITHOUT ROWID;
 """
+
+BESIDE: Final = ("-wal", "-journal", "-shm")
+"""The ends of the names of the files that SQLite creates beside the file, with its permissions."""
 
 Row = tuple[str, int, str]
 """A row of the file: a bucket's name as JSON, the wall-clock time in ms at which it was saved, its state as JSON."""
@@ -82,17 +86,22 @@ class BucketStateFile:
     async def read(cls, path: str) -> tuple[BucketStateFile, list[Row]]:
         """Open or create the file, and return it with its rows.
 
-        Raises `StartupError` when the file cannot be opened: its directory does not exist, permission is denied, or
-        another proxy has it open. A damaged file is renamed, and the proxy starts with empty buckets: serving clients
-        is more important than about an hour of bucket state.
+        Raises `StartupError` when the file cannot be opened: its directory does not exist, permission is denied, it is
+        a symbolic link or another user's, or another proxy has it open. A damaged file is renamed, and the proxy starts
+        with empty buckets: serving clients is more important than about an hour of bucket state.
         """
         try:
+            await trio.to_thread.run_sync(_create, path)
             database, rows = await trio.to_thread.run_sync(_open, path)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StartupError(f"quota.state.file: cannot use {path}: {reason}") from error
         except sqlite3.DatabaseError as error:
             if isinstance(error, sqlite3.OperationalError):
                 raise StartupError(_cannot_open(path, error)) from error
             renamed = await trio.to_thread.run_sync(_rename_damaged, path)
             log.error("bucket state file damaged; starting without it", file=path, renamed_to=renamed, error=str(error))  # noqa: TRY400
+            await trio.to_thread.run_sync(_create, path)
             database, rows = await trio.to_thread.run_sync(_open, path)
         return cls(database, path), rows
 
@@ -119,7 +128,7 @@ class BucketStateFile:
             except sqlite3.Error as error:
                 if not self.failing:
                     log.error(  # noqa: TRY400
-                        "bucket state cannot be saved; a restart would reset it", file=self._path, error=str(error)
+                        "bucket state cannot be saved; a restart would reset it", file=self._path, error=_cause(error)
                     )
                 self.failing = True
                 return
@@ -186,6 +195,16 @@ def _kept_ms(window_s: int) -> int:
 # --- called in a thread ---
 
 
+def _create(path: str) -> None:
+    """Create the file if it is missing, and let only its owner read it and those beside it. Raises `OSError`."""
+    if (warning := folder_warning(Path(path).parent)) is not None:
+        log.warning("the folder of the bucket state file is not safe", reason=warning)
+    os.close(open_private(path, os.O_RDWR | os.O_CREAT))
+    for end in BESIDE:
+        with suppress(FileNotFoundError):
+            os.close(open_private(path + end, os.O_RDWR))
+
+
 def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
     database = sqlite3.connect(path, timeout=1.0, check_same_thread=False, isolation_level=None)
     try:
@@ -219,15 +238,21 @@ def _has_tables(database: sqlite3.Connection) -> bool:
 
 def _cannot_open(path: str, error: sqlite3.OperationalError) -> str:
     locked = "locked" in str(error)
-    reason = "another process has it open; each proxy needs a file of its own" if locked else str(error)
+    reason = "another process has it open; each proxy needs a file of its own" if locked else _cause(error)
     return f"quota.state.file: cannot use {path}: {reason}"
+
+
+def _cause(error: sqlite3.Error) -> str:
+    """Return SQLite's message and the name of its error code, where it has one."""
+    name = getattr(error, "sqlite_errorname", None)
+    return f"{error} ({name})" if name else str(error)
 
 
 def _rename_damaged(path: str) -> str:
     renamed = f"{path}.damaged"
     os.replace(path, renamed)  # noqa: PTH105 -- the setting is a str
-    for suffix in ("-wal", "-shm"):
-        Path(path + suffix).unlink(missing_ok=True)
+    for end in BESIDE:
+        Path(path + end).unlink(missing_ok=True)
     return renamed
 
 
@@ -241,7 +266,9 @@ def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: in
             cursor.execute("DELETE FROM usage WHERE saved_ms < ?", (wall_ms - keep_ms,))
             cursor.execute("COMMIT")
         except BaseException:
-            cursor.execute("ROLLBACK")
+            with suppress(sqlite3.Error):  # the error that is raised is the cause of this one
+                if database.in_transaction:  # when a write failed, SQLite itself has rolled back
+                    cursor.execute("ROLLBACK")
             raise
 
 

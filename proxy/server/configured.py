@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.proxy.connection.state.shared_state import Limits
+from headrace.proxy.hooks.loading import Choice
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -35,3 +36,9 @@ def limits_of(config: Config) -> Limits:
 def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
     """Return configured servers as addresses to connect to."""
     return tuple(Address(host=server.host, port=server.port) for server in servers)
+
+
+def choice_of(config: Config) -> Choice:
+    """Return which plugins to load."""
+    plugins = config.plugins
+    return Choice(autoload=plugins.autoload, disabled=plugins.disabled, load=plugins.load)

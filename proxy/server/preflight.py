@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls import HookCalls
-from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
+from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
+from headrace.proxy.server.configured import choice_of
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import ANONYMOUS, QuotaKey
@@ -34,7 +35,7 @@ def problems_of(config: Config) -> list[str]:
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
     try:
-        load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
+        load_plugins(manager, choice_of(config))
         quotas = ClientQuotas(
             windows=dict.fromkeys(QuotaKey, Window()),
             metric_tags=hooks.quota_metric_tags,
@@ -67,17 +68,20 @@ def warnings_of(config: Config) -> Iterator[str]:
 
     Such a setting is valid but has no effect.
     """
-    if _IDENTITY_PLUGIN not in config.plugins.disabled or config.plugins.load:
+    plugins = config.plugins
+    found = plugins.autoload or _IDENTITY_PLUGIN in plugins.load
+    if (found and _IDENTITY_PLUGIN not in plugins.disabled) or set(plugins.load).difference(installed_plugins()):
         return
+    advice = "remove it from plugins.disabled" if plugins.autoload else "add it to plugins.load"
     for entity in config.entity_quotas():
         if isinstance(entity.user, str) and entity.user != ANONYMOUS:
             yield (
                 f"quotas: {entity} applies to no client: without the plugin {_IDENTITY_PLUGIN} every connection is"
-                f" {ANONYMOUS}; remove it from plugins.disabled, or use a client-id"
+                f" {ANONYMOUS}; {advice}, or use a client-id"
             )
     for user in config.enforcement.exempt_users:
         if user != ANONYMOUS:
             yield (
                 f"enforcement.exempt_users: {user} exempts no client: without the plugin {_IDENTITY_PLUGIN} every"
-                f" connection is {ANONYMOUS}; remove it from plugins.disabled, or use exempt_client_ids"
+                f" connection is {ANONYMOUS}; {advice}, or use exempt_client_ids"
             )

@@ -5,7 +5,7 @@ An invalid configuration changes nothing, and the log gives the reasons. Called 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaKey
 
 log = structlog.get_logger("headrace.reload")
+
+READ_TIMEOUT_S: Final = 30.0
+"""Time limit for reading the configuration again. A network file system can hang; signals are handled afterwards."""
 
 
 class Reloader:
@@ -91,8 +94,7 @@ class Reloader:
         shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
         shared.hooks.slow_calls.limit_s = new.plugins.slow_call_s
-        shared.enforcement.exempt_users = frozenset(new.enforcement.exempt_users)
-        shared.enforcement.exempt_client_ids = frozenset(new.enforcement.exempt_client_ids)
+        shared.enforcement.exempt(new.enforcement.exempt_users, new.enforcement.exempt_client_ids)
         if new.enforcement.enabled != old.enforcement.enabled:  # otherwise keep what an operator has set
             self._operations.switch_enforcement(new.enforcement.enabled, "reload")
         apply_log_settings(new.log)
@@ -107,11 +109,17 @@ async def load_again(load: Callable[[], Config] | None, enforced: frozenset[Quot
         log.warning("nothing to reload: headrace runs without a configuration file")
         return None
     try:
-        new = await trio.to_thread.run_sync(load)
+        with trio.fail_after(READ_TIMEOUT_S):
+            new = await trio.to_thread.run_sync(load, abandon_on_cancel=True)
         check_enforced(new.entity_quotas(), enforced)
     except ConfigError as error:
         for problem in error.problems:
             log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
+        return None
+    except trio.TooSlowError:
+        log.error(  # noqa: TRY400
+            "the configuration could not be read in time; the old one stays in force", timeout_s=READ_TIMEOUT_S
+        )
         return None
     except StartupError as error:
         log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400

@@ -23,7 +23,7 @@ from headrace.proxy.counters import Counters
 from headrace.proxy.errors import ClientGone, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
-from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
+from headrace.proxy.hooks.loading import load_plugins, log_plugins, new_plugin_manager
 from headrace.proxy.network.connection_counts import ConnectionCounts
 from headrace.proxy.network.listeners import accept_loop, close_listeners, open_listeners
 from headrace.proxy.network.poller import Poller
@@ -31,7 +31,7 @@ from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.repeated_lines import RepeatedLines
-from headrace.proxy.server.configured import addresses_of, limits_of
+from headrace.proxy.server.configured import addresses_of, choice_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
@@ -93,9 +93,10 @@ class Server:
     ) -> None:
         self._config = config
         self._place = place
+        self._logs_plugins = plugins is None and place is None  # those of workers are logged once for all
         manager = plugins or new_plugin_manager()
         if plugins is None:
-            load_plugins(manager, disabled=config.plugins.disabled, load=config.plugins.load)
+            load_plugins(manager, choice_of(config))
         hooks = HookCalls(
             manager,
             fail_closed=config.plugins.on_error is OnError.CLOSED,
@@ -172,6 +173,8 @@ class Server:
             backlog=config.listen.backlog,
             shared=self._place is not None,
         )
+        if self._logs_plugins:
+            log_plugins(choice_of(config))
         try:
             async with trio.open_nursery() as outer:
                 if self._place is None:

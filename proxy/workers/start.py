@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING
 import trio
 
 from headrace.config.values import count_workers
-from headrace.proxy.hooks.loading import imported_plugins
+from headrace.proxy.hooks.loading import imported_plugins, log_plugins
 from headrace.proxy.output_queue import queued_output
+from headrace.proxy.server.configured import choice_of
 from headrace.proxy.server.running import run_loop
 from headrace.proxy.server.service_manager import READY
 from headrace.proxy.workers.fork_server import ForkServer
@@ -38,7 +39,7 @@ def run_workers(
 ) -> None:
     """Serve with several workers until a signal stops the proxy. Raises `StartupError` before any client is served."""
     # Import the plugins' code here, so that its memory is shared; each worker creates its own plugin objects.
-    list(imported_plugins(disabled=config.plugins.disabled, load=config.plugins.load))
+    list(imported_plugins(choice_of(config)))
     memory = SharedMemory(
         count_workers(config.workers), samples=max(window.samples for window in config.windows().values())
     )
@@ -48,13 +49,17 @@ def run_workers(
             memory.crash_reports[number].enable()
             return run_worker(memory.place(number), sock)
 
+    def ready(supervisor: Supervisor) -> None:
+        log_plugins(choice_of(config))
+        on_ready(supervisor)
+
     gc.collect()
     gc.freeze()  # pages to which the collector does not write remain shared by all processes
     fork_server = ForkServer(serve)
     try:
         with queued_output():
             supervisor = Supervisor(config, load=load, fork_server=fork_server, memory=memory)
-            run_loop(partial(_supervise, supervisor, on_ready, manager))
+            run_loop(partial(_supervise, supervisor, ready, manager))
     finally:
         fork_server.close()
 

@@ -10,12 +10,12 @@ writes the same files. A file is TOML with one table, keyed by API key::
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import Field, ValidationError
 
 from headrace.quota_callbacks.builtin.request_costs import RequestCost
+from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, misfits, text
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 TABLE: Final = "costs"
 OPTION: Final = "costs_file"
+LONGEST_FILE_BYTES: Final = 1024 * 1024
+"""A row for each API takes about 10 KiB."""
 
 _RULE: Final = 'expected API key = { base_ms = milliseconds, per_kib_ms = milliseconds }, such as "0" for Produce'
 _FILE_RULE: Final = f"expected a TOML file with the table [{TABLE}] by API key"
@@ -74,7 +76,7 @@ def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
     """
     where = f"{option} = {path!r}"
     try:
-        document = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(read_ordinary_file(path, LONGEST_FILE_BYTES, "costs file").decode())
     except OSError as error:
         raise ValueError(f"{where}: {error.strerror or error}; {_FILE_RULE}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -11,7 +11,15 @@ import math
 from typing import Any, Final, NoReturn
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from headrace.quota_callbacks.entities import (
+    DEFAULT,
+    LONG_MAX,
+    EntityName,
+    QuotaEntity,
+    QuotaKey,
+    bounded_name,
+    check_quota_value,
+)
 from headrace.quota_callbacks.records.replay import Change, Op, Usage
 
 MAX_LINE_BYTES: Final = 1024 * 1024
@@ -128,7 +136,7 @@ def _name(members: Members, name: str) -> str:
         _refuse(members, name, "a string")
     if not value.isascii():
         _check_text(name, value)
-    return str(value)
+    return bounded_name(value)
 
 
 def _check_text(name: str, value: str) -> None:
@@ -158,7 +166,7 @@ def _entity(members: Members) -> QuotaEntity:
             raise BadLineError(f"{path} is {_shown(name)}; expected a name, or null for the default entity")
         if name is not None:
             _check_text(path, name)
-        names[entity_type] = DEFAULT if name is None else name
+        names[entity_type] = DEFAULT if name is None else bounded_name(name)
     if not names:
         raise BadLineError("alter.entity is {}; expected a user, a client-id, or both")
     return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))

@@ -129,6 +129,7 @@ GOOD: Final = (
     Good("controller.quota.window.size.seconds", str(INT_MAX), INT_MAX),
     Good("producer.id.quota.window.num", "2", 2),
     Good("producer.id.quota.window.size.seconds", "60", 60),
+    Good(key="plugins.autoload", toml="false", value=False),
     Good("plugins.disabled", '["tracing"]', ("tracing",)),
     Good(
         "plugins.load", '["my_package.my_module:MyPlugin", "my_module"]', ("my_package.my_module:MyPlugin", "my_module")
@@ -291,11 +292,13 @@ BAD: Final = (
         )
         for bad in _whole(key, 1, INT_MAX)
     ),
+    *_invalid("plugins.autoload", "expected true or false", '"false"', "0"),
     *_invalid("plugins.disabled", "expected a list of plugin names", '"tracing"'),
     Bad("plugins.disabled", '[""]', "expected a plugin's name", '""', 0),
     *_invalid("plugins.load", "expected a list of import paths", '"my_module"'),
     *(Bad("plugins.load", f"[{item}]", IMPORT_PATH, item, 0) for item in ('"my-module"', '"a:b:c"', '"a."', '""', "1")),
     *_invalid("plugins.on_error", 'expected "open" or "closed"', '"ignore"', "true"),
     *_invalid("plugins.on_error", 'expected "open" or "closed"; did you mean "closed"?', '"close"'),
-    *_invalid("plugins.options", "expected a table for each plugin, headed [plugins.options.NAME]", "[]", '"x"'),
+    *_invalid("plugins.options", "expected a table for each plugin, headed [plugins.options.NAME]", "[]", "1"),
+    Bad("plugins.options", '"x"', "expected a table for each plugin, headed [plugins.options.NAME]", "***"),
 )

@@ -87,6 +87,7 @@ def test_the_defaults() -> None:
         "quota.state.file": "None",
         "quota.state.interval": "5.0",
         "quotas": "()",
+        "plugins.autoload": "True",
         "plugins.disabled": "()",
         "plugins.load": "()",
         "plugins.on_error": "open",

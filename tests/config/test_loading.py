@@ -60,14 +60,14 @@ def test_a_configuration_can_be_sent_to_a_worker_and_copied() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a = 1\nb =\n", ":2:4: not valid TOML: invalid value: b ="),
-        ("a = 1\na = 2\n", ":2:6: not valid TOML: this key is set already: a = 2"),
-        ("[a]\n[b]\n[a]\n", ":3:3: not valid TOML: the table [a] is declared twice: [a]"),
-        ("['a.b'.c]\n['a.b'.c]\n", ":2:9: not valid TOML: the table [\"a.b\".c] is declared twice: ['a.b'.c]"),
+        ("a = 1\nb =\n", ":2:4: not valid TOML: invalid value"),
+        ("a = 1\na = 2\n", ":2:6: not valid TOML: this key is set already"),
+        ("[a]\n[b]\n[a]\n", ":3:3: not valid TOML: the table [a] is declared twice"),
+        ("['a.b'.c]\n['a.b'.c]\n", ':2:9: not valid TOML: the table ["a.b".c] is declared twice'),
         ("a = [1,\n", ":2:1: not valid TOML: invalid value, at the end of the file"),
-        ("a = 'x", ":1:7: not valid TOML: expected \"'\", at the end of the file: a = 'x"),
-        ("a = 1 b = 2", ":1:7: not valid TOML: expected newline or end of document after a statement: a = 1 b = 2"),
-        ("a: 1", ":1:2: not valid TOML: expected '=' after a key in a key/value pair: a: 1"),
+        ("a = 'x", ':1:7: not valid TOML: expected "\'", at the end of the file'),
+        ("a = 1 b = 2", ":1:7: not valid TOML: expected newline or end of document after a statement"),
+        ("a: 1", ":1:2: not valid TOML: expected '=' after a key in a key/value pair"),
         (f"a = {'9' * 5000}", ": not valid TOML: a whole number has too many digits"),
         (f"a = {'[' * 100_000}", ": not valid TOML: values are nested too deeply"),
     ],
@@ -117,7 +117,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     def forbidden(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", forbidden)  # root may read every file
+    monkeypatch.setattr("os.stat", forbidden)  # root may read every file
     with pytest.raises(ConfigFileError) as caught:
         load("headrace.toml")
     assert str(caught.value) == "headrace.toml: cannot be read: permission denied"

@@ -16,7 +16,7 @@ NEEDS_RESTART = (
     *("admin.listen", "admin.token_file", "log.format", "log.max_queued_lines", "log.max_queued_bytes"),
     *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
-    *("plugins.disabled", "plugins.load", "plugins.options"),
+    *("plugins.autoload", "plugins.disabled", "plugins.load", "plugins.options"),
     *("quota.state.file", "quota.state.interval", "workers"),
 )
 AT_ONCE = (

@@ -260,7 +260,8 @@ def test_containerfile() -> None:
     assert json.loads(by_name["ENTRYPOINT"][0]) == ["headrace"]
     assert json.loads(by_name["CMD"][0]) == ["run", "--config", "/etc/headrace/headrace.toml"]
     assert by_name["STOPSIGNAL"] == ["SIGTERM"]
-    assert "--constraint constraints.txt '.[tracing,metrics-otlp,usage]'" in by_name["RUN"][0]
+    assert "--require-hashes -r requirements/run.txt" in by_name["RUN"][0]
+    assert "--no-deps ." in by_name["RUN"][0]
     copied = [source for value in by_name["COPY"][:-1] for source in value.split()[:-1]]
     assert all((ROOT / each).exists() for each in copied)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")

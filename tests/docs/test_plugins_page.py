@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.proxy.hooks.loading import installed_plugins
 from headrace.quota_callbacks import hookspecs
 from headrace.quota_callbacks.requests import Connection, Request
 
@@ -95,9 +96,10 @@ def test_the_proxy_finds_it_and_checks_its_options(package: Path) -> None:
 def test_the_configurations_on_the_page_are_toml() -> None:
     blocks = re.findall(r"```toml[^\n]*\n(.*?)```", PAGE, re.DOTALL)
     assert len(blocks) > 2
-    assert [tomllib.loads(each)["plugins"]["load"] for each in blocks if "load" in each] == [
-        ["slow_creations:SlowCreations"]
-    ]
+    by_path, named = (tomllib.loads(each)["plugins"] for each in blocks if "load" in each)
+    assert by_path["load"] == ["slow_creations:SlowCreations"]
+    assert named["autoload"] is False
+    assert set(named["load"]) - set(installed_plugins()) == {"slow_creations"}
 
 
 def rows_under(text: str) -> list[str]:

@@ -22,6 +22,7 @@ from headrace.proxy.wire.headerless_tokens import HeaderlessTokens
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import bounded_name
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ class Authentication:
             self._began_s = now_s
         started = self._hooks.authentication_started(self._connection, mechanism)
         plugin, observer = started if started is not None else ("", None)
-        self._attempt = attempt = _Attempt(mechanism, plugin, observer)
+        self._attempt = attempt = _Attempt(bounded_name(mechanism), plugin, observer)
         self.tokens = None
         return partial(self._handshake_answered, attempt, version)
 
@@ -187,10 +188,10 @@ class Authentication:
             return None
         try:
             user = observer.claimed_user(token)
-        except Exception as error:  # noqa: BLE001 -- code of a plugin
+        except BaseException as error:  # noqa: BLE001 -- code of a plugin
             self._failed(attempt, error)
             return None
-        return user if isinstance(user, str) and 0 < len(user) <= MAX_PRINCIPAL_CHARACTERS else None
+        return bounded_name(user) if isinstance(user, str) and 0 < len(user) <= MAX_PRINCIPAL_CHARACTERS else None
 
     def end_tokens(self) -> bool:
         """Note the client's first ordinary request after tokens without headers; return whether the last token gets no
@@ -210,7 +211,7 @@ class Authentication:
             try:
                 attempt.observer.served()
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
         if not attempt.over:
             self.accepted = True
@@ -262,7 +263,7 @@ class Authentication:
             try:
                 attempt.observer.exchanged(token, answer)
                 self._adopt(attempt, attempt.observer.principal)
-            except Exception as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: BLE001 -- code of a plugin
                 self._failed(attempt, error)
 
     def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
@@ -271,12 +272,12 @@ class Authentication:
         if not isinstance(principal, str) or not 0 < len(principal) <= MAX_PRINCIPAL_CHARACTERS:
             raise ValueError(f"a principal must be a string of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
         connection = self._connection
-        connection.user = principal
+        connection.user = bounded_name(principal)
         self.accepted = True
         self._end(attempt)
-        log.debug("user adopted", peer=str(connection.peer), user=principal, mechanism=attempt.mechanism)
+        log.debug("user adopted", peer=str(connection.peer), user=connection.user, mechanism=attempt.mechanism)
 
-    def _failed(self, attempt: _Attempt, error: Exception) -> None:
+    def _failed(self, attempt: _Attempt, error: BaseException) -> None:
         attempt.observer = None
         self._hooks.observer_failed(attempt.plugin, error)
 

@@ -17,6 +17,9 @@ NO_CREATION_S: Final = 600.0
 """How long an auto-created topic is not charged again, even if it does not appear: the cluster may not auto-create
 topics (``auto.create.topics.enable=false``), or not this one."""
 
+LONGEST_TOPIC_NAME: Final = 249
+"""``org.apache.kafka.common.internals.Topic.MAX_NAME_LENGTH``. Brokers create no topic with a longer name."""
+
 MAX_REMEMBERED: Final = 10_000
 """Topics that are remembered. When there are more, all are forgotten and may be charged again."""
 
@@ -46,7 +49,7 @@ class CreatedTopics:
         """Note that the auto-creation of these topics is charged now."""
         if len(self._since_s) >= MAX_REMEMBERED:
             self._since_s.clear()
-        self._since_s.update(dict.fromkeys(names, now_s))
+        self._since_s.update((name, now_s) for name in names if len(name) <= LONGEST_TOPIC_NAME)
 
     def forget(self, names: Iterable[str]) -> None:
         """Forget topics that exist or were deleted, so that creating them again is charged."""
@@ -58,7 +61,9 @@ class CreatedTopics:
         charge for changing a topic is returned if the broker reports that it does not exist."""
         if len(self._asked_for) >= MAX_REMEMBERED:
             self._asked_for.clear()
-        self._asked_for.update({str(each.topic): (now_s, each.partitions) for each in mutations})
+        self._asked_for.update(
+            (str(each.topic), (now_s, each.partitions)) for each in mutations if len(each.topic) <= LONGEST_TOPIC_NAME
+        )
 
     def partitions(self, topic: TopicKey, now_s: float) -> int:
         """Return the partitions with which a topic was requested within `CREATION_TAKES_S`; 0 if it was not."""

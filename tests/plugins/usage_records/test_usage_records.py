@@ -231,9 +231,9 @@ def test_a_secret_of_the_client_may_come_from_a_file_and_is_never_shown(tmp_path
 @pytest.mark.parametrize(
     ("client", "said"),
     [
-        ({"sasl.password_file": "/nowhere/x"}, 'client."sasl.password_file" = "/nowhere/x": cannot be read: no such'),
-        ({"sasl.password_file": 5}, "= 5: expected the path of a file that holds the secret"),
-        ({"sasl.password_file": "/dev/zero"}, "longer than 65536 bytes, the maximum for a secret"),
+        ({"sasl.password_file": "/nowhere/x"}, 'client."sasl.password_file" = ***: cannot be read: no such'),
+        ({"sasl.password_file": 5}, "= ***: expected the path of a file that holds the secret"),
+        ({"sasl.password_file": "/dev/zero"}, "= ***: cannot be read: not an ordinary file"),
         ({"sasl.password_file": "/dev/null", "sasl.password": "hunter2"}, 'either this or "sasl.password"'),
         ({"sasl.password": ["hunter2"]}, "usage_records.client: expected a table of librdkafka's settings"),
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls import HookCalls
-from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager, register
+from headrace.proxy.hooks.loading import Choice, installed_plugins, load_plugins, new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
@@ -52,20 +52,20 @@ class Plugin:
 
 def test_the_built_ins_are_found_as_a_strangers_plugin_is() -> None:
     manager = new_plugin_manager()
-    load_plugins(manager, disabled=(), load=())
+    load_plugins(manager, Choice())
     assert {name for name, _ in manager.list_name_plugin()} >= BUILT_IN
 
 
 def test_a_built_in_can_be_disabled() -> None:
     manager = new_plugin_manager()
-    load_plugins(manager, disabled=("byte_rate",), load=())
+    load_plugins(manager, Choice(disabled=("byte_rate",)))
     assert "byte_rate" not in {name for name, _ in manager.list_name_plugin()}
 
 
 def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
     message = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
     with pytest.raises(StartupError, match=message):
-        load_plugins(new_plugin_manager(), disabled=("byterate",), load=())
+        load_plugins(new_plugin_manager(), Choice(disabled=("byterate",)))
 
 
 @pytest.mark.parametrize("kind", ["class", "instance", "module"])
@@ -77,7 +77,7 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
     module.mine = Plugin()  # type: ignore[attr-defined]
     path = {"class": "strangers:Mine", "instance": "strangers:mine", "module": "strangers"}[kind]
     manager = new_plugin_manager()
-    load_plugins(manager, disabled=(), load=(path,))
+    load_plugins(manager, Choice(load=(path,)))
     found = manager.get_plugin(path)
     assert found is module if kind == "module" else isinstance(found, Plugin)
 
@@ -97,7 +97,7 @@ def test_plugins_are_loaded_by_import_path(monkeypatch: pytest.MonkeyPatch, kind
 )
 def test_what_cannot_be_loaded_is_named(path: str, message: str) -> None:
     with pytest.raises(StartupError, match=message):
-        load_plugins(new_plugin_manager(), disabled=(), load=(path,))
+        load_plugins(new_plugin_manager(), Choice(load=(path,)))
 
 
 @pytest.mark.parametrize(("variable", "named"), [("", "not set"), ("/opt/one:/opt/two", "/opt/one:/opt/two")])
@@ -120,7 +120,7 @@ def test_a_module_that_is_not_on_the_path(
     }
     for path, problem in problems.items():
         with pytest.raises(StartupError) as caught:
-            load_plugins(new_plugin_manager(), disabled=installed_plugins(), load=(path,))
+            load_plugins(new_plugin_manager(), Choice(disabled=installed_plugins(), load=(path,)))
         assert str(caught.value) == f"plugin {path!r} cannot be loaded: {problem}; {where}"
 
 
@@ -139,7 +139,7 @@ def test_a_plugin_that_imports_the_packages_by_their_earlier_names(
         f" headrace.{package} and so on; change the plugin's imports, or install a release of it for this version"
     )
     with pytest.raises(StartupError, match=f"^{re.escape(message)}$"):
-        load_plugins(new_plugin_manager(), disabled=installed_plugins(), load=(path,))
+        load_plugins(new_plugin_manager(), Choice(disabled=installed_plugins(), load=(path,)))
 
 
 def test_a_plugin_made_for_another_version_is_refused_with_a_sentence() -> None:

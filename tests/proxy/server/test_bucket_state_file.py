@@ -152,7 +152,7 @@ async def test_two_proxies_cannot_open_the_same_file(tmp_path: Path) -> None:
 
 
 async def test_a_missing_directory_is_a_startup_error(tmp_path: Path) -> None:
-    with pytest.raises(StartupError, match=r"quota\.state\.file: cannot use .*unable to open"):
+    with pytest.raises(StartupError, match=r"quota\.state\.file: cannot use .*no such file or directory"):
         await BucketStateFile.open(str(tmp_path / "no" / "usage.sqlite"), quotas(), 0)
 
 

@@ -1,0 +1,49 @@
+"""Exceptions of plugins: what is kept from the proxy, what passes, and how they are described.
+
+Called by `headrace.proxy.hooks.calls`, `headrace.proxy.hooks.loading` and `headrace.proxy.connection`. The code of a
+plugin may raise anything: ``SystemExit`` and ``KeyboardInterrupt`` are errors of the plugin, too, and end neither the
+proxy nor a connection. Only trio's cancellation, which belongs to the proxy, passes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from headrace.quota_callbacks.hookspecs import Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+
+def raise_cancellation(error: BaseException) -> None:
+    """Raise trio's cancellation if ``error`` is one or contains one; else return."""
+    if isinstance(error, trio.Cancelled):
+        raise error
+    if isinstance(error, BaseExceptionGroup) and (cancelled := error.subgroup(trio.Cancelled)) is not None:
+        raise cancelled
+
+
+def description(error: BaseException) -> str:
+    """Return the message of an exception; the name of its class where the message alone would not suffice."""
+    return str(error) if isinstance(error, Exception) and str(error) else f"{type(error).__name__}: {error}"
+
+
+def configuration_problem(name: str, error: BaseException, options: Mapping[str, Any]) -> str:
+    """Return the message for a plugin whose ``configure`` raised; it contains no secret of the plugin's ``options``.
+
+    A plugin's message may repeat a value: pydantic's own messages do.
+    """
+    from headrace.quota_callbacks.options import without_secrets  # here, since pydantic costs memory and time
+
+    return f"plugin {name!r}: {without_secrets(description(error), options)}"
+
+
+def collected(call: Callable[[], Iterable[Metric] | None]) -> tuple[Metric, ...]:
+    """Return the metrics of one plugin. Runs a generator of the plugin here, where its exceptions are caught."""
+    found = tuple(call() or ())
+    for each in found:
+        if not isinstance(each, Metric):
+            raise TypeError(f"collect_metrics returned {each!r}; expected objects of the class Metric")
+    return found
