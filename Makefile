@@ -12,7 +12,7 @@ QUICK := -m "not soak and not exhaustive" --durations=25
 # Two targets at the same time, without mixing their output.
 SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 
-.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench \
+.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak fuzz compiled bench \
 	docs dist changelog clean
 
 help:
@@ -21,6 +21,7 @@ help:
 	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
 	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
+	@echo "make fuzz    new inputs for parsers and connections, for FUZZ_MINUTES=10 (TARGET=relays for one target)"
 	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
 	@echo "make dist    the sdist and a wheel in dist/"
@@ -83,6 +84,10 @@ endif
 # One test at a time: they measure memory and rates.
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
+
+# Guided by coverage if atheris is installed (pip install -c constraints.txt -e '.[fuzzing]').
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
 
 # One test at a time, since some count the instructions of a request.
 compiled: $(STAMP)
