@@ -16,7 +16,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
-.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak compiled bench \
+.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak fuzz compiled bench \
 	docs dist hashes audit changelog clean
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
 	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
+	@echo "make fuzz    new inputs for parsers and connections, for FUZZ_MINUTES=10 (TARGET=relays for one target)"
 	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
 	@echo "make dist    the sdist, a wheel and the SBOM in dist/"
@@ -91,6 +92,10 @@ endif
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
+# Guided by coverage if atheris is installed (pip install -c constraints.txt -e '.[fuzzing]').
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
+
 # One test at a time, since some count the instructions of a request.
 compiled: $(STAMP)
 	HEADRACE_COMPILED=$$($(BIN)/python -m testbed.compiled) && export HEADRACE_COMPILED \
@@ -110,7 +115,7 @@ dist: $(STAMP)
 	$(BIN)/python -m requirements.sbom dist
 
 hashes: $(STAMP)
-	$(PIN) --all-extras --output-file requirements/dev.txt
+	$(PIN) --extra dev --output-file requirements/dev.txt
 	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
 
 # Needs an advisory service, and says so if there is none. What it finds does not fail: it has to be judged.

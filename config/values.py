@@ -17,7 +17,7 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from headrace.quota_callbacks.options import Parsed
+from headrace.quota_callbacks.options import Parsed, toml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -147,7 +147,7 @@ def parse_node_ids(text: str) -> NodeIds:
     for part in text.split(","):
         match = _NODE_RANGE.fullmatch(part)
         if match is None:
-            raise ValueError(f'"{part.strip()}" is neither an id nor a range')
+            raise ValueError(f"{toml_text(part.strip())} is neither an id nor a range")
         first = int(match[1])
         last = int(match[2] or first)
         if last < first:

@@ -113,6 +113,8 @@ class HttpConnection:
         self._timeout_s = timeout_s
         self._counters = counters
         self._answered = False
+        self._asks_for_head = False
+        """Whether the current request is a HEAD, also if it is malformed."""
         self._scope = trio.CancelScope()
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
@@ -137,7 +139,6 @@ class HttpConnection:
 
     async def _serve_one(self, answer: Answer) -> bool:
         """Answer one request, and return whether another may follow."""
-        request: HttpRequest | None = None
         try:
             request = await self._request()
             if request is None:
@@ -152,7 +153,7 @@ class HttpConnection:
             response = refused(f"malformed request: {str(error)[:200]}", status, ("Connection", "close"))
         self._enter(Phase.SENDING)
         with trio.fail_after(SEND_TIMEOUT_S):
-            await self._send(response, with_body=request is None or request.method != "HEAD")
+            await self._send(response, with_body=not self._asks_for_head)
         return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
 
     def _enter(self, phase: Phase) -> None:
@@ -161,6 +162,7 @@ class HttpConnection:
     async def _request(self) -> HttpRequest | None:
         """Receive the next request; return ``None`` when the client has closed the connection, or stays idle."""
         self._enter(Phase.WAITING)
+        self._asks_for_head = False
         if self._answered and not self._protocol.trailing_data[0]:
             with trio.move_on_after(IDLE_TIMEOUT_S) as idle:
                 await self._receive()
@@ -170,6 +172,7 @@ class HttpConnection:
             head = await self._event()
             if not isinstance(head, h11.Request):
                 return None
+            self._asks_for_head = head.method == b"HEAD"
             body = bytearray()
             while isinstance(event := await self._event(), h11.Data):
                 body += event.data[: MAX_BODY_BYTES + 1 - len(body)]

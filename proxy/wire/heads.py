@@ -33,6 +33,8 @@ RETRIED_HEAD_BYTES: Final = 256
 MAX_HEAD_TAGS: Final = 100
 """Most tagged fields of a head. Kafka 4.4 defines none for the headers of requests and replies."""
 
+LONGEST_CLIENT_ID_BYTES: Final = 0x7FFF
+
 _LENGTH = Struct(">i")
 _FIXED = Struct(">ihhi")
 _INT16 = Struct(">h")
@@ -228,8 +230,11 @@ def response_body_at(buffer: Buffer, position: int, end: int, size: int, api_key
 
 
 def request_frame(api_key: int, version: int, correlation_id: int, client_id: str, body: bytes) -> bytes:
-    """Return a request of the proxy's own as a frame with length and header; not for ControlledShutdown v0."""
-    name = client_id.encode()
+    """Return a request of the proxy's own as a frame with length and header; not for ControlledShutdown v0.
+
+    A client id is cut off after the longest that fits, since replaced characters may take more bytes than were read.
+    """
+    name = client_id.encode()[:LONGEST_CLIENT_ID_BYTES]
     header = _FIXED.pack(0, api_key, version, correlation_id)[4:] + _INT16.pack(len(name)) + name
     if request_header_version(api_key, version) >= 2:
         header += b"\x00"

@@ -259,18 +259,18 @@ class ProducerIdBucket(QuotaBucket):
             self._filters = TimedBloomFilters(window_ms, FALSE_POSITIVE_RATE, FIRST_FILTER_IDS, seed=_SEED)
         return self._filters
 
-    def charge_new(self, now_ms: int) -> Throttle | None:
-        """Charge an id that is new or unknown; return the throttle, ``None`` without one."""
+    def charge_new(self, now_ms: int, count: int = 1) -> Throttle | None:
+        """Charge ids that are new or unknown; return the throttle for the last one, ``None`` without one."""
         self.last_used_ms = now_ms
-        self.new_ids += 1
-        self._rate.record(1, now_ms)
+        self.new_ids += count
+        self._rate.record(count, now_ms)
         limit = self.limit
         if limit is None:
             return None
         if self.paced:
-            return self._mute_only(self.reserve(1, now_ms), now_ms)
+            return self._mute_only(self.reserve(count, now_ms), now_ms)
         rate = self.per_second(limit)
-        tokens = self._bucket.take(1, rate, now_ms)
+        tokens = self._bucket.take(count, rate, now_ms)
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)

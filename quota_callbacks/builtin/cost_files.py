@@ -39,7 +39,7 @@ def _parse_costs(table: object) -> dict[int, RequestCost]:
     for name, cost in table.items():
         try:
             costs[int(name)] = RequestCost(**{key: float(value) for key, value in cost.items()})
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError) as error:
             faults.append(Fault(path=(name,), found=cost, rule=f"{_RULE} ({error})"))
     if faults:
         raise misfits(faults)
@@ -79,7 +79,7 @@ def load_costs(path: str, option: str = OPTION) -> dict[int, RequestCost]:
         document = tomllib.loads(read_ordinary_file(path, LONGEST_FILE_BYTES, "costs file").decode())
     except OSError as error:
         raise ValueError(f"{where}: {error.strerror or error}; {_FILE_RULE}") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # also UnicodeDecodeError, and a number of thousands of digits
         raise ValueError(f"{where}: not TOML: {error}; {_FILE_RULE}") from error
     try:
         return CostsFile.model_validate(document).costs

@@ -199,7 +199,8 @@ def charge(bucket: QuotaBucket, usage: Usage, *, empty_fetches: bool = True) -> 
             return _mutate(bucket, usage)
         case ProducerIdBucket():
             if usage.op is Op.NEW_PRODUCER_IDS:
-                return _new_ids(bucket, round(amount), now_ms)
+                count = round(amount)
+                return bucket.charge_new(now_ms, count) if count else None
             return bucket.charge(int(amount), now_ms)
         case _:
             raise TypeError(f"replay cannot charge a {type(bucket).__name__}")
@@ -221,11 +222,3 @@ def _mutate(bucket: MutationBucket, usage: Usage) -> Throttle | Refuse | None:
         return bucket.throttle(now_ms)
     denied = bucket.admit(usage.amount, now_ms)
     return None if denied is None else Refuse(throttle_ms=denied.throttle_ms, reason=denied.reason)
-
-
-def _new_ids(bucket: ProducerIdBucket, count: int, now_ms: int) -> Throttle | None:
-    """Charge new producer ids; return the verdict on the last one, which is the longest."""
-    verdict = None
-    for _ in range(count):
-        verdict = bucket.charge_new(now_ms)
-    return verdict

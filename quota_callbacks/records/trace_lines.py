@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, Final, NoReturn
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -233,8 +234,7 @@ def _shown(value: object) -> str:
 def _members(pairs: list[tuple[str, Any]]) -> Members:
     members = dict(pairs)
     if len(members) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise BadLineError(f"duplicate name {_shown(twice)}; expected each name once")
     return members
 

@@ -254,6 +254,12 @@ def test_values_are_shown_on_one_line_and_shortened() -> None:
     assert dotted(("plugins", "options", "a b")) == 'plugins.options."a b"'
 
 
+def test_a_value_is_shortened_in_the_rule_that_names_it() -> None:
+    (said,) = problems(f'{MINIMAL}listen.node_ids = "{"9" * 5000}"\n')
+    assert '"' + "9" * 76 + "... is neither an id nor a range" in said
+    assert len(said) < 400
+
+
 def test_where_brokers_are() -> None:
     config = loads(MINIMAL + 'listen.advertised_port = 29192\nlisten.node_ids = "0-2,1001"\n')
     listen = config.listen

@@ -127,7 +127,7 @@ class FetchWalk(BodyWalk):
         if at == SHORT:
             return SHORT
         if tag == NODE_ENDPOINTS_TAG:
-            buffer[tag_at] = INERT_TAG
+            buffer[tag_at] |= INERT_TAG  # a tag that takes more bytes than necessary keeps their number
             self.hints += 1
         self._skip_tag(length, at, end)
         if not self._tags:

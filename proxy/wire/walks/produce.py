@@ -257,16 +257,16 @@ class ProduceWalk(BodyWalk):
         return count, at
 
     def _read_length(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
-        """Read a length of 4 bytes, or a compact one; return it (-1 is null) and the position after it."""
+        """Read a length of 4 bytes, or a compact one; return it and the position after it.
+
+        -1 is null, as every negative length is for a broker.
+        """
         if self._flexible:
             length, at = self._uvarint(buffer, at, end)
             return length - 1, at
         if end - at < 4:
             return 0, SHORT
-        plain: int = _int32(buffer, at)[0]
-        if plain < -1:
-            raise MalformedFrame(f"a length of {plain} in a Produce request")
-        return plain, at + 4
+        return max(_int32(buffer, at)[0], -1), at + 4
 
     def _read_string_length(self, buffer: Buffer, at: int, end: int) -> tuple[int, int]:
         """Read a length of 2 bytes, or a compact one; return it (-1 is null) and the position after it."""
@@ -276,8 +276,8 @@ class ProduceWalk(BodyWalk):
         elif end - at < 2:
             return 0, SHORT
         else:
-            length = _int16(buffer, at)[0]
+            length = max(_int16(buffer, at)[0], -1)
             at += 2
-        if not -1 <= length <= _MAX_STRING:
+        if length > _MAX_STRING:
             raise MalformedFrame(f"a string of {length} bytes in a Produce request")
         return length, at

@@ -17,6 +17,7 @@ from headrace.proxy.wire.heads import (
     cap_fetch,
     read_request_head,
     read_response_head,
+    request_frame,
     response_body_at,
 )
 from headrace.proxy.wire.messages.codec import encode
@@ -169,3 +170,15 @@ def test_garbage_is_a_head_or_too_short_or_malformed_and_nothing_else(garbage: b
     except MalformedFrame:
         return
     assert head is None or head.api_key in APIS
+
+
+def test_a_request_of_the_proxys_own_fits_any_client_id() -> None:
+    """Invalid UTF-8 is read as replacement characters, which take three bytes each."""
+    asked = bytearray(framed(ApiKey.METADATA, 1, b"", "x" * 20_000).replace(b"x", b"\xff"))
+    head = read_request_head(asked, 0, len(asked), LIMIT)
+    assert head is not None
+    frame = bytearray(request_frame(ApiKey.METADATA, 4, 7, head.client_id, b"body"))
+    own = read_request_head(frame, 0, len(frame), LIMIT)
+    assert own is not None
+    assert own.client_id[:10_000] == "\N{REPLACEMENT CHARACTER}" * 10_000
+    assert frame[own.body_at :] == b"body"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
-from headrace.quota_callbacks.records.trace_lines import MAX_LINE_BYTES
+from headrace.quota_callbacks.records.trace_lines import MAX_LINE_BYTES, BadLineError, parse
 from tests.proxy.replay.replay_traces import (
     GOOD,
     PAIR,
@@ -155,3 +156,12 @@ def test_the_cap_of_a_line() -> None:
     assert run(text(window(), fits)).exit_code == 0
     error = error_of(window(), fits.replace("xx", "xxx", 1))
     assert error == f"line 2: too long; expected at most {MAX_LINE_BYTES} bytes"
+
+
+def test_a_line_with_many_names_is_refused_at_once() -> None:
+    """A second is far more than the 40 ms that this takes; comparing every name with every other took 90 s."""
+    names = ",".join(f'"{number:x}":0' for number in range(60_000))
+    began_s = time.process_time()
+    with pytest.raises(BadLineError, match='duplicate name "ea5f"'):
+        parse(f'{{{names},"ea5f":1}}')
+    assert time.process_time() - began_s < 1

@@ -122,3 +122,16 @@ def test_garbage_ends_in_an_error_or_a_walk(garbage: bytes) -> None:
     except MalformedFrame:
         return
     assert walker.done
+
+
+@pytest.mark.parametrize("tag", [b"\x00", b"\x80\x00", b"\x80\x80\x00"])
+def test_a_hint_whose_tag_takes_more_bytes_than_necessary(tag: bytes) -> None:
+    message = {"responses": [], "node_endpoints": ENDPOINTS}
+    encoded = encode("FetchResponse", 17, message)
+    at = encoded.index(b"\x01\x00", 11)  # the number of tagged fields, and the tag
+    body = bytearray(encoded[: at + 1] + tag + encoded[at + 2 :])
+    assert decode("FetchResponse", 17, body)["node_endpoints"] == ENDPOINTS
+    assert FetchWalk(len(body)).walk(body, 0, len(body)) == len(body)
+    walked = decode("FetchResponse", 17, body)
+    assert walked["node_endpoints"] == []
+    assert walked[TAGS] == {INERT_TAG: encoded[at + 3 :]}

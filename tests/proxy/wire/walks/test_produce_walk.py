@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
-from headrace.proxy.wire.messages.codec import encode
+from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.walks.produce import MAX_BATCHES, ProducedBatch, ProduceWalk
 from testbed.kafka.jvm import KafkaClasses, kafka_classes, start_jvm
 
@@ -308,7 +308,6 @@ def test_bytes_after_the_last_field_are_skipped(version: int, splice: bool) -> N
 @pytest.mark.parametrize(
     ("version", "body"),
     [
-        pytest.param(3, b"\xff\xfe", id="a string of -2 bytes"),
         pytest.param(9, b"\x81\x80\x02", id="a compact string of 32,768 bytes"),
         pytest.param(0, bytes(6) + b"\xff\xff\xff\xff", id="null topics"),
         pytest.param(0, bytes(6) + b"\xff\xff\xff\xfe", id="-2 topics"),
@@ -318,11 +317,6 @@ def test_bytes_after_the_last_field_are_skipped(version: int, splice: bool) -> N
         pytest.param(0, bytes(6) + b"\x00\x00\x00\x01\x00\x00\xff\xff\xff\xff", id="null partitions"),
         pytest.param(13, bytes(7) + b"\x02" + TOPIC_ID + b"\x00", id="null partitions, compact"),
         pytest.param(13, bytes(7) + b"\x02" + TOPIC_ID + b"\x02" + bytes(4) + b"\x7f", id="records beyond the frame"),
-        pytest.param(
-            0,
-            bytes(6) + b"\x00\x00\x00\x01\x00\x00\x00\x00\x00\x01" + bytes(4) + b"\xff\xff\xff\xfe",
-            id="records of -2",
-        ),
         pytest.param(9, bytes(7) + b"\x80\x80\x80\x80\x80\x00", id="a varint of 6 bytes"),
         pytest.param(9, bytes(7) + b"\x01\x01\x00\x40", id="a tagged field beyond the frame"),
         pytest.param(9, bytes(7) + b"\xff\xff\xff\xff\x0f", id="more topics than the frame holds"),
@@ -332,6 +326,15 @@ def test_lengths_and_counts_that_cannot_be_are_errors(version: int, body: bytes)
     frame = bytearray(body + bytes(20))
     with pytest.raises(MalformedFrame):
         ProduceWalk(version, len(frame)).walk(frame, 0, len(frame))
+
+
+@pytest.mark.parametrize("null", [b"\xff\xff", b"\xff\xfe", b"\x80\x00"])
+def test_every_negative_length_is_null(null: bytes) -> None:
+    """As for a broker: of the transactional id, and of the records."""
+    one = b"\x00\x00\x00\x01"
+    body = null + bytes(6) + one + b"\x00\x01a" + one + bytes(4) + null + bytes(2)
+    assert decode("ProduceRequest", 3, body)["topic_data"][0]["partition_data"][0]["records"] is None
+    assert [batch.records_bytes for batch in walk(3, body, [len(body)], splice=False).batches] == [0]
 
 
 @pytest.mark.parametrize("version", [-1, 14])

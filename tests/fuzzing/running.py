@@ -1,0 +1,111 @@
+"""Running inputs: the checks around a target, the corpus, and new inputs without coverage.
+
+A corpus file has one input per line: its kind and name, and the bytes in hexadecimal. ``seed`` inputs are messages of
+real clients and brokers, or typical texts; ``found`` ones showed a mistake, which the name describes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+import signal
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from tests.faults.protocol.mutations import MUTATIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from random import Random
+    from types import FrameType
+
+    from tests.fuzzing.targets import Target
+
+CORPUS: Final = Path(__file__).with_name("corpus")
+LONGEST_S: Final = 1.0
+"""Processor time that an input may take."""
+LONGEST_INPUT: Final = 2048
+"""Length in bytes of new inputs."""
+
+
+class SlowInputError(BaseException):
+    """An input took longer than `LONGEST_S`. Not an ``Exception``, so that no target catches it."""
+
+
+@contextmanager
+def checks() -> Iterator[None]:
+    """Limit the processor time of inputs, and switch logging off, while targets run in this thread."""
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    handler = signal.signal(signal.SIGPROF, _too_slow)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        structlog.configure(**before)
+
+
+def _too_slow(_signal: int, _frame: FrameType | None) -> None:
+    raise SlowInputError(f"more than {LONGEST_S} s of processor time")
+
+
+def run_input(target: Target, data: bytes) -> None:
+    """Run one input, inside `checks`. The exception of a finding has the input as a note."""
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+    try:
+        target(data)
+    except BaseException as error:
+        error.add_note(f"input of {target.__name__}: {data.hex()}")
+        raise
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def corpus(name: str) -> dict[str, bytes]:
+    """Return the inputs of a target by their kind and name."""
+    path = CORPUS / f"{name}.txt"
+    lines = path.read_text(encoding="ascii").splitlines() if path.exists() else []
+    inputs: dict[str, bytes] = {}
+    for line in lines:
+        kind, label, *text = line.split(" ")
+        inputs[f"{kind} {label}"] = bytes.fromhex("".join(text))
+    return inputs
+
+
+def write_corpus(name: str, inputs: dict[str, bytes]) -> None:
+    """Write the inputs of a target, each once."""
+    by_content = {content: label for label, content in reversed(inputs.items())}
+    lines = [f"{label} {content.hex()}".rstrip() + "\n" for content, label in by_content.items()]
+    (CORPUS / f"{name}.txt").write_text("".join(sorted(lines)), encoding="ascii")
+
+
+def new_input(source: Random, known: Sequence[bytes]) -> bytes:
+    """Return random bytes, or an input of the corpus with some mutations."""
+    if not known or source.random() < 0.3:
+        return source.randbytes(source.choice((8, 32, 128, 512)))
+    data = bytearray(source.choice(known))
+    for _ in range(source.choice((1, 1, 2, 4, 8))):
+        if not data:
+            data += source.randbytes(8)
+        source.choice(MUTATIONS)(source, data)
+    return bytes(data[:LONGEST_INPUT])
+
+
+def run_new_inputs(
+    target: Target, known: Sequence[bytes], seed: int, *, number: int | None = None, seconds: float = math.inf
+) -> int:
+    """Run a ``number`` of new inputs, or new inputs for some seconds; return how many there were."""
+    source = random.Random(seed)  # noqa: S311
+    end_s = time.monotonic() + seconds
+    done = 0
+    with checks():
+        while done != number and time.monotonic() < end_s:
+            run_input(target, new_input(source, known))
+            done += 1
+    return done

@@ -1,0 +1,60 @@
+"""The targets: functions that take the bytes of an input, and raise nothing for any of them.
+
+A target catches the exceptions that its subject documents; every other exception, and every property that does not
+hold, is a finding. `TARGETS` has them by name, which is also the name of the corpus file.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tests.fuzzing.targets.admin import admin_http
+from tests.fuzzing.targets.configuration import cost_file, document, environment, price_sheet, quota_tables
+from tests.fuzzing.targets.frames import reply_heads, request_heads, scan_frames
+from tests.fuzzing.targets.messages import (
+    codec,
+    lookups,
+    mutations,
+    offered_versions,
+    refusals,
+    rewriting,
+    tokens,
+)
+from tests.fuzzing.targets.records import trace_lines, usage_rows, why
+from tests.fuzzing.targets.relays import logins, relays
+from tests.fuzzing.targets.sasl import names, observers
+from tests.fuzzing.targets.walks import produce_reply_tail, walk_fetch, walk_produce
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Target = Callable[[bytes], None]
+
+TARGETS: Final[dict[str, Target]] = {
+    "frames": scan_frames,
+    "request_heads": request_heads,
+    "reply_heads": reply_heads,
+    "produce_walk": walk_produce,
+    "fetch_walk": walk_fetch,
+    "produce_reply": produce_reply_tail,
+    "codec": codec,
+    "rewriting": rewriting,
+    "offered_versions": offered_versions,
+    "mutations": mutations,
+    "lookups": lookups,
+    "refusals": refusals,
+    "tokens": tokens,
+    "sasl_names": names,
+    "sasl_observers": observers,
+    "relays": relays,
+    "logins": logins,
+    "configuration": document,
+    "environment": environment,
+    "cost_file": cost_file,
+    "price_sheet": price_sheet,
+    "quota_tables": quota_tables,
+    "admin_http": admin_http,
+    "usage_rows": usage_rows,
+    "trace_lines": trace_lines,
+    "why": why,
+}
