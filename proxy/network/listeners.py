@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.listeners")
 
-ACCEPTS_A_WAKE_UP: Final = 64
-"""Connections accepted before other tasks run."""
+ACCEPTS_A_TURN: Final = 16
+"""Connections accepted on all ports together before clients are served again."""
 _CONNECTION_ERRORS: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
 )
@@ -110,15 +110,24 @@ def advice_for_bind(error: OSError, port: int, setting: str) -> str | None:
     )
 
 
-async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:
-    """Call ``accepted`` with the socket, peer and broker id of every connection, until the listener is closed."""
+async def accept_loop(
+    listener: Listener, accepted: Callable[[socket.socket, Address, int | None], float], turn: trio.Lock
+) -> None:
+    """Call ``accepted`` with the socket, peer and broker id of every connection, until the listener is closed.
+
+    ``accepted`` returns the seconds to wait before the next connection. All loops share ``turn``, so that they wait
+    together, and a flood on many ports takes no more time from clients than one on a single port.
+    """
     repeated = RepeatedLines()
     while True:
         try:
             await trio.lowlevel.wait_readable(listener.sock)
-            for _ in range(ACCEPTS_A_WAKE_UP):
-                sock, address = listener.sock.accept()
-                accepted(sock, Address(host=address[0], port=address[1]), listener.node_id)
+            async with turn:
+                for _ in range(ACCEPTS_A_TURN):
+                    sock, address = listener.sock.accept()
+                    if pause_s := accepted(sock, Address(host=address[0], port=address[1]), listener.node_id):
+                        await trio.sleep(pause_s)
+                        break
         except BlockingIOError:
             continue
         except trio.ClosedResourceError:
