@@ -82,7 +82,10 @@ def test_beyond_max_in_flight_requests_a_client_waits_and_loses_nothing(broker: 
 
 
 def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> None:
-    with proxy_with(broker, "max_connections = 3\nmax_connections_per_ip = 0") as proxy, contextlib.ExitStack() as stack:
+    with (
+        proxy_with(broker, "max_connections = 3\nmax_connections_per_ip = 0") as proxy,
+        contextlib.ExitStack() as stack,
+    ):
         clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(3)]
         assert all(is_served(client) for client in clients)
         with RawClient(proxy.port) as refused:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from ipaddress import ip_network
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,7 @@ from headrace.proxy.counters import Counters
 from headrace.proxy.network import admission, connection_rates
 from headrace.proxy.network.admission import Admission, AdmissionLimits
 from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.listeners import ACCEPTS_A_TURN, accept_loop, close_listeners, open_listeners
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.requests import Address
 
@@ -92,12 +94,13 @@ def test_in_any_window_no_more_are_admitted_than_the_limit_and_its_burst(rng: Ra
     assert len(admitted) <= limit * (now_ms / 1000 + BURST_S)
 
 
-def test_a_million_addresses_take_a_bounded_table(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("addresses", [100_000, pytest.param(1_000_000, marks=pytest.mark.exhaustive)])
+def test_many_addresses_take_a_bounded_table(monkeypatch: pytest.MonkeyPatch, addresses: int) -> None:
     monkeypatch.setattr(connection_rates, "MAX_ADDRESSES", 100)
     rates = ConnectionRates(WINDOW)
     for _ in range(BURST_S):
         rates.add_from("attacker", 1, 0)
-    for number in range(1_000_000):
+    for number in range(addresses):
         rates.add_from(f"2001:db8:0:{number:x}::/64", 1, 0)
         if number % 50 == 0:
             assert rates.add_from("attacker", 1, 0), "an address that goes on is not forgotten"
@@ -179,3 +182,27 @@ async def test_refused_connections_are_closed_after_their_delay(sockets: list[so
                 await trio.sleep(100.0)
         nursery.cancel_scope.cancel()
     assert all(sock.fileno() < 0 for sock in sockets[half + burst :]), "all are closed when the proxy stops"
+
+
+async def test_accepting_on_many_ports_takes_one_turn_at_a_time() -> None:
+    ports, waiting, steps = 4, 40, [0]
+    turn = trio.Lock()
+    accepted: list[socket.socket] = []
+    listeners = [each for _ in range(ports) for each in open_listeners("127.0.0.1", 0, [], backlog=waiting)]
+
+    def count(sock: socket.socket, _peer: Address, _node_id: int | None) -> float:
+        accepted.append(sock)
+        return 0.0
+
+    clients = [socket.create_connection(each.sock.getsockname()) for each in listeners for _ in range(waiting)]
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for listener in listeners:
+                nursery.start_soon(accept_loop, listener, count, turn)
+            while len(accepted) < ports * waiting:
+                await trio.lowlevel.checkpoint()
+                steps.append(len(accepted))
+            close_listeners(listeners)
+    for sock in (*clients, *accepted):
+        sock.close()
+    assert max(after - before for before, after in pairwise(steps)) <= ACCEPTS_A_TURN
