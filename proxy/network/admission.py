@@ -111,7 +111,9 @@ class Admission:
         pause_s = self._rates.add(limits.max_connection_rate, now_ms) / 1000
         if pause_s:
             self._counters.accept_delayed_s += pause_s
-            self._warn("accepting is delayed", "max_connection_rate", "exceeded")
+            if (left_out := self._repeated.due("max_connection_rate")) is not None:
+                reason = f"limits.max_connection_rate = {limits.max_connection_rate} is exceeded"
+                log.warning("accepting is delayed", reason=reason, left_out=left_out or None)
         return reached is None, pause_s
 
     def leave(self, host: str) -> None:
@@ -143,9 +145,7 @@ class Admission:
     def _refuse(self, peer: Address, limit: str) -> None:
         refused = self._counters.connections_refused
         refused[limit] = refused.get(limit, 0) + 1
-        self._warn("connection refused", limit, "exceeded" if "rate" in limit else "reached", peer=str(peer))
-
-    def _warn(self, event: str, limit: str, state: str, **fields: str) -> None:
         if (left_out := self._repeated.due(limit)) is not None:
+            state = "exceeded" if "rate" in limit else "reached"
             reason = f"limits.{limit} = {getattr(self.limits, limit)} is {state}"
-            log.warning(event, **fields, reason=reason, left_out=left_out or None)
+            log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)

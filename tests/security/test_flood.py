@@ -26,7 +26,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually
 from tests.faults.bystander import Bystander
 from tests.faults.conftest import leads
-from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.security.flood import Idle, SlowHeads, Storm
 from tests.shared_cluster import new_topic
 
@@ -208,7 +208,6 @@ def test_a_well_behaved_client_keeps_its_throughput_beside_a_flood(
         seen = "\n".join(map(str, (quiet, flooded, grown, metrics, *done)))
         print(seen)  # noqa: T201 - shown with -s
         assert_no_traceback(proxy)
-        assert len(events(proxy)) < 100 + flood_s, "a flood does not fill the log"
     assert_all_arrived(kafka, topic, client)
     admin.delete_topics([topic])[topic].result(TIMEOUT_S)
     assert_flooded(metrics, done, flood_s)
