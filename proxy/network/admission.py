@@ -95,9 +95,9 @@ class Admission:
         now_ms = int(now_s * 1000)
         address = counted_address(peer.host)
         exempt = limits.exempts(peer.host)
-        if not exempt and (delay_ms := self._rates.add_from(address, limits.max_connection_rate_per_ip, now_ms)):
+        if not exempt and (delay_s := self._rates.add_from(address, limits.max_connection_rate_per_ip, now_ms)):
             self._refuse(peer, "max_connection_rate_per_ip")
-            self._close_at(now_s + delay_ms / 1000, sock)
+            self._close_at(now_s + delay_s, sock)
             return False, 0.0
         most_from_host = 0 if exempt else limits.max_connections_per_ip
         reached = self._counts.limit_reached(address, most=limits.max_connections, most_from_host=most_from_host)
@@ -108,7 +108,7 @@ class Admission:
                 return False, 0.0
         else:
             self._counts.add(address)
-        pause_s = self._rates.add(limits.max_connection_rate, now_ms) / 1000
+        pause_s = self._rates.add(limits.max_connection_rate, now_ms)
         if pause_s:
             self._counters.accept_delayed_s += pause_s
             if (left_out := self._repeated.due("max_connection_rate")) is not None:

@@ -56,19 +56,24 @@ class ConnectionRates:
         """Return the number of addresses whose rates are remembered."""
         return len(self._by_address)
 
-    def add(self, limit: int, now_ms: int) -> int:
-        """Count a connection, and return the milliseconds until the next one may be accepted: at most the length of a
-        sample, as in Kafka. ``limit`` is in connections a second for all processes; 0 is unlimited."""
-        if not limit:
-            return 0
-        self._total.record(1.0, now_ms)
-        return self._total.throttle_ms(limit / self._workers, now_ms, longest_ms=self._longest_ms)
+    def add(self, limit: int, now_ms: int) -> float:
+        """Count a connection, and return the seconds until the next one may be accepted.
 
-    def add_from(self, address: str, limit: int, now_ms: int) -> int:
-        """Count a connection from ``address`` (see `counted_address`), and return 0; if ``limit`` is exceeded by it, do
-        not count it, and return the milliseconds until another may come, as `add` does."""
+        ``limit`` is in connections a second for all processes; 0 is unlimited. Above it connections are accepted at
+        that rate. Kafka waits until the rate of the whole window is back at the limit, for up to a second before each
+        connection, so that after a burst almost none is accepted for the rest of the window.
+        """
         if not limit:
-            return 0
+            return 0.0
+        bound = limit / self._workers
+        self._total.record(1.0, now_ms)
+        return 1.0 / bound if self._total.rate(now_ms) > bound else 0.0
+
+    def add_from(self, address: str, limit: int, now_ms: int) -> float:
+        """Count a connection from ``address`` (see `counted_address`), and return 0. If ``limit`` is exceeded by it, do
+        not count it, and return the seconds after which Kafka closes it: at most the length of a sample."""
+        if not limit:
+            return 0.0
         rate = self._by_address.get(address)
         if rate is None:
             if len(self._by_address) >= MAX_ADDRESSES:
@@ -80,4 +85,4 @@ class ConnectionRates:
         throttle_ms = rate.throttle_ms(limit / self._workers, now_ms, longest_ms=self._longest_ms)
         if throttle_ms:
             rate.record(-1.0, now_ms)
-        return throttle_ms
+        return throttle_ms / 1000

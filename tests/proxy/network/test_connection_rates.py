@@ -53,16 +53,20 @@ def test_what_an_address_is_counted_as(host: str, counted: str) -> None:
 def test_an_address_over_its_rate_waits_until_one_more_fits() -> None:
     rates = ConnectionRates(WINDOW)
     assert [rates.add_from("a", 2, 0) for _ in range(2 * BURST_S)] == [0] * 2 * BURST_S
-    assert rates.add_from("a", 2, 0) == 500, "one connection is half a second of the limit"
-    assert rates.add_from("a", 2, 0) == 500, "what is refused is not counted"
+    assert rates.add_from("a", 2, 0) == 0.5, "one connection is half a second of the limit"
+    assert rates.add_from("a", 2, 0) == 0.5, "what is refused is not counted"
     assert rates.add_from("b", 2, 0) == 0
     assert rates.add_from("a", 2, 12_000) == 0
 
 
-def test_a_delay_is_at_most_one_sample() -> None:
-    window = Window(samples=3, seconds=1)
-    rates = ConnectionRates(window)
-    assert [rates.add(1, 0) for _ in range(5)] == [0, 0, 1000, 1000, 1000]
+def test_over_the_rate_of_the_proxy_connections_come_at_that_rate() -> None:
+    rates = ConnectionRates(WINDOW)
+    assert [rates.add(4, 0) for _ in range(4 * BURST_S + 3)] == [0.0] * 4 * BURST_S + [0.25] * 3
+    now_ms, count = 0, 0
+    while now_ms < 60_000:
+        now_ms += int(rates.add(4, now_ms) * 1000)
+        count += 1
+    assert 240 <= count <= 240 + 4, "neither more nor less than the limit, also when the burst has left the window"
 
 
 def test_no_limit_counts_nothing() -> None:
