@@ -5,8 +5,8 @@ from typing import Annotated
 
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX
-from headrace.config.values import duration, size
-from headrace.quota_callbacks.options import whole
+from headrace.config.values import Network, duration, network, size
+from headrace.quota_callbacks.options import list_of, whole
 
 _FRAME_SIZES = size("1KiB", f"{INT_MAX}B")  # a frame's length is an INT32
 
@@ -65,10 +65,39 @@ class Limits(Section):
         int, whole(1, INT_MAX), Key("Maximum number of open client connections; further ones are closed immediately.")
     ] = 10_000
     max_connections_per_ip: Annotated[
+        int | None,
+        whole(0, INT_MAX),
+        Key(
+            "Maximum number of open client connections per address (Kafka: max.connections.per.ip); 0 is unlimited. "
+            "The default is half of max_connections."
+        ),
+    ] = None
+    # After a quiet window ten times a rate may connect at once: by default all of max_connections when clients
+    # reconnect after a restart, and a thousand from the host of a large application.
+    max_connection_rate: Annotated[
         int,
         whole(0, INT_MAX),
-        Key("Maximum number of open client connections per address (Kafka: max.connections.per.ip); 0 is unlimited."),
-    ] = 0
+        Key(
+            "Maximum rate of new client connections a second, above which accepting is delayed "
+            "(Kafka: max.connection.creation.rate); 0 is unlimited."
+        ),
+    ] = 1000
+    max_connection_rate_per_ip: Annotated[
+        int,
+        whole(0, INT_MAX),
+        Key(
+            "Maximum rate of new client connections a second per address, above which they are closed after a delay "
+            "(Kafka: connection_creation_rate); 0 is unlimited."
+        ),
+    ] = 100
+    per_ip_exempt: Annotated[
+        tuple[Annotated[Network, network()], ...],
+        list_of('a list of networks, such as ["10.0.0.0/24"]'),
+        Key(
+            "Networks whose addresses are exempt from max_connections_per_ip and max_connection_rate_per_ip, such as "
+            "those of load balancers."
+        ),
+    ] = ()
     max_in_flight_requests: Annotated[
         int,
         whole(1, 1_000_000),

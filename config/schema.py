@@ -239,6 +239,11 @@ class QuotaWindow(Section):
     num: Annotated[int, whole(1, INT_MAX), _SAMPLES] = 11
     size: SampleSize = Field(default_factory=SampleSize)
 
+    @property
+    def rate_window(self) -> Window:
+        """The window in the form that rates are measured with."""
+        return Window(samples=self.num, seconds=self.size.seconds)
+
 
 class QuotaState(Section):
     """The file that keeps bucket states over a restart."""
@@ -429,12 +434,11 @@ class Config(Section):
 
     def windows(self) -> dict[QuotaKey, Window]:
         """Return the window of each quota key."""
-        broker, controller, ids = self.quota.window, self.controller.quota.window, self.producer.id.quota.window
-        usual = Window(samples=broker.num, seconds=broker.size.seconds)
+        usual, ids = self.quota.window.rate_window, self.producer.id.quota.window
         return {
             QuotaKey.PRODUCER_BYTE_RATE: usual,
             QuotaKey.CONSUMER_BYTE_RATE: usual,
             QuotaKey.REQUEST_PERCENTAGE: usual,
-            QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=controller.num, seconds=controller.size.seconds),
+            QuotaKey.CONTROLLER_MUTATION_RATE: self.controller.quota.window.rate_window,
             QuotaKey.PRODUCER_IDS_RATE: Window(samples=ids.num, seconds=ids.size.seconds),
         }

@@ -15,12 +15,14 @@ from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.quota_callbacks.options import Parsed, toml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 PORT_MAX: Final = 65535
 
@@ -309,6 +311,22 @@ def reachable_host() -> Parsed:
         'a host name or IP address that clients can reach, such as "kafka.example.com"',
         parse,
         {"type": "string", "pattern": pattern, "not": {"enum": ["0.0.0.0", "::", "[::]"]}},  # noqa: S104
+    )
+
+
+def network() -> Parsed:
+    """Return the annotation for a network of IPv4 or IPv6 addresses, or a single address."""
+
+    def parse(raw: object) -> Network:
+        with _without_reason():
+            return ipaddress.ip_network(_text(raw))
+        raise ValueError
+
+    return Parsed(
+        'an IP address, or a network without host bits, such as "192.0.2.1", "10.0.0.0/24" or "2001:db8::/48"',
+        parse,
+        {"type": "string", "pattern": "^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"},
+        str,
     )
 
 

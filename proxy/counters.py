@@ -11,6 +11,7 @@ class Counters:
     """The counters of one process."""
 
     __slots__ = (
+        "accept_delayed_s",
         "bytes_from_clients",
         "bytes_from_upstream",
         "bytes_spliced",
@@ -35,6 +36,8 @@ class Counters:
         self.connections_accepted = 0
         self.connections_refused: dict[str, int] = {}
         """Connections refused, by the name of the limit that they exceeded."""
+        self.accept_delayed_s = 0.0
+        """Seconds for which accepting was delayed because of ``limits.max_connection_rate``."""
         self.upstream_connections = 0
         self.requests: dict[int, int] = {}
         """Requests received, by API key."""

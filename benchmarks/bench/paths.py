@@ -110,6 +110,12 @@ def serving(path: str, bootstrap: tuple[str, int], meter: ProcessMeter | None, b
     return Front(path=path, bootstrap=bootstrap, node=node, meter=meter)
 
 
+MANY_FROM_ONE_HOST: Final = {
+    "HEADRACE_LIMITS__PER_IP_EXEMPT": "127.0.0.1",
+    "HEADRACE_LIMITS__MAX_CONNECTION_RATE": "0",
+}
+
+
 class Direct:
     """No proxy."""
 
@@ -140,7 +146,7 @@ class Headrace:
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
         """Start a process, or a supervisor and its workers, on the proxy's core."""
-        environment = dict(self.environment)
+        environment = {**MANY_FROM_ONE_HOST, **self.environment}
         if self.otlp_endpoint is not None:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
         proxy = stack.enter_context(

@@ -103,9 +103,14 @@ class MetricsPage:
         )
         yield _labelled(
             "connections_refused",
-            "Total number of client connections closed on arrival because a limit was reached, by limit.",
+            "Total number of client connections that were not served because a limit was reached, by limit.",
             "limit",
             counters.connections_refused,
+        )
+        yield _counter(
+            "accept_delay_seconds",
+            "Total time in seconds for which accepting connections was delayed by limits.max_connection_rate.",
+            counters.accept_delayed_s,
         )
         yield _labelled(
             "errors",

@@ -10,7 +10,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.network.topology import learn
-from headrace.proxy.wire.api_versions import restrict_api_versions
+from headrace.proxy.wire.api_versions import throttled_api_versions
 from headrace.proxy.wire.apis import must_rewrite
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.heads import LENGTH_BYTES
@@ -58,15 +58,10 @@ def _edit_body(
     if api_key == ApiKey.PRODUCE:
         return _edit_produce(state, version, body, throttle)
     if api_key == ApiKey.API_VERSIONS:
-        return _edit_api_versions(version, body, throttle)
+        return throttled_api_versions(version, body, throttle)
     if must_rewrite(api_key, version):
         return _edit_endpoints(state, exchange, body, throttle)
     return edit(f"{API_NAMES[api_key]}Response", version, body, {"throttle_time_ms": throttle})
-
-
-def _edit_api_versions(version: int, body: memoryview, throttle: Callable[[int], int]) -> bytes:
-    restricted = restrict_api_versions(version, body)
-    return edit("ApiVersionsResponse", restricted.layout_version, restricted.body, {"throttle_time_ms": throttle})
 
 
 def _edit_produce(

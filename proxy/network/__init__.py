@@ -1,7 +1,9 @@
 """Sockets, listeners and the connections to brokers.
 
 listeners          listening sockets and the accept loop
+admission          which connections are served: the limits on their number and rate
 connection_counts  the number of client connections, in total and by address
+connection_rates   the rate of new client connections, in total and by address
 upstream           connecting to brokers
 topology           the brokers of the cluster and their advertised addresses
 sockets            non-blocking reads and writes; the only module with socket calls on the hot path

@@ -1,7 +1,7 @@
 """The number of open client connections, in total and by address, for ``limits.max_connections`` and
 ``limits.max_connections_per_ip``.
 
-Called by the server, which counts its own connections. With several workers, each also writes its counts into its own
+Called by `admission`, which counts its own connections. With several workers, each also writes its counts into its own
 part of memory that all of them share, and reads the parts of the others. There are no locks: each part has one writer.
 Two workers that accept at the same instant do not see each other's connection, so a limit may be exceeded by one
 connection per worker.

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.listeners")
 
-ACCEPTS_A_WAKE_UP: Final = 64
-"""Connections accepted before other tasks run."""
+ACCEPTS_A_TURN: Final = 16
+"""Connections accepted on all ports together before clients are served again."""
+PAUSE_AFTER_A_TURN: Final = 3.0
+"""The pause after a turn, in durations of that turn. Clients that are connected keep three quarters of the time while
+connections arrive faster than they can be accepted, or while other processes take the processor."""
 _CONNECTION_ERRORS: Final = frozenset(
     {errno.ECONNABORTED, errno.EPROTO, errno.EPERM, errno.ENETDOWN, errno.EHOSTUNREACH, errno.ECONNRESET}
 )
@@ -110,17 +113,22 @@ def advice_for_bind(error: OSError, port: int, setting: str) -> str | None:
     )
 
 
-async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], None]) -> None:
-    """Call ``accepted`` with the socket, peer and broker id of every connection, until the listener is closed."""
+async def accept_loop(
+    listener: Listener, accepted: Callable[[socket.socket, Address, int | None], float], turn: trio.Lock
+) -> None:
+    """Call ``accepted`` with the socket, peer and broker id of every connection, until the listener is closed.
+
+    ``accepted`` returns the seconds to wait before the next connection. All loops share ``turn``, so that they wait
+    together, and a flood on many ports takes no more time from clients than one on a single port.
+    """
     repeated = RepeatedLines()
     while True:
         try:
             await trio.lowlevel.wait_readable(listener.sock)
-            for _ in range(ACCEPTS_A_WAKE_UP):
-                sock, address = listener.sock.accept()
-                accepted(sock, Address(host=address[0], port=address[1]), listener.node_id)
-        except BlockingIOError:
-            continue
+            async with turn:
+                began_s = trio.current_time()
+                pause_s = _accept_some(listener, accepted)
+                await trio.sleep(max(pause_s, PAUSE_AFTER_A_TURN * (trio.current_time() - began_s)))
         except trio.ClosedResourceError:
             return
         except OSError as error:
@@ -135,3 +143,15 @@ async def accept_loop(listener: Listener, accepted: Callable[[socket.socket, Add
                 reason = error.strerror
                 log.error("cannot accept for now", listener=listening, reason=reason, left_out=left_out or None)  # noqa: TRY400
             await trio.sleep(EXHAUSTED_PAUSE_S)
+
+
+def _accept_some(listener: Listener, accepted: Callable[[socket.socket, Address, int | None], float]) -> float:
+    """Accept what waits, at most one turn. Return the seconds to wait before the next connection is accepted."""
+    for _ in range(ACCEPTS_A_TURN):
+        try:
+            sock, address = listener.sock.accept()
+        except BlockingIOError:
+            break
+        if pause_s := accepted(sock, Address(host=address[0], port=address[1]), listener.node_id):
+            return pause_s
+    return 0.0

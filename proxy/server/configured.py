@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.loading import Choice
+from headrace.proxy.network.admission import AdmissionLimits
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -30,6 +31,19 @@ def limits_of(config: Config) -> Limits:
         login_timeout_s=limits.login_timeout_s,
         request_timeout_s=limits.request_timeout_s,
         reply_timeout_s=config.upstream.reply_timeout_s,
+    )
+
+
+def admission_limits_of(config: Config) -> AdmissionLimits:
+    """Return the limits on the number and the rate of connections."""
+    limits = config.limits
+    per_ip = limits.max_connections_per_ip
+    return AdmissionLimits(
+        max_connections=limits.max_connections,
+        max_connections_per_ip=per_ip if per_ip is not None else (limits.max_connections + 1) // 2,
+        max_connection_rate=limits.max_connection_rate,
+        max_connection_rate_per_ip=limits.max_connection_rate_per_ip,
+        per_ip_exempt=limits.per_ip_exempt,
     )
 
 

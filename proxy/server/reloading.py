@@ -16,7 +16,7 @@ from headrace.config.schema import OnError
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.server.configured import addresses_of, limits_of
+from headrace.proxy.server.configured import addresses_of, admission_limits_of, limits_of
 from headrace.proxy.server.preflight import check_enforced, warnings_of
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from headrace.config.reload import ConfigDiff
     from headrace.config.schema import Config
     from headrace.proxy.admin.operations import ServerOperations
+    from headrace.proxy.network.admission import Admission
     from headrace.quota_callbacks.entities import QuotaKey
 
 log = structlog.get_logger("headrace.reload")
@@ -36,9 +37,16 @@ READ_TIMEOUT_S: Final = 30.0
 class Reloader:
     """Owns the configuration that is in force in one process, and applies changes of it."""
 
-    def __init__(self, config: Config, operations: ServerOperations, load: Callable[[], Config] | None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        operations: ServerOperations,
+        admission: Admission,
+        load: Callable[[], Config] | None,
+    ) -> None:
         self.config = config
         self._operations = operations
+        self._admission = admission
         self._load = load
 
     @property
@@ -90,6 +98,7 @@ class Reloader:
         shared = self._operations.shared
         shared.limits = limits_of(new)
         held.limit = new.limits.max_held_bytes
+        self._admission.limits = admission_limits_of(new)
         shared.upstream.bootstrap_servers = addresses_of(new.upstream.bootstrap_servers)
         shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED

@@ -24,14 +24,13 @@ from headrace.proxy.errors import ClientGone, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import load_plugins, log_plugins, new_plugin_manager
-from headrace.proxy.network.connection_counts import ConnectionCounts
+from headrace.proxy.network.admission import Admission
 from headrace.proxy.network.listeners import accept_loop, close_listeners, open_listeners
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
-from headrace.proxy.repeated_lines import RepeatedLines
-from headrace.proxy.server.configured import addresses_of, choice_of, limits_of
+from headrace.proxy.server.configured import addresses_of, admission_limits_of, choice_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
@@ -139,14 +138,19 @@ class Server:
             counters=Counters(),
         )
         self.operations = ServerOperations(self.shared, self.connections)
-        self.reloader = Reloader(config, self.operations, load)
+        self._admission = Admission(
+            admission_limits_of(config),
+            self.shared.counters,
+            config.quota.window.rate_window,
+            shared=place.connections if place is not None else None,
+            workers=place.workers if place is not None else 1,
+        )
+        self.reloader = Reloader(config, self.operations, self._admission, load)
         self.reloader.set_quotas()
         if place is None:
             log_warnings(config)
         topology.on_change(self._brokers_changed)
-        self._counts = ConnectionCounts(place.connections if place is not None else None)
         self._serial = 0
-        self._repeated = RepeatedLines()
         self._listeners: list[Listener] = []
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
@@ -181,6 +185,7 @@ class Server:
                     self._open_admin(outer)
                     await self._open_bucket_state(outer)
                 outer.start_soon(self._sweep)
+                outer.start_soon(self._admission.close_delayed)
                 outer.start_soon(self.shared.upstream.refresh)
                 await self._serve(on_ready)
                 outer.cancel_scope.cancel()
@@ -244,13 +249,14 @@ class Server:
             self._relays = relays
             async with trio.open_nursery() as accepting:
                 for listener in self._listeners:
-                    accepting.start_soon(accept_loop, listener, self._accepted)
+                    accepting.start_soon(accept_loop, listener, self._accepted, self._admission.turn)
                 self._collector.start()
                 self.operations.serving = True
                 await self.shared.upstream.wait_until_asked(FIRST_ANSWER_S)
                 on_ready(self)
                 await self._stop.wait()
                 close_listeners(self._listeners)
+                accepting.cancel_scope.cancel()  # one may be waiting, since accepting is delayed
             await self._drain(relays)
 
     async def _drain(self, relays: trio.Nursery) -> None:
@@ -271,33 +277,26 @@ class Server:
                     log.warning("connections cut", connections=len(self.connections), reason=reason)
         relays.cancel_scope.deadline = float("inf")
 
-    def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
-        counters = self.shared.counters
-        limits = self.reloader.config.limits
-        refused_by = self._counts.limit_reached(
-            peer.host, most=limits.max_connections, most_from_host=limits.max_connections_per_ip
-        )
-        if refused_by is not None:
-            refused = counters.connections_refused
-            refused[refused_by] = refused.get(refused_by, 0) + 1
-            left_out = self._repeated.due("connection refused", refused_by)
-            if left_out is not None:
-                reason = f"limits.{refused_by} is reached"
-                log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)
-            sock.close()
-            return
+    def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> float:
+        """Serve a new connection if the limits allow it. Return the seconds to wait before the next one is accepted."""
+        admitted, pause_s = self._admission.admit(sock, peer, self.shared.clock())
+        if admitted:
+            self._serve_new(sock, peer, node_id)
+        return pause_s
+
+    def _serve_new(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
         try:
             client_socket = PlainSocket(sock, ClientGone, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
+            self._admission.leave(peer.host)
             sock.close()
             return
         self._serial += 1
         info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
         connection = ClientConnection(self.shared, info, client_socket)
-        counters.connections_accepted += 1
-        counters.connections += 1
-        self._counts.add(peer.host)
+        self.shared.counters.connections_accepted += 1
+        self.shared.counters.connections += 1
         self.connections.add(connection.state)
         if self._relays is not None:
             self._relays.start_soon(self._serve_connection, connection)
@@ -315,7 +314,7 @@ class Server:
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1
-            self._counts.remove(host)
+            self._admission.leave(host)
 
     def _open_admin(self, nursery: trio.Nursery) -> None:
         if self._config.admin.listen is not None:

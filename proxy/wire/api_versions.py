@@ -1,6 +1,6 @@
 """The APIs and versions that the proxy offers to clients: the broker's, restricted to what the proxy supports.
 
-The broker's ApiVersions response is rewritten with `restrict_api_versions`; `unsupported_version_reply` is the proxy's
+The broker's ApiVersions response is rewritten with `throttled_api_versions`; `unsupported_version_reply` is the proxy's
 own response to an ApiVersions request of an unknown version. All other fields of the broker's response are copied byte
 for byte: features, cluster and node ids, tagged fields. Called by `headrace.proxy.connection`.
 
@@ -10,6 +10,7 @@ Source: KIP-511 (the fallback to version 0), KAFKA-18659 (Produce's minimum), ``
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -20,11 +21,18 @@ from headrace.proxy.wire.messages.editing import DROP, edit
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.proxy.wire.messages.codec import Buffer, Message
     from headrace.proxy.wire.messages.editing import Drop, Edit
 
 UNSUPPORTED_VERSION: Final = 35
 """Kafka's error code ``Errors.UNSUPPORTED_VERSION``."""
+
+MAX_REMEMBERED: Final = 64
+"""Responses that are remembered with what they are rewritten to: those of some brokers, in each version."""
+MAX_REMEMBERED_BYTES: Final = 16 * 1024
+"""Size of the longest response that is remembered; a broker's have less than 1 KiB."""
 
 _ERROR: Final = Struct(">h")
 _FRAME: Final = Struct(">ii")
@@ -51,6 +59,8 @@ class RestrictedVersions:
     """Keys of the APIs that were removed."""
     layout_version: int
     """The version whose layout the body has: 0 if the broker does not support the version of the request (KIP-511)."""
+    throttle_time_ms: int | None
+    """The broker's throttle time; ``None`` if the layout has none."""
 
 
 def layout_version(version: int, body: Buffer) -> int:
@@ -81,6 +91,7 @@ def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | No
     offered: list[OfferedApi] = []
     cut: list[int] = []
     codes: list[int] = []
+    throttles: list[int] = []
 
     def restrict(row: Message) -> Message | Drop:
         key, low, high = row["api_key"], row["min_version"], row["max_version"]
@@ -95,13 +106,40 @@ def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | No
         codes.append(error_code)
         return error_code
 
-    edits: dict[str, Edit] = {"error_code": note, "api_keys": restrict}
-    if throttle_time_ms is not None:
-        edits["throttle_time_ms"] = lambda _old: throttle_time_ms
+    def throttle(broker_ms: int) -> int:
+        throttles.append(broker_ms)
+        return broker_ms if throttle_time_ms is None else throttle_time_ms
+
+    edits: dict[str, Edit] = {"error_code": note, "api_keys": restrict, "throttle_time_ms": throttle}
     edited = edit("ApiVersionsResponse", layout, body, edits)
     return RestrictedVersions(
-        body=edited, error_code=codes[0], offered=tuple(offered), cut=tuple(cut), layout_version=layout
+        body=edited,
+        error_code=codes[0],
+        offered=tuple(offered),
+        cut=tuple(cut),
+        layout_version=layout,
+        throttle_time_ms=throttles[0] if throttles else None,
     )
+
+
+def throttled_api_versions(version: int, body: Buffer, throttle: Callable[[int], int]) -> bytes:
+    """Restrict a broker's ApiVersions response, and replace its throttle time by what ``throttle`` returns for it.
+
+    A broker's responses are nearly always the same, and rewriting one takes 0.2 ms, so the latest are remembered.
+    Otherwise clients that only ask for versions could keep the proxy busy. Raises as `restrict_api_versions`.
+    """
+    restrict = _remembered if len(body) <= MAX_REMEMBERED_BYTES else restrict_api_versions
+    restricted = restrict(version, bytes(body))
+    broker_ms = restricted.throttle_time_ms
+    if broker_ms is None or (throttle_ms := throttle(broker_ms)) == broker_ms:
+        return restricted.body
+    edits: dict[str, Edit] = {"throttle_time_ms": lambda _broker_ms: throttle_ms}
+    return edit("ApiVersionsResponse", restricted.layout_version, restricted.body, edits)
+
+
+@lru_cache(maxsize=MAX_REMEMBERED)
+def _remembered(version: int, body: bytes) -> RestrictedVersions:
+    return restrict_api_versions(version, body)
 
 
 def highest_allowed(api_key: int, min_version: int, max_version: int) -> int | None:

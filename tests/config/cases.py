@@ -4,6 +4,7 @@ Used by the tests of the loader and of the JSON Schema, which must accept and re
 """
 
 from dataclasses import dataclass
+from ipaddress import ip_network
 from typing import Final
 
 from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
@@ -24,6 +25,10 @@ ADMIN_HOST: Final = 'expected a host name or IP address without a port, such as 
 HOST: Final = 'expected a host name or IP address that clients can reach, such as "kafka.example.com"'
 WILDCARD: Final = f"{HOST}; clients cannot connect to a wildcard address"
 NODE_IDS: Final = 'expected broker ids as ranges and commas, such as "0-2,1001-1010"'
+NETWORK: Final = (
+    'expected an IP address, or a network without host bits, such as "192.0.2.1", "10.0.0.0/24" or "2001:db8::/48"'
+)
+NETWORKS: Final = 'expected a list of networks, such as ["10.0.0.0/24"]'
 SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
 WORKERS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
 IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
@@ -96,6 +101,16 @@ GOOD: Final = (
     Good("limits.max_connections", "1", 1),
     Good("limits.max_connections_per_ip", "0", 0),
     Good("limits.max_connections_per_ip", "100", 100),
+    Good("limits.max_connection_rate", "0", 0),
+    Good("limits.max_connection_rate", "500", 500),
+    Good("limits.max_connection_rate_per_ip", "0", 0),
+    Good("limits.max_connection_rate_per_ip", "20", 20),
+    Good("limits.per_ip_exempt", "[]", ()),
+    Good(
+        "limits.per_ip_exempt",
+        '["192.0.2.1", "10.0.0.0/24", "2001:db8::/48"]',
+        (ip_network("192.0.2.1/32"), ip_network("10.0.0.0/24"), ip_network("2001:db8::/48")),
+    ),
     Good("limits.max_in_flight_requests", "1000000", 1_000_000),
     Good("limits.idle_timeout", '"1d"', 86400.0),
     Good("shutdown.drain_timeout", "0", 0.0),
@@ -234,6 +249,13 @@ BAD: Final = (
     *_size("limits.max_held_bytes"),
     *_whole("limits.max_connections", 1, INT_MAX),
     *_whole("limits.max_connections_per_ip", 0, INT_MAX),
+    *_whole("limits.max_connection_rate", 0, INT_MAX),
+    *_whole("limits.max_connection_rate_per_ip", 0, INT_MAX),
+    *_invalid("limits.per_ip_exempt", NETWORKS, '"10.0.0.0/24"', "1", "{}"),
+    Bad("limits.per_ip_exempt", '["a", "10.0.0.0/8"]', NETWORK, '"a"', 0, schema_sees=False),
+    Bad("limits.per_ip_exempt", '["10.0.0.0/8", "proxy"]', NETWORK, '"proxy"', 1),
+    Bad("limits.per_ip_exempt", '["10.0.0.1/8"]', NETWORK, '"10.0.0.1/8"', 0, schema_sees=False),
+    Bad("limits.per_ip_exempt", "[10]", NETWORK, "10", 0),
     *_whole("limits.max_in_flight_requests", 1, 1_000_000),
     *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
     *_duration("plugins.slow_call", "1ms", "1h", "0ms", "61m"),

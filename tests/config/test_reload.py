@@ -34,6 +34,7 @@ AT_ONCE = (
         "limits.request_timeout",
     ),
     *("limits.max_connections", "limits.max_connections_per_ip", "limits.max_in_flight_requests"),
+    *("limits.max_connection_rate", "limits.max_connection_rate_per_ip", "limits.per_ip_exempt"),
     *("limits.idle_timeout", "shutdown.drain_timeout", "log.level", "enforcement.enabled", "enforcement.exempt_users"),
     *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "plugins.slow_call"),
     *("admin.allowed_hosts", "admin.max_connections", "admin.max_connections_per_ip", "admin.request_timeout"),

@@ -23,6 +23,7 @@ EXAMPLES = {
     "listen.advertised_port",
     "admin.listen",
     "admin.token_file",
+    "limits.max_connections_per_ip",
     "quota.state.file",
     "quotas",
     "plugins.options",
@@ -60,7 +61,7 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
         "usage_records": {"folder": "usage"},
         "request_percentage": {"costs_file": "/etc/headrace/costs.toml"},
     }
-    assert every.limits == plain.limits
+    assert every.limits == plain.limits.model_copy(update={"max_connections_per_ip": 5000})
     assert every.listen.advertised == plain.listen.advertised
     assert (every.shutdown, every.log, every.enforcement) == (plain.shutdown, plain.log, plain.enforcement)
 

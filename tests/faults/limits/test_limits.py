@@ -82,14 +82,17 @@ def test_beyond_max_in_flight_requests_a_client_waits_and_loses_nothing(broker: 
 
 
 def test_max_connections_turns_away_who_comes_last(broker: HoldingBroker) -> None:
-    with proxy_with(broker, "max_connections = 3") as proxy, contextlib.ExitStack() as stack:
+    with (
+        proxy_with(broker, "max_connections = 3\nmax_connections_per_ip = 0") as proxy,
+        contextlib.ExitStack() as stack,
+    ):
         clients = [stack.enter_context(RawClient(proxy.port)) for _ in range(3)]
         assert all(is_served(client) for client in clients)
         with RawClient(proxy.port) as refused:
             assert not is_served(refused)
         [line] = wait_for_lines(proxy, refused.name)
         assert line["event"] == "connection refused"
-        assert line["reason"] == "limits.max_connections is reached"
+        assert line["reason"] == "limits.max_connections = 3 is reached"
         assert series(proxy, 'headrace_connections_refused_total{limit="max_connections"}') == 1
         assert all(is_served(client) for client in clients)
         clients[0].close()
@@ -106,7 +109,7 @@ def test_max_connections_per_ip_counts_each_address_by_itself(broker: HoldingBro
             assert not is_served(refused)
             assert is_served(other)
         [line] = wait_for_lines(proxy, refused.name)
-        assert line["reason"] == "limits.max_connections_per_ip is reached"
+        assert line["reason"] == "limits.max_connections_per_ip = 2 is reached"
         clients[0].close()
         wait_until(lambda: series(proxy, "headrace_connections") == 1, "the proxy has noticed who left")
         with RawClient(proxy.port) as next_one:
@@ -116,7 +119,8 @@ def test_max_connections_per_ip_counts_each_address_by_itself(broker: HoldingBro
 @pytest.mark.parametrize("setting", ["max_connections", "max_connections_per_ip"])
 def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting: str) -> None:
     """While the proxy is stopped the kernel takes connections for it; it then finds all of them in one go."""
-    with proxy_with(broker, f"{setting} = 5") as proxy, contextlib.ExitStack() as stack:
+    per_ip = "max_connections_per_ip = 0\n" if setting == "max_connections" else ""
+    with proxy_with(broker, f"{per_ip}{setting} = 5") as proxy, contextlib.ExitStack() as stack:
         process = psutil.Process(proxy.pid)
         proxy.signal(signal.SIGSTOP)
         wait_until(lambda: process.status() == psutil.STATUS_STOPPED, "the proxy is stopped")

@@ -38,6 +38,7 @@ OUT_OF_RANGE = "outside listen.node_ids"
 CONFIG = """
 [limits]
 max_frame_bytes = "1MiB"
+per_ip_exempt = ["127.0.0.1"]
 
 [[quotas]]
 entity = { client-id = "fuzz" }

@@ -122,7 +122,7 @@ def test_limits_take_effect_on_new_connections(proxy: ProxyProcess) -> None:
         client.call(messages.API_VERSIONS, 0)
         with RawClient(proxy.port) as refused, pytest.raises((ConnectionEndedError, OSError)):
             refused.call(messages.API_VERSIONS, 0)
-        assert wait_for_lines(proxy, refused.name)[0]["reason"] == "limits.max_connections is reached"
+        assert wait_for_lines(proxy, refused.name)[0]["reason"] == "limits.max_connections = 1 is reached"
 
 
 def test_a_reload_without_a_change_says_so(proxy: ProxyProcess) -> None:

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from headrace.proxy.wire import api_versions
 from headrace.proxy.wire.api_versions import (
+    MAX_REMEMBERED,
+    MAX_REMEMBERED_BYTES,
     UNSUPPORTED_VERSION,
     OfferedApi,
     highest_allowed,
     layout_version,
     restrict_api_versions,
+    throttled_api_versions,
     unsupported_version_reply,
 )
 from headrace.proxy.wire.apis import APIS
@@ -145,3 +149,32 @@ def test_broken_answers() -> None:
         restrict_api_versions(3, b"\0\0\xff\xff\xff\xff\x07")
     with pytest.raises(UnknownMessage):
         restrict_api_versions(6, b"\0\0")
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_a_response_that_is_remembered_is_the_one_that_was_rewritten(
+    version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that asks again and again costs little, however often it is throttled meanwhile."""
+    message = offer((0, 0, 99), (3, 0, 99), (9999, 0, 1), **({"throttle_time_ms": 7} if version else {}))
+    body = encode("ApiVersionsResponse", version, message)
+    expected = {ms: restrict_api_versions(version, body, ms).body for ms in (0, 7, 7000)}
+    api_versions._remembered.cache_clear()
+    assert throttled_api_versions(version, body, lambda _broker_ms: 7) == expected[7]
+    monkeypatch.setattr(api_versions, "restrict_api_versions", None)
+    for ms in (7, 0, 7000, 7):
+        assert throttled_api_versions(version, memoryview(body), lambda _broker_ms, ms=ms: ms) == expected[ms]  # type: ignore[misc]
+    asked: list[int] = []
+    throttled_api_versions(version, body, lambda broker_ms: asked.append(broker_ms) or broker_ms)  # type: ignore[func-returns-value]
+    assert asked == ([7] if version else [])
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    api_versions._remembered.cache_clear()
+    for number in range(2 * MAX_REMEMBERED):
+        throttled_api_versions(0, encode("ApiVersionsResponse", 0, offer((0, 0, number))), int)
+    assert api_versions._remembered.cache_info().currsize == MAX_REMEMBERED
+    api_versions._remembered.cache_clear()
+    rows = [(9999, 0, 1)] * (MAX_REMEMBERED_BYTES // 6 + 1)
+    throttled_api_versions(0, encode("ApiVersionsResponse", 0, offer(*rows)), int)
+    assert api_versions._remembered.cache_info().currsize == 0

@@ -1,0 +1,151 @@
+"""Which connections are served: the limits on their number and on their rate, in total and by address.
+
+Called by the server with each connection that the system has accepted. A connection over
+``limits.max_connection_rate_per_ip`` is closed after a delay, as Kafka does, so that a client that reconnects at once
+is slowed down; one over a limit on the number of connections is closed at once. When ``limits.max_connection_rate`` is
+exceeded, the next connections wait in the backlogs of the listening sockets. What the limits per address refuse is not
+counted for those of the whole proxy, or one address could use them up.
+"""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+import trio
+
+from headrace.proxy.network.connection_counts import ConnectionCounts
+from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.repeated_lines import RepeatedLines
+
+if TYPE_CHECKING:
+    import socket
+
+    from headrace.proxy.counters import Counters
+    from headrace.proxy.network.connection_counts import WorkerConnections
+    from headrace.quota_callbacks.buckets.sampled_rate import Window
+    from headrace.quota_callbacks.requests import Address
+
+log = structlog.get_logger("headrace.server")
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+MAX_DELAYED: Final = 512
+"""Refused connections that wait to be closed; beyond these they are closed at once. Half of the file descriptors that
+the documentation reserves besides those of served connections."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdmissionLimits:
+    """The limits. Replaced as a whole on reload. 0 is unlimited, except for ``max_connections``."""
+
+    max_connections: int
+    max_connections_per_ip: int
+    max_connection_rate: int
+    """Connections a second."""
+    max_connection_rate_per_ip: int
+    per_ip_exempt: tuple[Network, ...]
+    """Networks to which the limits per address do not apply."""
+
+    def exempts(self, host: str) -> bool:
+        """Return whether the limits per address do not apply to ``host``."""
+        if not self.per_ip_exempt:
+            return False
+        address: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(host)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        return any(address in network for network in self.per_ip_exempt)
+
+
+class Admission:
+    """Decides about each connection, counts the ones that are served, and closes the others.
+
+    ``shared`` and ``workers`` are given to each of several workers.
+    """
+
+    def __init__(
+        self,
+        limits: AdmissionLimits,
+        counters: Counters,
+        window: Window,
+        *,
+        shared: WorkerConnections | None = None,
+        workers: int = 1,
+    ) -> None:
+        self.limits = limits
+        self.turn = trio.Lock()
+        """Held by the accept loop that accepts connections now, and while accepting is delayed."""
+        self._counters = counters
+        self._counts = ConnectionCounts(shared)
+        self._rates = ConnectionRates(window, workers=workers)
+        self._repeated = RepeatedLines()
+        self._delayed: list[tuple[float, int, socket.socket]] = []
+        self._serial = 0
+        self._delaying = trio.Event()
+
+    def admit(self, sock: socket.socket, peer: Address, now_s: float) -> tuple[bool, float]:
+        """Return whether to serve a new connection, and the seconds to wait before the next one is accepted.
+
+        A connection that is not to be served is closed here; call `leave` after a served one has ended.
+        """
+        limits = self.limits
+        now_ms = int(now_s * 1000)
+        address = counted_address(peer.host)
+        exempt = limits.exempts(peer.host)
+        if not exempt and (delay_s := self._rates.add_from(address, limits.max_connection_rate_per_ip, now_ms)):
+            self._refuse(peer, "max_connection_rate_per_ip")
+            self._close_at(now_s + delay_s, sock)
+            return False, 0.0
+        most_from_host = 0 if exempt else limits.max_connections_per_ip
+        reached = self._counts.limit_reached(address, most=limits.max_connections, most_from_host=most_from_host)
+        if reached is not None:
+            self._refuse(peer, reached)
+            sock.close()
+            if reached == "max_connections_per_ip":
+                return False, 0.0
+        else:
+            self._counts.add(address)
+        pause_s = self._rates.add(limits.max_connection_rate, now_ms)
+        if pause_s:
+            self._counters.accept_delayed_s += pause_s
+            if (left_out := self._repeated.due("max_connection_rate")) is not None:
+                reason = f"limits.max_connection_rate = {limits.max_connection_rate} is exceeded"
+                log.warning("accepting is delayed", reason=reason, left_out=left_out or None)
+        return reached is None, pause_s
+
+    def leave(self, host: str) -> None:
+        """Count one connection less from ``host``."""
+        self._counts.remove(counted_address(host))
+
+    async def close_delayed(self) -> None:
+        """Close refused connections when their delay has passed, and all of them when cancelled."""
+        try:
+            while True:
+                while self._delayed:
+                    await trio.sleep_until(self._delayed[0][0])
+                    heapq.heappop(self._delayed)[2].close()
+                self._delaying = trio.Event()
+                await self._delaying.wait()
+        finally:
+            for _, _, sock in self._delayed:
+                sock.close()
+            self._delayed.clear()
+
+    def _close_at(self, closes_s: float, sock: socket.socket) -> None:
+        if len(self._delayed) >= MAX_DELAYED:
+            sock.close()
+            return
+        self._serial += 1
+        heapq.heappush(self._delayed, (closes_s, self._serial, sock))
+        self._delaying.set()
+
+    def _refuse(self, peer: Address, limit: str) -> None:
+        refused = self._counters.connections_refused
+        refused[limit] = refused.get(limit, 0) + 1
+        if (left_out := self._repeated.due(limit)) is not None:
+            state = "exceeded" if "rate" in limit else "reached"
+            reason = f"limits.{limit} = {getattr(self.limits, limit)} is {state}"
+            log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)
