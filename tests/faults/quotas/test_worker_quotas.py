@@ -44,6 +44,10 @@ MISSING: Final = 0.1
 """A busy machine may have half a second of it on its way; too much is an error by one request a worker."""
 
 
+AS_KAFKA: Final = 'new_connections = "kafka"\n'
+"""Each request, on whatever connection, is told its throttle time at once."""
+
+
 def quota(client_id: str, limit: int, more: str = "") -> str:
     return f'[[quotas]]\nentity = {{ client-id = "{client_id}" }}\nproducer_byte_rate = {limit}\n{more}'
 
@@ -80,7 +84,7 @@ def both_have_some(proxy: ProxyProcess) -> bool:
 def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: FirstBroker, topic: str) -> None:
     throttled = []
     for workers in (1, 2):
-        with proxy_of(kafka, WINDOW + quota("greedy", LIMIT), workers) as proxy, crowd(proxy) as clients:
+        with proxy_of(kafka, WINDOW + quota("greedy", LIMIT, AS_KAFKA), workers) as proxy, crowd(proxy) as clients:
             throttled.append([produce(client, topic, 50_000) > 0 for client in clients])
             if workers == 2:
                 assert both_have_some(proxy)
@@ -114,7 +118,7 @@ def test_paced_connections_of_two_workers_get_the_limit_together(kafka: FirstBro
 
 
 def test_what_a_worker_has_charged_outlives_it(kafka: FirstBroker, topic: str) -> None:
-    with proxy_of(kafka, WINDOW + quota("greedy", LIMIT)) as proxy:
+    with proxy_of(kafka, WINDOW + quota("greedy", LIMIT, AS_KAFKA)) as proxy:
         with crowd(proxy) as clients:
             before_ms = produce(clients[0], topic, OVERDRAWN)
         for pid in proxy.worker_pids:
@@ -133,7 +137,7 @@ def replaced(proxy: ProxyProcess) -> int:
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
 def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
     file = tmp_path / "usage.sqlite"
-    config = f'[quota.state]\nfile = "{file}"\ninterval = "1s"\n{WINDOW}{quota("greedy", LIMIT)}'
+    config = f'[quota.state]\nfile = "{file}"\ninterval = "1s"\n{WINDOW}{quota("greedy", LIMIT, AS_KAFKA)}'
     with proxy_of(kafka, config) as proxy:
         with crowd(proxy) as clients:
             assert produce(clients[0], topic, OVERDRAWN) > LONG_MS
