@@ -357,7 +357,7 @@ class RequestRelay(Relay):
             exchange.client_id = bounded_name(head.client_id)
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
-        exchange.observed = bool(shared.hooks.completion_callbacks(api_key))
+        exchange.observed = api_key in shared.hooks.completions
         requests = shared.counters.requests
         requests[api_key] = requests.get(api_key, 0) + 1
         state.current = exchange
