@@ -342,22 +342,24 @@ class RequestRelay(Relay):
     def _received(self, head: RequestHead, at: int) -> int | None:
         shared, state, now_s = self.shared, self.state, self.now_s
         self.read_bytes = READ_BYTES
-        client_id = head.client_id
+        api_key = head.api_key
         exchange = Exchange(
             state.info,
-            head.api_key,
+            api_key,
             head.api_version,
             head.correlation_id,
-            client_id if len(client_id) <= SHORT_NAME else bounded_name(client_id),
+            head.client_id,
             head.size,
             now_s,
-            reply_layout(head.api_key, head.api_version),
+            reply_layout(api_key, head.api_version),
         )
+        if head.body_at > SHORT_NAME:  # of bytes, so that the client id may be longer than that, too
+            exchange.client_id = bounded_name(head.client_id)
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
-        exchange.observed = bool(shared.hooks.completion_callbacks(head.api_key))
+        exchange.observed = api_key in shared.hooks.completions
         requests = shared.counters.requests
-        requests[head.api_key] = requests.get(head.api_key, 0) + 1
+        requests[api_key] = requests.get(api_key, 0) + 1
         state.current = exchange
         if self._whole.must_collect(exchange):
             state.collected_head = head

@@ -71,6 +71,8 @@ class HookCalls:
         """API keys whose requests are collected and decoded, because a plugin requires the body (`Detail.BODY`)."""
         self.mutations: frozenset[int] = frozenset()
         """API keys whose requests are collected because a plugin requires the mutations (`Detail.MUTATIONS`)."""
+        self.completions: frozenset[int] = frozenset()
+        """API keys with callbacks to call when a request is completed."""
         self._opened: Calls = ()
         self._closed: Calls = ()
         self._reset: Calls = ()
@@ -112,6 +114,7 @@ class HookCalls:
         self._received = self._by_api("request_received", ("request", "now_ms"), interests)
         self._replied = self._by_api("response_received", ("request", "now_ms"), interests)
         self._completed = self._by_api("request_completed", ("request",), interests)
+        self.completions = frozenset(self._completed)
         self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
         self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
@@ -137,10 +140,6 @@ class HookCalls:
     def response_callbacks(self, api_key: int) -> Calls:
         """Return the callbacks to call for a response with this API key."""
         return self._replied.get(api_key, ())
-
-    def completion_callbacks(self, api_key: int) -> Calls:
-        """Return the callbacks to call when a request with this API key is completed."""
-        return self._completed.get(api_key, ())
 
     def request_received(self, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_received`` of ``calls``; return the combined verdict, or ``None`` to forward the request."""

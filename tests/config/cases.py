@@ -283,7 +283,7 @@ BAD: Final = (
         f'"unix:/{"x" * 70}...',
         schema_sees=False,
     ),
-    *_invalid("admin.token_file", "expected the path of a file", "1", '""'),
+    *(Bad("admin.token_file", toml, "expected the path of a file", "***") for toml in ("1", '""')),
     *_invalid("admin.allowed_hosts", "expected a list of host names", '"proxy.example.com"', "true"),
     Bad("admin.allowed_hosts", '["a:9190"]', f"{ADMIN_HOST}; not an IPv6 address", '"a:9190"', 0, schema_sees=False),
     Bad("admin.allowed_hosts", '["*"]', f"{ADMIN_HOST}; not a host name", '"*"', 0),
