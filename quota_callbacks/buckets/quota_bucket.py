@@ -116,7 +116,8 @@ class QuotaBucket(ABC):
         """Return how long to hold ``request``, which has not been charged; ``None`` admits it.
 
         ``first_used_ms`` is the time at which its connection first used the bucket, `NEVER` if it has waited once. A
-        connection is held if that was after the throttle was imposed, and any connection while the entity has to wait
+        connection is held if that was after the throttle was imposed (not in the same millisecond, in which the
+        request may have come that caused it), and any connection while the entity has to wait
         for more than a window, which is more than Kafka's rate remembers.
         """
         self.learn_wait(now_ms)
@@ -125,7 +126,7 @@ class QuotaBucket(ABC):
             return None
         if not wait.waits(request):
             window_ms = self.window.samples * self.window.seconds * 1000
-            if first_used_ms < wait.since_ms and wait.until_ms - now_ms <= window_ms:
+            if first_used_ms <= wait.since_ms and wait.until_ms - now_ms <= window_ms:
                 return None
         hold_ms = wait.hold_ms(request, self.last_used_ms, now_ms)
         self.gate_ms = wait.gate_ms

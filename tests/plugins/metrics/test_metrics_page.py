@@ -47,7 +47,7 @@ class PluginsPage(MetricsPage):
     def _nothing(self) -> Iterator[Any]:
         return iter(())
 
-    _connection_metrics = _byte_metrics = _quota_metrics = _nothing
+    _connection_metrics = _byte_metrics = _quota_metrics = _loop_metrics = _nothing
 
 
 def plugged(metered: Metered, **options: Any) -> HookCalls:

@@ -33,6 +33,7 @@ async def test_a_request_waits_and_others_of_the_connection_do_not(autojump_cloc
         told = read_reply(PRODUCE, 7, await book.round_trip(produce(1, 15_000), reply(PRODUCE, 7, 1)))
         assert told["throttle_time_ms"] == 5000
         second = second_client(book, nursery)
+        await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
         await second.says(request(HEARTBEAT, 4, 1))
         await book.upstream.wait_for_dial(2)
         await book.broker.hears()
@@ -89,6 +90,7 @@ async def test_a_mutation_of_an_old_client_waits(autojump_clock: MockClock) -> N
         await answer_mutation(book.broker, create(1), 1)
         await book.client.hears()
         second = second_client(book, nursery)
+        await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
         await second.says(create(2))
         await book.upstream.wait_for_dial(2)
         await answer_mutation(book.broker, create(2), 2)
@@ -111,6 +113,7 @@ async def test_thread_time_waits_at_the_next_request(autojump_clock: MockClock) 
     async with open_book(plugins={"costs": Costs(250)}, quotas=quotas) as book, trio.open_nursery() as nursery:
         await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
         second = second_client(book, nursery)
+        await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
         await second.says(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(2)
         await book.broker.hears()
