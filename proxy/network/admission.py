@@ -111,7 +111,7 @@ class Admission:
         pause_s = self._rates.add(limits.max_connection_rate, now_ms)
         if pause_s:
             self._counters.accept_delayed_s += pause_s
-            if (left_out := self._repeated.due("max_connection_rate")) is not None:
+            if (left_out := self._repeated.due("accepting is delayed")) is not None:
                 reason = f"limits.max_connection_rate = {limits.max_connection_rate} is exceeded"
                 log.warning("accepting is delayed", reason=reason, left_out=left_out or None)
         return reached is None, pause_s
@@ -145,7 +145,7 @@ class Admission:
     def _refuse(self, peer: Address, limit: str) -> None:
         refused = self._counters.connections_refused
         refused[limit] = refused.get(limit, 0) + 1
-        if (left_out := self._repeated.due(limit)) is not None:
+        if (left_out := self._repeated.due("connection refused", limit)) is not None:
             state = "exceeded" if "rate" in limit else "reached"
             reason = f"limits.{limit} = {getattr(self.limits, limit)} is {state}"
             log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)

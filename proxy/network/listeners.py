@@ -122,7 +122,7 @@ async def accept_loop(
     together, and a flood on many ports takes no more time from clients than one on a single port.
     """
     repeated = RepeatedLines()
-    while True:
+    while listener.sock.fileno() >= 0:
         try:
             await trio.lowlevel.wait_readable(listener.sock)
             async with turn:
