@@ -1,0 +1,26 @@
+"""docs/security.md names tests and settings that exist, and no attack test is missing on it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from headrace.config.keys import keys
+from headrace.config.schema import Config
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+
+
+def test_the_tests_exist_and_none_is_missing() -> None:
+    named = set(re.findall(r"`(tests/[^`]+)`", PAGE))
+    assert all((ROOT / each).exists() for each in named), named
+    attacks = {str(each.relative_to(ROOT)) for each in (ROOT / "tests" / "security").glob("test_*.py")}
+    assert attacks <= named
+
+
+def test_the_settings_exist() -> None:
+    known = {leaf.key for leaf in keys(Config)}
+    named = set(re.findall(r"`((?:limits|admin|log|plugins|watchdog)\.[a-z_]+)", PAGE))
+    assert len(named) > 15
+    assert named <= known
