@@ -6,6 +6,8 @@ except ``connections``, which is a gauge.
 
 from __future__ import annotations
 
+from collections import defaultdict
+
 
 class Counters:
     """The counters of one process."""
@@ -39,7 +41,7 @@ class Counters:
         self.accept_delayed_s = 0.0
         """Seconds for which accepting was delayed because of ``limits.max_connection_rate``."""
         self.upstream_connections = 0
-        self.requests: dict[int, int] = {}
+        self.requests: defaultdict[int, int] = defaultdict(int)
         """Requests received, by API key."""
         self.bytes_from_clients = 0
         self.bytes_to_clients = 0

@@ -46,8 +46,8 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 """The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
 records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
-UNANSWERED_A_STEP: Final = 256
-"""Requests without a reply in one step, about 5 ms of work. One read can contain thousands of them."""
+REQUESTS_A_TURN: Final = 128
+"""Requests after which other connections may continue: about 5 ms of work. One read can contain thousands."""
 
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
@@ -63,8 +63,8 @@ class RequestRelay(Relay):
         "_held",
         "_held_request",
         "_needed",
+        "_requests",
         "_unaccepted",
-        "_unanswered",
         "_walked",
         "_whole",
         "_yields",
@@ -83,8 +83,8 @@ class RequestRelay(Relay):
         """The request at the front of the tail, if callbacks were called for it and it is held."""
         self._yields = False
         """Whether the tail is held only so that other connections can continue."""
-        self._unanswered = 0
-        """Number of requests without a reply since this relay yielded. Others are bounded by the queue in flight."""
+        self._requests = 0
+        """Number of requests since this relay yielded."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
@@ -132,7 +132,7 @@ class RequestRelay(Relay):
                 await state.wait_for_turn()
             if self._held:
                 if self._yields:
-                    self._yields, self._unanswered = False, 0
+                    self._yields, self._requests = False, 0
                     await trio.lowlevel.checkpoint()
                 self._step()
             else:
@@ -358,8 +358,10 @@ class RequestRelay(Relay):
         exchange.acks = head.acks
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
         exchange.observed = api_key in shared.hooks.completions
-        requests = shared.counters.requests
-        requests[api_key] = requests.get(api_key, 0) + 1
+        shared.counters.requests[api_key] += 1
+        self._requests += 1
+        if self._requests == REQUESTS_A_TURN:
+            self._yields = True
         state.current = exchange
         if self._whole.must_collect(exchange):
             state.collected_head = head
@@ -419,8 +421,6 @@ class RequestRelay(Relay):
         state = self.state
         state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
         if state.unacknowledged:
-            self._unanswered += 1
-            self._yields = self._unanswered >= UNANSWERED_A_STEP
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:
