@@ -99,10 +99,10 @@ class HookCalls:
         for name, call in self._calls("configure", ("context",)):
             try:
                 call(replace(shared, options=options.get(name, {})))
-            except BaseException as error:
+            except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
                 problems.append(configuration_problem(name, error, options.get(name, {})))
                 if not shared.dry:
-                    raise StartupError(*problems) from error
+                    raise StartupError(*problems) from error  # noqa: ASYNC104
         if problems:
             raise StartupError("\n".join(problems))
 
@@ -190,7 +190,7 @@ class HookCalls:
                     if not 0 <= estimate < math.inf:
                         raise ValueError(f"request_time_ms is {estimate!r}; it must be finite, 0 or more")  # noqa: TRY301
                     return float(estimate)
-            except BaseException as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed("request_time_ms", name, error)
         return None
 
@@ -217,10 +217,10 @@ class HookCalls:
                 if verdict is None:
                     continue
                 check_verdict(verdict, request)
-            except BaseException as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed(hook, name, error)
                 if not self.fail_closed:
-                    continue
+                    continue  # noqa: ASYNC104
                 verdict = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
             if combined is None:
                 combined = CombinedVerdict()
@@ -311,7 +311,7 @@ class HookCalls:
         for name, call in self._calls("prepare_metrics", ()):
             try:
                 await call()
-            except BaseException as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed("prepare_metrics", name, error)
 
     def collect_metrics(self) -> Iterator[Metric]:
@@ -335,9 +335,9 @@ class HookCalls:
     def _call_hook(self, hook: str, name: str, call: Callable[..., Any], *arguments: object) -> Any:
         try:
             return call(*arguments)
-        except BaseException as error:  # noqa: BLE001 -- code of a plugin
+        except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
             self._failed(hook, name, error)
-            return None
+            return None  # noqa: ASYNC104
 
     def _failed(self, hook: str, name: str, error: BaseException) -> None:
         raise_cancellation(error)
@@ -366,7 +366,7 @@ class HookCalls:
             try:
                 declared[name] = {interest.api_key: interest for interest in call()}
             except BaseException as error:
-                raise StartupError(f"plugin {name!r}: request_interest: {description(error)}") from error
+                raise StartupError(f"plugin {name!r}: request_interest: {description(error)}") from error  # noqa: ASYNC104
         return declared
 
     def _by_api(self, hook: str, names: tuple[str, ...], interests: Interests) -> dict[int, Calls]:
@@ -388,7 +388,7 @@ def _enforced_by(each: Call) -> frozenset[QuotaKey]:
     try:
         return frozenset(QuotaKey(key) for key in call())
     except BaseException as error:
-        raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error
+        raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _subscribes(interest: Interest | None, hook: str) -> bool:

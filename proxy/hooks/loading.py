@@ -129,7 +129,7 @@ def register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
     except StartupError:
         raise
     except BaseException as error:
-        raise StartupError(f"plugin {name!r} cannot be registered: {type(error).__name__}: {error}") from error
+        raise StartupError(f"plugin {name!r} cannot be registered: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _register(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
@@ -159,7 +159,7 @@ def _instance(name: str, plugin: Any) -> Any:
     try:
         return plugin()
     except BaseException as error:
-        raise StartupError(f"plugin {name!r} cannot be instantiated: {type(error).__name__}: {error}") from error
+        raise StartupError(f"plugin {name!r} cannot be instantiated: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _check_hook_names(manager: pluggy.PluginManager, name: str, plugin: Any) -> None:
@@ -179,7 +179,7 @@ def _import(name: str, path: str) -> Any:
     except ModuleNotFoundError as error:
         raise StartupError(_missing_module(name, module_name, error)) from error
     except BaseException as error:
-        raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise StartupError(f"plugin {name!r} cannot be loaded: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _missing_module(name: str, module: str, error: ModuleNotFoundError) -> str:

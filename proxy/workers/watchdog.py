@@ -27,19 +27,23 @@ async def wait_for_silence(
     """
     while True:
         await trio.sleep(interval_s())
+        answered = trio.Event()
         async with trio.open_nursery() as nursery:
-            answered = trio.Event()
             nursery.start_soon(_ask, ask, answered)
-            silent_s, limit_s = 0.0, timeout_s()
-            tick_s = limit_s / TICKS_PER_TIMEOUT
-            while not answered.is_set():
-                if silent_s >= limit_s * (1 - 1e-9):
-                    nursery.cancel_scope.cancel()
-                    return
-                began_s = trio.current_time()
-                with trio.move_on_after(tick_s):
-                    await answered.wait()
-                silent_s += min(trio.current_time() - began_s, tick_s)
+            await _wait(answered, timeout_s())
+            nursery.cancel_scope.cancel()
+        if not answered.is_set():
+            return
+
+
+async def _wait(answered: trio.Event, limit_s: float) -> None:
+    """Wait until ``answered`` is set, for at most ``limit_s`` seconds in which this process runs."""
+    silent_s, tick_s = 0.0, limit_s / TICKS_PER_TIMEOUT
+    while not answered.is_set() and silent_s < limit_s * (1 - 1e-9):
+        began_s = trio.current_time()
+        with trio.move_on_after(tick_s):
+            await answered.wait()
+        silent_s += min(trio.current_time() - began_s, tick_s)
 
 
 async def _ask(ask: Callable[[], Awaitable[None]], answered: trio.Event) -> None:

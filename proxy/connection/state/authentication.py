@@ -188,9 +188,9 @@ class Authentication:
             return None
         try:
             user = observer.claimed_user(token)
-        except BaseException as error:  # noqa: BLE001 -- code of a plugin
+        except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
             self._failed(attempt, error)
-            return None
+            return None  # noqa: ASYNC104
         return bounded_name(user) if isinstance(user, str) and 0 < len(user) <= MAX_PRINCIPAL_CHARACTERS else None
 
     def end_tokens(self) -> bool:
@@ -211,7 +211,7 @@ class Authentication:
             try:
                 attempt.observer.served()
                 self._adopt(attempt, attempt.observer.principal)
-            except BaseException as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed(attempt, error)
         if not attempt.over:
             self.accepted = True
@@ -263,7 +263,7 @@ class Authentication:
             try:
                 attempt.observer.exchanged(token, answer)
                 self._adopt(attempt, attempt.observer.principal)
-            except BaseException as error:  # noqa: BLE001 -- code of a plugin
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed(attempt, error)
 
     def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
