@@ -10,7 +10,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Self
 
 from examples.demo.reports import read_report
-from testbed.kafka.launch import java_environment
+from testbed.processes.programs import java_environment
 from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:

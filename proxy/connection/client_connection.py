@@ -20,7 +20,7 @@ from headrace.proxy.errors import ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.upstream import other_protocol_of_broker
 from headrace.proxy.repeated_lines import place_of
 from headrace.proxy.wire.errors import OtherProtocol, PeerFault
-from headrace.proxy.wire.other_protocols import TLS
+from headrace.proxy.wire.other_protocols import PROXY, TLS
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -90,6 +90,12 @@ class ClientConnection:
         elif first is not None and first.api_key == ApiKey.SASL_AUTHENTICATE:
             reason = f"the broker closed the connection without answering a SASL login ({self._login()})"
             state.end_for_fault("upstream", reason, "login")
+        elif waiting and not state.accepted and not state.authenticates:
+            reason = (
+                "the broker closed the connection instead of serving a client that did not log in; if its listener"
+                " requires SASL, set the client's security.protocol to SASL_PLAINTEXT"
+            )
+            state.end_for_fault("client", reason, "no login")
         elif waiting or replies.mid_reply:
             state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight", "closed")
         elif state.mid_request:
@@ -149,6 +155,8 @@ class ClientConnection:
                 f"the client speaks TLS, but {listener} (listen.address) accepts plaintext only; set the client's"
                 " security.protocol to PLAINTEXT or SASL_PLAINTEXT"
             )
+        if protocol == PROXY:
+            return f"{listener} (listen.address) does not accept the PROXY protocol; turn it off at the load balancer"
         return (
             f"the client speaks {protocol}, but {listener} (listen.address) accepts Kafka's protocol only; the address"
             " of the admin server is admin.listen"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from testbed.errors import ClusterError, TestbedTimeoutError
-from testbed.kafka.launch import java_command, java_environment
+from testbed.kafka.launch import java_command
 from testbed.kafka.properties import (
     CONTROLLER_LISTENER,
     MAIN_LISTENER,
@@ -27,7 +27,7 @@ from testbed.kafka.properties import (
 )
 from testbed.kafka.storage import format_directory
 from testbed.processes.ports import HOST, PortBlock, reserve_ports
-from testbed.processes.programs import tail
+from testbed.processes.programs import java_environment, tail
 from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, start_program
 
 if TYPE_CHECKING:

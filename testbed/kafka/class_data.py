@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from testbed.errors import TestbedError
 from testbed.kafka.artifacts import broker_jars, cache_directory
 from testbed.kafka.java import find_java
-from testbed.kafka.launch import STARTING_OPTIONS, java_command, java_environment
+from testbed.kafka.launch import STARTING_OPTIONS, java_command
 from testbed.kafka.probe import ask
 from testbed.kafka.properties import Node, Topology, render, server_properties
 from testbed.kafka.storage import bootstrap_checkpoint, format_directory, kafka_uuid
 from testbed.processes.locks import exclusive
 from testbed.processes.ports import reserve_ports
+from testbed.processes.programs import java_environment
 from testbed.processes.supervised import SupervisedDirectory, SupervisedProgram, make_directory, start_program
 
 if TYPE_CHECKING:

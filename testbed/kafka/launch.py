@@ -32,8 +32,6 @@ QUIET_OPTIONS = (
     "-Dlog4j2.statusLoggerLevel=OFF",
     "-Dlog4j.statusLogger.level=OFF",
 )
-# Variables that change a JVM's options or class path, some of them with a line on standard error.
-REMOVED_VARIABLES = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 def java_command(
@@ -63,11 +61,6 @@ def java_command(
         main_class,
         *arguments,
     ]
-
-
-def java_environment() -> dict[str, str]:
-    """Return this process's environment without the variables that JVMs take options from."""
-    return {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
 
 
 def _logging_properties(level: str) -> Mapping[str, str]:

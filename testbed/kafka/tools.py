@@ -18,8 +18,8 @@ from typing import IO, TYPE_CHECKING, Self
 from testbed.errors import TestbedTimeoutError, ToolError, UnknownVersionError
 from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION
 from testbed.kafka.class_data import class_data_archive
-from testbed.kafka.launch import java_command, java_environment
-from testbed.processes.programs import content, run_program
+from testbed.kafka.launch import java_command
+from testbed.processes.programs import content, java_environment, run_program
 from testbed.processes.supervised import SupervisedProgram, start_program
 
 if TYPE_CHECKING:

@@ -12,12 +12,19 @@ import tempfile
 from typing import TYPE_CHECKING
 
 from testbed.errors import TestbedTimeoutError
-from testbed.kafka.launch import java_environment
 from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
+
+# Variables that change a JVM's options or class path, some of them with a line on standard error.
+REMOVED_VARIABLES = ("CLASSPATH", "JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+
+
+def java_environment() -> dict[str, str]:
+    """Return this process's environment without the variables that JVMs take options from."""
+    return {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
 
 
 def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -40,8 +40,10 @@ def closed(lines: Lines) -> Lines:
             f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only; the address of",
         ),
         (b"POST", f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only"),
+        (b"PROXY TCP4 192.0.2.1", f"client: {BOOTSTRAP} does not accept the PROXY protocol; turn it off"),
+        (b"\r\n\r\n\0\r\nQUIT\n", f"client: {BOOTSTRAP} does not accept the PROXY protocol; turn it off"),
     ],
-    ids=["TLS", "GET", "the first 4 bytes of POST"],
+    ids=["TLS", "GET", "the first 4 bytes of POST", "PROXY 1", "PROXY 2"],
 )
 async def test_a_client(data: bytes, reason: str, autojump_clock: MockClock) -> None:
     with capture_logs() as lines:

@@ -126,3 +126,17 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
                 answer = reply(AUTHENTICATE, 2, 2, error_code=FAILED, error_message=MESSAGE)
                 await book.round_trip(request(AUTHENTICATE, 2, 2, auth_bytes=PLAIN), answer)
     assert [line["log_level"] for line in logged(lines, "login refused")] == ["warning", "debug", "debug"]
+
+
+async def test_a_client_that_does_not_log_in_is_told_apart(autojump_clock: MockClock) -> None:
+    """The broker of a SASL listener closes the connection at its first request."""
+    with capture_logs() as lines:
+        async with open_book() as book:
+            book.connection.accepted = book.shared.upstream.serves_anybody = False
+            await book.client.says(request(ApiKey.HEARTBEAT, 4, 1))
+            await book.upstream.wait_for_dial(1)
+            await book.broker.hears()
+            book.broker.socket.close()
+            await book.client.hears_the_end()
+    [line] = [line for line in lines if line["event"] == "connection closed"]
+    assert "did not log in; if its listener requires SASL" in line["reason"]
