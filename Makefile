@@ -92,7 +92,7 @@ endif
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
-# Guided by coverage if atheris is installed (pip install -c constraints.txt -e '.[fuzzing]').
+# Guided by coverage if the extra `fuzzing` is installed.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
 

@@ -31,8 +31,8 @@ MIB: Final = 2**20
 LIMITS: Final = """
 [limits]
 max_held_bytes = "32MiB"
-request_timeout = "1s"
-login_timeout = "20s"
+max_connection_rate = 0
+max_connection_rate_per_ip = 0
 [[quotas]]
 entity = { client-id = "<default>" }
 producer_byte_rate = 1e9
@@ -93,12 +93,17 @@ def test_unfinished_logins_are_bounded_in_memory_and_freed(sasl_proxy: ProxyProc
     sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")
 
 
-def test_a_slow_head_and_a_slow_login_are_cut_off(sasl_proxy: ProxyProcess) -> None:
-    with RawClient(sasl_proxy.port) as head, RawClient(sasl_proxy.port) as body:
+def test_a_slow_head_and_a_slow_login_are_cut_off(kafka: FirstBroker) -> None:
+    config = '[limits]\nrequest_timeout = "1s"\n'
+    with (
+        ProxyProcess(kafka.addresses(LISTENER), config=config, arguments=JSON_LOG) as proxy,
+        RawClient(proxy.port) as head,
+        RawClient(proxy.port) as body,
+    ):
         head.send(announced(messages.METADATA, 1, 100)[:9])
         body.send(announced(messages.SASL_HANDSHAKE, 1, 400_000) + bytes(1000))
         assert head.rest() == body.rest() == b""
-    sasl_proxy.wait_for_log("limits.request_timeout = 1 s")
+        proxy.wait_for_log("limits.request_timeout = 1 s")
 
 
 def longest_wait_s(proxy: ProxyProcess, attack: list[bytes]) -> float:

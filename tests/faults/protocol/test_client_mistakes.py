@@ -35,6 +35,7 @@ max_frame_bytes = {MAX_FRAME_BYTES}
 [[quotas]]
 entity = {{ client-id = "muted" }}
 producer_byte_rate = 100
+new_connections = "kafka"
 """
 
 

@@ -40,7 +40,7 @@ CROWD = 40
 """Connections; the chance that the system gives all to one of two workers is 2 in 2**40."""
 BATCH = messages.batch(bytes(100_000))
 TWO = "workers = 2\n"
-SLOW = '[[quotas]]\nentity = { client-id = "raw" }\nproducer_byte_rate = 100\n'
+SLOW = '[[quotas]]\nentity = { client-id = "raw" }\nproducer_byte_rate = 100\nnew_connections = "kafka"\n'
 LONG_MS = 60_000
 
 
@@ -143,7 +143,7 @@ def test_a_reload_reaches_all_and_is_told_once(proxy: ProxyProcess, topic: str) 
         proxy.wait_for_log("configuration changed")
         assert min(produce(client, topic) for client in clients) > LONG_MS
     assert [each["change"] for each in wait_for_events(proxy, "configuration changed")] == [
-        "quota producer_byte_rate of client-id=raw: none -> 100"
+        "quota producer_byte_rate of client-id=raw: none -> 100, new connections: kafka"
     ]
 
 
