@@ -4,7 +4,6 @@ Used by the command line, by the proxy, and by the pipeline for quotas. Blocks w
 sockets. Of the project it imports only `quota_callbacks`, whose `options` all tables are declared with.
 
     schema           `Config`: every key with its type, default, description, and whether a change needs a restart
-    limits           the table `[limits]`
     quotas           the `[[quotas]]` tables
     tables           further tables, a module for each
     keys             the base class of sections, and the list of all keys
@@ -21,7 +20,6 @@ sockets. Of the project it imports only `quota_callbacks`, whose `options` all t
 
 from headrace.config.check import CheckReport, check
 from headrace.config.editing import json_schema, json_schema_text, sample_text
-from headrace.config.limits import Limits
 from headrace.config.loading import load, loads
 from headrace.config.overrides import FLAGS, Flag
 from headrace.config.problems import ConfigError, ConfigFileError, ConfigSyntaxError, ConfigValueError, Problem
@@ -34,14 +32,14 @@ from headrace.config.schema import (
     Log,
     LogFormat,
     LogLevel,
-    OnError,
-    Plugins,
-    QuotaWindow,
     Shutdown,
     UnknownNodeIdError,
     Upstream,
 )
 from headrace.config.tables.admin import Admin, UnixPath
+from headrace.config.tables.limits import Limits
+from headrace.config.tables.plugins import OnError, Plugins
+from headrace.config.tables.windows import QuotaWindow
 from headrace.config.values import HostPort, NodeIds
 
 __all__ = [

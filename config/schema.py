@@ -7,14 +7,16 @@ reload are derived from it (see `keys`). To add a key, add a field here and its 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from headrace.config.keys import Key, Section
-from headrace.config.limits import Limits
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.tables.admin import Admin
+from headrace.config.tables.limits import Limits
+from headrace.config.tables.plugins import Plugins
+from headrace.config.tables.windows import BrokerQuota, Controller, Producer
 from headrace.config.values import (
     HostPort,
     NodeIds,
@@ -28,10 +30,9 @@ from headrace.config.values import (
 )
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Fault, Parsed, Path, choice, list_of, misfits, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, Path, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
 
-IMPORT_PATTERN: Final = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)?"
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
 
@@ -49,15 +50,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-class OnError(StrEnum):
-    """What happens to a request if `request_received` of a plugin raises."""
-
-    OPEN = "open"
-    """The request is processed as if the plugin had returned ``None``."""
-    CLOSED = "closed"
-    """The request is refused, or its connection is closed if the protocol has no error for it."""
 
 
 class UnknownNodeIdError(LookupError):
@@ -222,106 +214,6 @@ class Enforcement(Section):
     ] = ()
 
 
-# --- the broker's own names: one section for each word between the dots -----------------------------------------------
-
-_SAMPLES: Final = Key("Number of samples of a rate.", restart=True)
-
-
-class SampleSize(Section):
-    """The duration of a sample."""
-
-    seconds: Annotated[int, whole(1, INT_MAX), Key("Duration of a sample in seconds.", restart=True)] = 1
-
-
-class QuotaWindow(Section):
-    """The window that a rate is measured over, with the names of the broker's settings."""
-
-    num: Annotated[int, whole(1, INT_MAX), _SAMPLES] = 11
-    size: SampleSize = Field(default_factory=SampleSize)
-
-    @property
-    def rate_window(self) -> Window:
-        """The window in the form that rates are measured with."""
-        return Window(samples=self.num, seconds=self.size.seconds)
-
-
-class QuotaState(Section):
-    """The file that keeps bucket states over a restart."""
-
-    file: Annotated[
-        str | None,
-        text("the path of a file"),
-        Key(
-            "The file that rates, tokens and producer ids are saved to and restored from at start; without it a "
-            "restart discards them. Each proxy needs its own file.",
-            restart=True,
-        ),
-    ] = None
-    interval_s: Annotated[
-        float,
-        duration("1s", "1h"),
-        Key("Interval at which changes are saved; they are also saved when the proxy stops.", restart=True),
-    ] = 5.0
-
-
-class BrokerQuota(Section):
-    """The window of byte rates and request time, and the file of bucket states."""
-
-    window: Annotated[QuotaWindow, Key("The window of byte rates and request time.")] = Field(
-        default_factory=QuotaWindow
-    )
-    state: QuotaState = Field(default_factory=QuotaState)
-
-
-class ControllerQuota(Section):
-    """The window of controller mutations."""
-
-    window: Annotated[QuotaWindow, Key("The window of controller_mutation_rate, which determines its burst.")] = Field(
-        default_factory=QuotaWindow
-    )
-
-
-class Controller(Section):
-    """Settings that brokers have for the controller."""
-
-    quota: ControllerQuota = Field(default_factory=ControllerQuota)
-
-
-class ProducerIdSize(Section):
-    """The window of producer ids."""
-
-    seconds: Annotated[
-        int,
-        whole(1, INT_MAX),
-        Key("Seconds for which a producer id is remembered, and the window of producer_ids_rate.", restart=True),
-    ] = 3600
-
-
-class ProducerIdWindow(Section):
-    """The window of producer_ids_rate (KIP-936)."""
-
-    num: Annotated[int, whole(1, INT_MAX), _SAMPLES] = 11
-    size: ProducerIdSize = Field(default_factory=ProducerIdSize)
-
-
-class ProducerIdQuota(Section):
-    """The quota of new producer ids (KIP-936)."""
-
-    window: ProducerIdWindow = Field(default_factory=ProducerIdWindow)
-
-
-class ProducerId(Section):
-    """Settings for producer ids."""
-
-    quota: ProducerIdQuota = Field(default_factory=ProducerIdQuota)
-
-
-class Producer(Section):
-    """Settings that brokers have for producers."""
-
-    id: ProducerId = Field(default_factory=ProducerId)
-
-
 REMOVED: Final[Mapping[Path, str]] = {
     ("producer", "id", "quota", "cache"): (
         "cache.cleanup.scheduler.interval.ms was removed, since nothing reads it: expired filters of producer ids are "
@@ -329,72 +221,6 @@ REMOVED: Final[Mapping[Path, str]] = {
     ),
 }
 """Keys of earlier versions, with the error message for each."""
-
-
-# --- plugins ----------------------------------------------------------------------------------------------------------
-
-
-def _parse_options(raw: object) -> Mapping[str, Mapping[str, Any]]:
-    if not isinstance(raw, Mapping):
-        raise ValueError  # noqa: TRY004  reported like every invalid value
-    faults = [
-        Fault(path=(name,), found=options, rule=f"expected a table, headed [plugins.options.{name}]")
-        for name, options in raw.items()
-        if not isinstance(options, Mapping)
-    ]
-    if faults:
-        raise misfits(faults)
-    return {name: dict(options) for name, options in raw.items()}
-
-
-_OPTIONS: Final = Parsed(
-    "a table for each plugin, headed [plugins.options.NAME]",
-    _parse_options,
-    {"type": "object", "additionalProperties": {"type": "object"}},
-)
-
-
-class Plugins(Section):
-    """Which plugins are loaded, and their options. All installed plugins are loaded unless they are disabled."""
-
-    autoload: Annotated[
-        bool,
-        TRUE_OR_FALSE,
-        Key(
-            "Whether all installed plugins are loaded; if false, only those that plugins.load names, built-in ones "
-            "included.",
-            restart=True,
-        ),
-    ] = True
-    disabled: Annotated[
-        tuple[Annotated[str, text("a plugin's name")], ...],
-        list_of("a list of plugin names"),
-        Key("Names of installed plugins (entry points headrace.plugins) that are not loaded.", restart=True),
-    ] = ()
-    load: Annotated[
-        tuple[
-            Annotated[
-                str, text('an import path, such as "my_package.my_module:MyPlugin" or "my_module"', IMPORT_PATTERN)
-            ],
-            ...,
-        ],
-        list_of("a list of import paths"),
-        Key("Import paths of further plugins (module, or module:object), and names of installed ones.", restart=True),
-    ] = ()
-    on_error: Annotated[
-        OnError, choice(OnError), Key("What happens if a plugin raises: open forwards the request, closed refuses it.")
-    ] = OnError.OPEN
-    slow_call_s: Annotated[
-        float,
-        duration("1ms", "1h"),
-        Key("Time after which a call of a plugin is logged and counted, since it stalls all clients meanwhile."),
-    ] = 0.1
-    options: Annotated[
-        Mapping[str, Mapping[str, Any]],
-        _OPTIONS,
-        Key("A table of options for each plugin, which validates them.", restart=True),
-        Field(repr=False),  # secrets may be among them
-    ] = {}
 
 
 class Config(Section):

@@ -12,7 +12,7 @@ import trio
 
 from headrace.config.problems import ConfigError
 from headrace.config.reload import diff
-from headrace.config.schema import OnError
+from headrace.config.tables.plugins import OnError
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from headrace.config.schema import OnError
+from headrace.config.tables.plugins import OnError
 from headrace.proxy.admin.operations import ServerOperations
 from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.state.shared_state import SharedState

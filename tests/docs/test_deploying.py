@@ -27,7 +27,8 @@ import pytest
 
 from headrace.config.keys import keys
 from headrace.config.loading import loads
-from headrace.config.schema import Config, Limits, Shutdown
+from headrace.config.schema import Config, Shutdown
+from headrace.config.tables.limits import Limits
 from headrace.config.values import HostPort
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S

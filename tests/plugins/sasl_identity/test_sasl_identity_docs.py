@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headrace.config.limits import Limits
+from headrace.config.tables.limits import Limits
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS
 from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.proxy.hooks.loading import new_plugin_manager, register
