@@ -169,7 +169,6 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        self._requests.note_missing()
         for exchange in [*state.in_flight.take_all(), *self._requests.unsettled_requests()]:
             if state.info.upstream is None:  # the broker was never dialled, so nothing was sent
                 exchange.forwarded_s = None

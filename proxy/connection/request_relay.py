@@ -97,11 +97,13 @@ class RequestRelay(Relay):
         """Whether the last bytes that were read end in the middle of a request."""
         return self.scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
 
-    def note_missing(self) -> None:
-        """Note how many bytes of the request that is being forwarded have not been read."""
+    def drop_held(self) -> None:
+        """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
         exchange = self._arriving
-        if exchange is not None:
-            exchange.missing_bytes = self.scanner.left if self.walk is None else self.walk.left
+        if exchange is not None:  # called more than once, and the walk is there only the first time
+            left = self.scanner.left if self.walk is None else self.walk.left
+            exchange.missing_bytes = max(exchange.missing_bytes, left)
+        super().drop_held()
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
