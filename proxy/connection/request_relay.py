@@ -453,14 +453,29 @@ class RequestRelay(Relay):
     async def _send(self) -> None:
         """Send what was scanned, and finish the request that is pending."""
         state = self.state
+        await self._count_waiting()
         await self._send_parts()
         if self._whole.pending is not None:
             state.requesting = True
             await self._whole.settle()
             await self._send_parts()
+        if self.waiting_bytes:
+            self.waiting_bytes = 0
+            self.count_held()
         state.requesting = False
         await state.flush_local_replies()
         self._complete_acks_zero()
+
+    async def _count_waiting(self) -> None:
+        """Count what waits for the broker to be dialled, and the request that is pending."""
+        pending = self._whole.pending
+        self.waiting_bytes = 0 if pending is None else len(pending.frame)
+        if self.state.upstream is None:
+            self.waiting_bytes += sum(map(len, self.parts))
+        if self.waiting_bytes:
+            self.count_held()
+            if self.state.ended:  # since all connections together hold too much
+                await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _send_parts(self) -> None:
         state = self.state
