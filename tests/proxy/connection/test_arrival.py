@@ -147,3 +147,21 @@ async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> N
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
         assert bucket.observed(int(trio.current_time() * 1000)) == 0
+
+
+async def test_what_was_not_sent_to_a_broker_that_had_closed_is_given_back(autojump_clock: MockClock) -> None:
+    """The broker closes during the mute, and cannot be dialled again for the next request."""
+    async with open_book(quotas=[LIMIT]) as book:
+        await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        charged = bucket.observed(int(trio.current_time() * 1000))
+        assert charged > 0
+        book.broker.socket.close()
+        await trio.testing.wait_all_tasks_blocked()
+        book.upstream.fault = "cannot connect"
+        await book.client.says(produce(2))
+        await book.client.hears_the_end()
+        assert bucket.observed(int(trio.current_time() * 1000)) < charged
