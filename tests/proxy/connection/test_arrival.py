@@ -146,7 +146,9 @@ async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> N
         assert quotas is not None
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
-        assert bucket.observed(int(trio.current_time() * 1000)) == 0
+        now_ms = int(trio.current_time() * 1000)
+        assert bucket.observed(now_ms) == 0
+        assert bucket.gate_ms <= now_ms, "no new connection waits for it"
 
 
 async def test_what_was_not_sent_to_a_broker_that_had_closed_is_given_back(autojump_clock: MockClock) -> None:
