@@ -49,7 +49,10 @@ class Limits(Section):
     max_collected_bytes: Annotated[
         int,
         _FRAME_SIZES,
-        Key("Maximum size of a reply that is read into memory to be rewritten (Metadata, CreateTopics, ...)."),
+        Key(
+            "Maximum size of a reply that is read into memory to be rewritten (Metadata, CreateTopics, ...), and of a "
+            "request that a plugin refuses."
+        ),
     ] = 64 * 2**20  # Metadata of a million partitions: 42 bytes each with three replicas
     max_held_bytes: Annotated[
         int,
