@@ -45,11 +45,14 @@ class Limits(Section):
             "Maximum number of topics, partitions and other rows of a request that the proxy reads in full or walks "
             "through; a request with more closes its connection."
         ),
-    ] = 5000
+    ] = 10_000
     max_collected_bytes: Annotated[
         int,
         _FRAME_SIZES,
-        Key("Maximum size of a reply that is read into memory to be rewritten (Metadata, CreateTopics, ...)."),
+        Key(
+            "Maximum size of a reply that is read into memory to be rewritten (Metadata, CreateTopics, ...), and of a "
+            "request that a plugin refuses."
+        ),
     ] = 64 * 2**20  # Metadata of a million partitions: 42 bytes each with three replicas
     max_held_bytes: Annotated[
         int,

@@ -1,4 +1,4 @@
-"""The broker's own names: windows of quotas, and the file of bucket states. One section for each word between the dots."""
+"""The tables of windows of quotas and of the bucket state file: one section for each word of the broker's own names."""
 # pydantic reads annotations at run time, so they are not postponed here.
 
 from typing import Annotated, Final

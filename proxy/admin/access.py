@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import os
 import re
 import stat
 from contextlib import suppress
@@ -29,6 +28,7 @@ import trio
 from headrace.config.values import HostPort, is_loopback_host
 from headrace.proxy.admin.http import refused
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.files import read_ordinary_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -160,16 +160,10 @@ class Tokens:
 def read_tokens(path: str) -> tuple[bytes, ...]:
     """Return the tokens of a file, one per line; blocks. Raises `ValueError` with the reason, without any token."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # does not wait for the writer of a FIFO
-        with os.fdopen(descriptor, "rb") as file:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise ValueError(f"admin.token_file: {path} is not a regular file")
-            data = file.read(MAX_FILE_BYTES + 1)
+        data = read_ordinary_file(path, MAX_FILE_BYTES, "file of tokens")
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         raise ValueError(f"admin.token_file: {path} cannot be read: {reason}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise ValueError(f"admin.token_file: {path} is longer than {MAX_FILE_BYTES} bytes")
     lines = [(number, line.strip()) for number, line in enumerate(data.split(b"\n"), 1)]
     tokens = tuple(line for number, line in lines if line)
     if not tokens:

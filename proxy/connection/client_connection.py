@@ -177,9 +177,8 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        self._requests.note_missing()
         for exchange in [*state.in_flight.take_all(), *self._requests.unsettled_requests()]:
-            if state.info.upstream is None:  # the broker was never dialled, so nothing was sent
+            if state.upstream is None:  # no broker could be dialled for it, so nothing was sent
                 exchange.forwarded_s = None
             exchange.error = state.reason or "connection closed"
             abandon(state, exchange)

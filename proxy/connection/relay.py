@@ -32,7 +32,19 @@ READS_A_STEP: Final = 4
 class Relay:
     """One direction of a connection."""
 
-    __slots__ = ("_held_bytes", "now_s", "parts", "read_bytes", "scanner", "shared", "splice", "state", "tail", "walk")
+    __slots__ = (
+        "_held_bytes",
+        "now_s",
+        "parts",
+        "read_bytes",
+        "scanner",
+        "shared",
+        "splice",
+        "state",
+        "tail",
+        "waiting_bytes",
+        "walk",
+    )
 
     def __init__(self, state: ConnectionState) -> None:
         self.state = state
@@ -42,6 +54,8 @@ class Relay:
         """The most bytes of the next read."""
         self.tail: bytes | bytearray = b""
         """Bytes that were read and could not be forwarded yet."""
+        self.waiting_bytes = 0
+        """Number of bytes of complete messages that wait to be forwarded, besides the tail."""
         self._held_bytes = 0
         """Number of bytes of this relay that are counted in `held`."""
         self.parts: list[memoryview | bytes] = []
@@ -119,8 +133,8 @@ class Relay:
             self.count_held()
 
     def count_held(self) -> None:
-        """Count the bytes of the tail and of the message that is being collected."""
-        holds = len(self.tail) + self.scanner.collected_bytes
+        """Count the bytes of the tail, of the message that is being collected, and of those that wait."""
+        holds = len(self.tail) + self.scanner.collected_bytes + self.waiting_bytes
         change, self._held_bytes = holds - self._held_bytes, holds
         self.state.held_bytes += change
         held.add(change)
@@ -134,5 +148,5 @@ class Relay:
     def drop_held(self) -> None:
         """Free the bytes that the relay holds."""
         self.scanner.discard()
-        self.tail, self.parts, self.walk = b"", [], None
+        self.tail, self.parts, self.walk, self.waiting_bytes = b"", [], None, 0
         self.count_held()

@@ -97,11 +97,13 @@ class RequestRelay(Relay):
         """Whether the last bytes that were read end in the middle of a request."""
         return self.scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
 
-    def note_missing(self) -> None:
-        """Note how many bytes of the request that is being forwarded have not been read."""
+    def drop_held(self) -> None:
+        """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
         exchange = self._arriving
-        if exchange is not None:
-            exchange.missing_bytes = self.scanner.left if self.walk is None else self.walk.left
+        if exchange is not None:  # called more than once, and the walk is there only the first time
+            left = self.scanner.left if self.walk is None else self.walk.left
+            exchange.missing_bytes = max(exchange.missing_bytes, left)
+        super().drop_held()
 
     def unsettled_requests(self) -> list[Exchange]:
         """Return the requests that callbacks were called for and that are not in flight: one that was not forwarded
@@ -451,14 +453,29 @@ class RequestRelay(Relay):
     async def _send(self) -> None:
         """Send what was scanned, and finish the request that is pending."""
         state = self.state
+        await self._count_waiting()
         await self._send_parts()
         if self._whole.pending is not None:
             state.requesting = True
             await self._whole.settle()
             await self._send_parts()
+        if self.waiting_bytes:
+            self.waiting_bytes = 0
+            self.count_held()
         state.requesting = False
         await state.flush_local_replies()
         self._complete_acks_zero()
+
+    async def _count_waiting(self) -> None:
+        """Count what waits for the broker to be dialled, and the request that is pending."""
+        pending = self._whole.pending
+        self.waiting_bytes = 0 if pending is None else len(pending.frame)
+        if self.state.upstream is None:
+            self.waiting_bytes += sum(map(len, self.parts))
+        if self.waiting_bytes:
+            self.count_held()
+            if self.state.ended:  # since all connections together hold too much
+                await trio.lowlevel.checkpoint_if_cancelled()
 
     async def _send_parts(self) -> None:
         state = self.state

@@ -122,6 +122,8 @@ class WholeRequests:
     def close(self) -> None:
         """Free the memory of requests that are not forwarded any more."""
         self._refusals.clear()
+        if self.pending is not None:
+            self.pending.frame = b""
         self._state.collected_head = None
 
     def collected(self, frame: bytes) -> None:

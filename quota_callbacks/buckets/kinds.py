@@ -75,9 +75,14 @@ class RateBucket(QuotaBucket):
         self._rate.record(amount, now_ms)
         self.last_used_ms = now_ms
 
-    def take_back(self, amount: float, charged_ms: int) -> None:
+    def take_back(self, amount: float, charged_ms: int, now_ms: int) -> None:
         """Un-record ``amount``, charged at ``charged_ms`` for a request that did not reach the broker."""
         self._rate.take_back(amount, charged_ms)
+        if self.gate_ms > now_ms and self.limit is not None:
+            self.end_wait()
+            throttle_ms = self._rate.throttle_ms(self.limit, now_ms)
+            if throttle_ms:
+                self._note_throttle(throttle_ms, now_ms)
 
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
         """Paced: record ``amount``, the actual cost of a request for which ``reserved`` was reserved."""

@@ -99,10 +99,10 @@ class ByteRate(BucketCallback):
         if reservation is not None:
             reserved_in, _ = reservation
             reserved_in.correct(-lost, now_ms)
-            reserved_in.take_back(lost, int(request.received_s * 1000))
+            reserved_in.take_back(lost, int(request.received_s * 1000), now_ms)
         elif (bucket := self._quotas.bucket_for(request, PRODUCED, RateBucket)) is None:
             return
         elif not request.arrived and request.forwarded_s is not None:
             bucket.charge(request.request_bytes - lost, now_ms)
         elif request.arrived and lost:
-            bucket.take_back(lost, int(request.received_s * 1000))
+            bucket.take_back(lost, int(request.received_s * 1000), now_ms)

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 KEY: Final = QuotaKey.REQUEST_PERCENTAGE
 PRODUCE: Final = ApiKey.PRODUCE.value
 SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE.value, ApiKey.SASL_AUTHENTICATE.value})
+API_VERSIONS: Final = ApiKey.API_VERSIONS.value
+"""Charged, but not held because its entity has to wait: librdkafka closes a connection on which it is not answered
+within ten seconds, and its next one would wait again."""
 PERCENT_PER_NS: Final = 100.0 / 1e9
 """``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
 
@@ -77,7 +80,7 @@ class RequestPercentage(BucketCallback):
             return None
         if bucket.paced:
             return None if is_exempt(request) else reserve(request, KEY, bucket, bucket.typical, now_ms)
-        if now_ms < bucket.gate_ms and not is_exempt(request):
+        if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_exempt(request):
             return self._quotas.wait(request, KEY, bucket, now_ms)
         return None
 

@@ -53,7 +53,7 @@ def test_the_defaults() -> None:
         "limits.max_frame_bytes": "104857600",
         "limits.max_handshake_bytes": "524288",
         "limits.max_whole_request_bytes": "1048576",
-        "limits.max_request_rows": "5000",
+        "limits.max_request_rows": "10000",
         "limits.max_collected_bytes": "67108864",
         "limits.max_held_bytes": "268435456",
         "limits.max_connections": "10000",

@@ -138,8 +138,8 @@ def produce(topics: int) -> bytes:
     ("frame", "setting"),
     [
         (create_topics(500_000), "limits.max_whole_request_bytes = 1048576"),
-        (create_topics(65_000), "limits.max_request_rows = 5000"),
-        (produce(350_000), "limits.max_request_rows = 5000"),
+        (create_topics(65_000), "limits.max_request_rows = 10000"),
+        (produce(350_000), "limits.max_request_rows = 10000"),
     ],
     ids=["8 MiB of topics", "1 MiB of topics", "2 MiB of topics without partitions"],
 )
@@ -154,7 +154,7 @@ def test_as_many_topics_as_allowed_do_not_stall_others() -> None:
         FakeBroker({"raw": lambda conversation, _: conversation.wait_for_end()}) as broker,
         ProxyProcess(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
     ):
-        assert longest_wait_s(proxy, [create_topics(4_900)] * 3) < LONGEST_STALL_S
+        assert longest_wait_s(proxy, [create_topics(9_900)] * 3) < LONGEST_STALL_S
 
 
 def test_nobody_notices_small_requests_without_an_end(open_proxy: ProxyProcess) -> None:

@@ -58,7 +58,7 @@ class Limits:
     max_frame_bytes: int = 100 * 2**20
     max_handshake_bytes: int = 512 * 2**10
     max_whole_request_bytes: int = 2**20
-    max_request_rows: int = 5000
+    max_request_rows: int = 10_000
     max_collected_bytes: int = 64 * 2**20
     max_in_flight_requests: int = 1000
     idle_timeout_s: float = 600.0

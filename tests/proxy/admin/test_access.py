@@ -102,7 +102,7 @@ def test_a_token_for_each_line(tmp_path: Path) -> None:
         (f"{TOKEN}\n{TOKEN} {TOKEN}\n".encode(), "line 2 of {} has 33 characters and is not a token"),
         ("é".encode() * 16, "has 32 characters and is not a token"),
         (b"x" * 513, "has 513 characters and is not a token"),
-        (b"x\n" * MAX_FILE_BYTES, "is longer than 65536 bytes"),
+        (b"x\n" * MAX_FILE_BYTES, "longer than 65536 bytes"),
     ],
 )
 def test_what_is_no_token_is_not_printed(tmp_path: Path, content: bytes, reason: str) -> None:
@@ -116,7 +116,7 @@ def test_what_is_no_token_is_not_printed(tmp_path: Path, content: bytes, reason:
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)
-    assert problem(fifo).endswith("is not a regular file")
+    assert problem(fifo).endswith("cannot be read: not an ordinary file")
     assert problem(tmp_path / "missing").endswith("cannot be read: no such file or directory")
     assert problem(tmp_path).endswith("cannot be read: is a directory")
 

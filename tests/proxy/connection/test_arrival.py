@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Interest
@@ -98,6 +99,26 @@ async def test_of_a_request_that_breaks_off_what_came_is_charged(acks: int, auto
         assert bucket.gate_ms - now_ms == 10_000, "new connections wait for it"
 
 
+@pytest.mark.parametrize("acks", [0, 1])
+async def test_also_if_its_batches_are_read(acks: int, autojump_clock: MockClock) -> None:
+    """The walk through its body, and not the scanner, knows how much is missing."""
+    producer_ids = (QuotaKey.PRODUCER_IDS_RATE, QuotaEntity(user=DEFAULT), 1000)
+    async with open_book(quotas=[LIMIT, producer_ids]) as book:
+        partition = struct.pack(">iii", 1, 0, SIZE) + bytes(SIZE)
+        body = struct.pack(">hhiih", -1, acks, 30_000, 1, 1) + b"t" + partition
+        frame = struct.pack(">hhih", PRODUCE, 7, 1, 1) + b"c" + body
+        await book.client.says(struct.pack(">i", len(frame)) + frame[:20_000])
+        await book.upstream.wait_for_dial(1)
+        await trio.testing.wait_all_tasks_blocked()
+        book.client.socket.close()
+        await trio.testing.wait_all_tasks_blocked()
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        assert bucket.observed(int(trio.current_time() * 1000)) * 10 == 20_000
+
+
 async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
         await book.client.says(produce(1)[:20_004])
@@ -125,4 +146,24 @@ async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> N
         assert quotas is not None
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
-        assert bucket.observed(int(trio.current_time() * 1000)) == 0
+        now_ms = int(trio.current_time() * 1000)
+        assert bucket.observed(now_ms) == 0
+        assert bucket.gate_ms <= now_ms, "no new connection waits for it"
+
+
+async def test_what_was_not_sent_to_a_broker_that_had_closed_is_given_back(autojump_clock: MockClock) -> None:
+    """The broker closes during the mute, and cannot be dialled again for the next request."""
+    async with open_book(quotas=[LIMIT]) as book:
+        await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
+        quotas = book.shared.hooks.quotas
+        assert quotas is not None
+        bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
+        assert bucket is not None
+        charged = bucket.observed(int(trio.current_time() * 1000))
+        assert charged > 0
+        book.broker.socket.close()
+        await trio.testing.wait_all_tasks_blocked()
+        book.upstream.fault = "cannot connect"
+        await book.client.says(produce(2))
+        await book.client.hears_the_end()
+        assert bucket.observed(int(trio.current_time() * 1000)) < charged

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
+from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
@@ -300,6 +301,26 @@ async def test_paced_mutations_wait_for_their_turn_and_nothing_is_refused(autoju
         assert trio.current_time() == pytest.approx(14, abs=0.01)  # 30 tokens overdrawn, without the burst of 2
         await book.broker.says(created(6, "b", number=2))
         assert outcome(await book.client.hears(), CREATE, 6) == ({"b": 0}, 0)
+
+
+async def test_a_request_that_waits_counts_as_memory(autojump_clock: MockClock) -> None:
+    policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1)
+    async with open_book(quotas=quota(2, policy), windows=WINDOWS) as book:
+        await book.round_trip(create(6, ("a", 30)), created(6, "a"))
+        assert book.connection.memory_bytes == 0
+        waits = create(6, ("b", 30), number=2)
+        for following in (b"", create(6, ("c", 30), number=3)):
+            await book.client.says(waits, following)
+            await trio.sleep(1)
+            assert book.connection.memory_bytes == len(waits + following)
+            assert await book.broker.hears() == waits
+            await book.broker.says(created(6, "b", number=2))
+            await book.client.hears()
+        await trio.sleep(1)
+        assert book.connection.memory_bytes == len(following), "it waits in turn"
+        book.client.socket.close()
+        await trio.sleep(3)  # a muted client is found to have hung up after a while
+        assert (book.connection.memory_bytes, held.count) == (0, 0)
 
 
 async def test_observed_mutations_are_refused_to_nobody(autojump_clock: MockClock) -> None:

@@ -121,6 +121,24 @@ async def test_thread_time_waits_at_the_next_request(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
+async def test_a_client_learns_the_versions_at_once_and_then_waits(autojump_clock: MockClock) -> None:
+    quotas = [(QuotaKey.REQUEST_PERCENTAGE, ENTITY, 1)]
+    async with open_book(plugins={"costs": Costs(250)}, quotas=quotas) as book, trio.open_nursery() as nursery:
+        await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
+        second = second_client(book, nursery)
+        await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
+        await second.says(request(API_VERSIONS, 0, 1))
+        await book.upstream.wait_for_dial(2)
+        await book.broker.hears()
+        assert trio.current_time() == pytest.approx(0, abs=0.05)
+        await book.broker.says(reply(API_VERSIONS, 0, 1))
+        await second.hears()
+        await second.says(request(HEARTBEAT, 4, 2))
+        await book.broker.hears()
+        assert trio.current_time() >= 11
+        nursery.cancel_scope.cancel()
+
+
 class AsksAgain:
     """A plugin that holds each request twice, and then does as told."""
 
