@@ -411,16 +411,14 @@ def test_every_metric_that_is_named_exists(proxy: ProxyProcess) -> None:
 
 
 def test_the_proxy_protocol_is_refused_as_the_page_says(proxy: ProxyProcess) -> None:
-    sizes = re.search(r"a frame of (\d+) bytes \(version 1\) or (\d+) bytes", PAGE.replace("\n  ", " "))
-    assert sizes is not None
+    assert "`does not accept the PROXY protocol`" in PAGE
     version_1, version_2 = b"PROXY TCP4 192.0.2.1 192.0.2.2 5 6\r\n", b"\r\n\r\n\0\r\nQUIT\n" + bytes(16)
-    hosts = (("127.0.0.1", version_1), ("127.0.0.2", version_2))  # one line a minute is logged for each host
-    for (host, header), size in zip(hosts, sizes.groups(), strict=True):
+    for host, header in (("127.0.0.1", version_1), ("127.0.0.2", version_2)):  # a line a minute is logged for each host
         with socket.create_connection(("127.0.0.1", proxy.port), timeout=10, source_address=(host, 0)) as client:
             client.sendall(header)
             with contextlib.suppress(ConnectionResetError):
                 assert client.recv(1) == b""
-        assert "limits.max_frame_bytes" in proxy.wait_for_log(f"a frame of {size} bytes is longer than")
+    wait_until(lambda: proxy.log.count("does not accept the PROXY protocol") == 2, "the reason is logged for both")
 
 
 def test_a_tcp_check_that_ends_with_a_reset_is_counted_and_not_logged(proxy: ProxyProcess) -> None:
