@@ -73,6 +73,7 @@ class ReplyRelay(Relay):
                     await self._send()
         finally:
             self.close()
+            state.holders.remove(self)
 
     def _step(self) -> bool:
         """Read, scan and send what can be sent without waiting.

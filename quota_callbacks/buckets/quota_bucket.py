@@ -158,7 +158,7 @@ class QuotaBucket(ABC):
             self._row.publish_wait(0, 0, 0.0)
 
     def _note_throttle(self, throttle_ms: int, now_ms: int) -> None:
-        """Note that the entity was told to wait, unless its policy leaves new connections alone."""
+        """Note that the entity has to wait, unless its policy leaves new connections alone."""
         self._impose_wait(now_ms, now_ms + min(throttle_ms, self.policy.longest_throttle_ms), now_ms)
 
     def _impose_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:

@@ -1,7 +1,7 @@
 """How long an entity has to wait, and its new connections, whose first requests wait for that time.
 
 Kafka mutes a connection, so a client that opens another one is not muted any more. Here a bucket remembers until when
-its entity was told to wait (`Wait`). A request of a connection that did not use the bucket before is held until then.
+its entity has to wait (`Wait`). A request of a connection that did not use the bucket before is held until then.
 Requests that wait are admitted one after the other, each after the throttle that its predecessor has caused. Used by
 `headrace.quota_callbacks.buckets.quota_bucket`. Pure: time is an argument, in whole milliseconds.
 """
