@@ -154,7 +154,7 @@ class MutationBucket(QuotaBucket):
             self._note_debt(now_ms)
 
     def _note_debt(self, now_ms: int) -> None:
-        """Make new connections wait from the charge on, since the throttle time reaches the sender only with the reply."""
+        """Make new connections wait from the charge on, since the sender gets the throttle time only with the reply."""
         throttle_ms = self._bucket.throttle_ms(self._refill_rate(), now_ms)
         if throttle_ms:
             self._note_throttle(throttle_ms, now_ms)
