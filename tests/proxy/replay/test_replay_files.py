@@ -222,6 +222,7 @@ class _Counting(io.RawIOBase):
         return len(data)
 
 
+@pytest.mark.exhaustive
 def test_memory_does_not_grow_with_the_trace() -> None:
     """Three times as many lines, each with another client id, use the same ten buckets of their users."""
     peaks = []
