@@ -283,7 +283,7 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     and `Detail.MUTATIONS`, the whole request. Not called before the broker has accepted the client's authentication,
     since its name is unverified until then; nor for exempt users and client ids; nor while enforcement is switched off.
 
-    May write ``request.fetch_max_bytes``, ``request.read_batches``, ``request.notes`` and
+    May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.notes`` and
     ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may never arrive: charge its
     size in `request_arrived`.
 

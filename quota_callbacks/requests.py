@@ -103,6 +103,7 @@ class Request:
 
     __slots__ = (
         "acks",
+        "alone",
         "api_key",
         "api_version",
         "arrived",
@@ -174,6 +175,9 @@ class Request:
         self.body: Mapping[str, Any] | None = None
         """The decoded body with field names in snake_case, if a callback asked for `Detail.BODY`; ``None`` otherwise,
         and for versions that the proxy does not know."""
+        self.alone = False
+        """Whether the connection's next request waits for the reply to this one, as at a broker, since the reply is
+        charged and may mute the client. *Callbacks may write.*"""
         self.fetch_max_bytes: int | None = None
         """Fetch and ShareFetch: the maximum that the proxy caps ``max_bytes`` at. *Callbacks may write.*"""
         self.read_batches = False

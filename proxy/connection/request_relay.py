@@ -21,7 +21,7 @@ from headrace.proxy.connection.enforcement import (
 )
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
-from headrace.proxy.connection.state.in_flight import Exchange
+from headrace.proxy.connection.state.in_flight import UNCOUNTED_BATCHES, Exchange
 from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
 from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
 from headrace.proxy.errors import ClientGone
@@ -130,7 +130,7 @@ class RequestRelay(Relay):
             if self._unaccepted is not None:
                 await ask_for_acceptance(state, self._unaccepted)
                 self._unaccepted = None
-            if self._must_hold():
+            if self._must_hold() or (self._held and self._must_wait_for_reply()):
                 await state.wait_for_turn()
             if self._held:
                 if self._yields:
@@ -214,6 +214,10 @@ class RequestRelay(Relay):
         state = self.state
         return (state.must_hold or state.mute.until_s > self.now_s) and self.scanner.left == 0 and self.walk is None
 
+    def _must_wait_for_reply(self) -> bool:
+        """Return whether a request that was read must not be forwarded before the reply to an earlier one."""
+        return self.state.in_flight.awaited > 0 and self.scanner.left == 0 and self.walk is None
+
     def _take(self, end: int) -> None:
         """Scan what was read and forward it; measure the thread time if a callback requires it."""
         info = self.state.info
@@ -227,13 +231,19 @@ class RequestRelay(Relay):
 
     def _scan(self, end: int) -> None:
         scanner = self.scanner
+        in_flight = self.state.in_flight
         scanner.feed(self.shared.view, end)
         sent_to = 0
         if scanner.left:
             sent_to = self._continue_frame()
             self._note_progress()
         while scanner.position < end:
-            if self._yields or self._whole.pending is not None or self._must_hold():
+            if (
+                self._yields
+                or self._whole.pending is not None
+                or self._must_hold()
+                or (in_flight.awaited and self.walk is None)
+            ):
                 self._held = True
                 break
             at = scanner.position
@@ -259,6 +269,8 @@ class RequestRelay(Relay):
         self._forward(sent_to, scanner.position)
         self._note_progress()
         self.keep_tail(end)
+        if in_flight.uncounted:
+            in_flight.count_held()
 
     def _continue_frame(self) -> int:
         """Continue in the middle of a frame; return the start of the bytes to be forwarded."""
@@ -288,6 +300,8 @@ class RequestRelay(Relay):
         self.walk = self._walked = None
         if exchange is not None and isinstance(walk, ProduceWalk):
             exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
+            if len(walk.batches) > UNCOUNTED_BATCHES:
+                self.state.in_flight.hold_batches(exchange)
             enforce_on_batches(self.state, exchange, self.now_s)
         self._note_progress()
 

@@ -141,6 +141,7 @@ class WholeRequests:
         if api.must_know and exchange.api_version > api.max_version:
             answer_unsupported_version(state, exchange)
             enforce_on_request(state, exchange, now_s)
+            enforce_on_reply(state, exchange, now_s)
             abandon(state, exchange)
             return
         if api.knows(exchange.api_version):
@@ -229,6 +230,7 @@ class WholeRequests:
         walk = ProduceWalk(exchange.api_version, len(body), self._state.limits.max_request_rows)
         walk.walk(body, 0, len(body))
         exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
+        self._state.in_flight.hold_batches(exchange)
         enforce_on_batches(self._state, exchange, now_s)
 
     # --- mutations ---

@@ -44,6 +44,7 @@ class QuotaBucket(ABC):
         "_rate",
         "_row",
         "_tags",
+        "_throttled_ms",
         "_throttles",
         "_timeline",
         "_wait",
@@ -84,11 +85,17 @@ class QuotaBucket(ABC):
         """`ClientQuotas.generation` when the limit was resolved."""
         self.dropped = False
         """Whether the bucket was dropped from the table, so that cached references to it are invalid."""
+        self._throttled_ms = NEVER
+        """Time of the last throttle that was imposed."""
         self._throttles: ThrottleTimes | None = None
         self._timeline: Timeline | None = None if row is None else row.timeline()
         self._wait: Wait | None = None
         self.gate_ms = NEVER
         """Before this time, `wait` must be called before a request is charged."""
+
+    def was_throttled(self, now_ms: int) -> bool:
+        """Return whether a throttle was imposed within a window, so that the next one is likely."""
+        return now_ms - self._throttled_ms < self.window.samples * self.window.seconds * 1000
 
     @property
     def tags(self) -> dict[str, str]:
@@ -134,6 +141,12 @@ class QuotaBucket(ABC):
             return None
         reason = self._reason(self.observed(now_ms), limit, now_ms)
         return Throttle(throttle_ms=hold_ms, reason=reason, hold=True, ask_again=True)
+
+    def owes(self, now_ms: int) -> bool:
+        """Return whether the entity has to wait, which would be forgotten with the bucket."""
+        if self.gate_ms > now_ms:
+            return True
+        return self.paced and self.limit is not None and self.burst_left(self.limit, now_ms) < 0
 
     def leave(self, request: Request) -> None:
         """Remove ``request`` from those that wait, if it is one of them."""
@@ -275,6 +288,8 @@ class QuotaBucket(ABC):
         if self._throttles is None:
             self._throttles = ThrottleTimes(METRICS_WINDOW)
         self._throttles.record(throttle_ms, now_ms)
+        if not policy.observe:
+            self._throttled_ms = now_ms
         if not hold:
             self._note_throttle(throttle_ms, now_ms)
         reason = self._reason(observed, limit, now_ms)

@@ -61,6 +61,7 @@ class ByteRate(BucketCallback):
         if bucket is None or bucket.limit is None:
             return None
         window = bucket.window
+        request.alone = not bucket.policy.observe
         request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
         if not bucket.paced:
             return self._quotas.wait(request, FETCHED, bucket, now_ms) if now_ms < bucket.gate_ms else None

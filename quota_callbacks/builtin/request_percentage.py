@@ -78,6 +78,7 @@ class RequestPercentage(BucketCallback):
         if request.api_key == PRODUCE and request.acks == 0:
             self._exempt(request, now_ms)
             return None
+        request.alone = bucket.was_throttled(now_ms)
         if bucket.paced:
             return None if is_exempt(request) else reserve(request, KEY, bucket, bucket.typical, now_ms)
         if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_exempt(request):
@@ -104,8 +105,15 @@ class RequestPercentage(BucketCallback):
         return bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _undo(self, request: Request, now_ms: int) -> None:
-        """Cancel the reservation of a request without a reply."""
+        """Cancel the reservation of a request without a reply; charge one that the broker has got, since it serves a
+        request whose client has closed, too."""
         give_back(request, KEY, now_ms)
+        if request.forwarded_s is None or request.charged_thread_ns is not None or is_exempt(request):
+            return
+        bucket = self._quotas.bucket_for(request, KEY, RateBucket)
+        if bucket is not None:
+            request.charged_thread_ns = nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
+            bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _exempt(self, request: Request, now_ms: int) -> None:
         connection = request.connection

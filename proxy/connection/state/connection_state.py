@@ -173,8 +173,10 @@ class ConnectionState:
                 if not await self.mute.wait_until_over(self.client):
                     self._end("the client hung up while it was muted", None)
                     await trio.sleep_forever()
-            elif self.in_flight.full:
-                await self.in_flight.wait_for_room()
+            elif self.in_flight.full or self.in_flight.awaited:
+                if not await self.in_flight.wait_for_room(self.client):
+                    self._end("the client hung up while its requests were in flight", None)
+                    await trio.sleep_forever()
             else:
                 return
 
@@ -356,7 +358,8 @@ class ConnectionState:
     def memory_bytes(self) -> int:
         """Number of bytes that the connection holds; see `headrace.proxy.network.held_bytes`."""
         upstream = self.upstream
-        return self.held_bytes + self.client.unsent_bytes + (0 if upstream is None else upstream.unsent_bytes)
+        holds = self.held_bytes + self.in_flight.held_bytes
+        return holds + self.client.unsent_bytes + (0 if upstream is None else upstream.unsent_bytes)
 
     def is_idle(self, now_s: float) -> bool:
         """Return whether nothing is in flight and no byte was received for ``limits.idle_timeout``, without mutes."""

@@ -6,16 +6,32 @@ relays.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.connection.state.muting import HANG_UP_CHECK_S
 from headrace.proxy.connection.state.reply_actions import AnswerLocally, PassToken
+from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
     from headrace.proxy.hooks.calls import Calls
+    from headrace.proxy.network.sockets import Socket
+
+
+UNCOUNTED_REQUESTS: Final = 16
+"""Requests in flight whose memory is not counted: more than ordinary clients have."""
+
+REQUEST_BYTES: Final = 1024
+"""Memory of a request in flight, without its batches."""
+
+UNCOUNTED_BATCHES: Final = 16
+"""Batches of a Produce whose memory is not counted."""
+
+BATCH_BYTES: Final = 192
+"""Memory of one of the batches that are kept with a Produce."""
 
 
 class Exchange(Request):
@@ -57,13 +73,22 @@ class Exchange(Request):
 class InFlight:
     """The queue. The client is not read while it has ``cap`` requests (``limits.max_in_flight_requests``) or more."""
 
-    __slots__ = ("_alone", "_cap", "_queue", "_room")
+    __slots__ = ("_alone", "_cap", "_queue", "_room", "_taken", "awaited", "held_bytes", "uncounted")
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
         self._alone: Exchange | None = None
         self._queue: list[Exchange] = []
         self._room: trio.Event | None = None
+        self.awaited = 0
+        """Number of requests that are `Request.alone`: while there is one, no further request is forwarded. The client
+        is read all the same, so that its end is noticed."""
+        self._taken: dict[Exchange, int] = {}
+        """The bytes of `held_bytes` by request."""
+        self.held_bytes = 0
+        """Number of bytes of memory that the requests take; see `headrace.proxy.network.held_bytes`."""
+        self.uncounted = 0
+        """The part of `held_bytes` that is not counted in `held` yet."""
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -84,14 +109,46 @@ class InFlight:
 
     def add(self, exchange: Exchange) -> None:
         """Append a request that was forwarded or that the proxy answers itself."""
-        self._queue.append(exchange)
+        queue = self._queue
+        queue.append(exchange)
+        if exchange.alone:
+            self.awaited += 1
+        if len(queue) > UNCOUNTED_REQUESTS:
+            self.hold(exchange, REQUEST_BYTES)
+
+    def hold(self, exchange: Exchange, count: int) -> None:
+        """Note that ``exchange`` takes ``count`` bytes more until it is answered. Call `count_held` afterwards."""
+        self._taken[exchange] = self._taken.get(exchange, 0) + count
+        self.held_bytes += count
+        self.uncounted += count
+
+    def hold_batches(self, exchange: Exchange) -> None:
+        """Note the memory of the batches of a Produce that is in flight."""
+        if exchange.acks != 0 and exchange.reply_s is None:
+            self.hold(exchange, len(exchange.batches) * BATCH_BYTES)
+
+    def count_held(self) -> None:
+        """Count what was noted, which may end connections that hold too much, this one included."""
+        if self.uncounted:
+            count, self.uncounted = self.uncounted, 0
+            held.add(count)
+
+    def _release(self, exchange: Exchange) -> None:
+        count = self._taken.pop(exchange, 0)
+        self.held_bytes -= count
+        self.uncounted -= count
 
     def pop(self) -> Exchange:
         """Remove and return the first request, which was answered."""
         exchange = self._queue.pop(0)
         if exchange is self._alone:
             self._alone = None
-        if self._room is not None and not self.full:
+        if exchange.alone:
+            self.awaited -= 1
+        if self._taken:
+            self._release(exchange)
+            self.count_held()
+        if self._room is not None and not (self.full or self.awaited):
             self._room.set()
             self._room = None
         return exchange
@@ -105,11 +162,18 @@ class InFlight:
         """Make the queue `full` until ``exchange``, which was added last, is answered."""
         self._alone = exchange
 
-    async def wait_for_room(self) -> None:
-        """Wait until the queue is not `full`."""
-        if self.full:
-            self._room = trio.Event()
-            await self._room.wait()
+    async def wait_for_room(self, client: Socket) -> bool:
+        """Wait until the queue is not `full` and no reply is awaited; return ``False`` as soon as the client is found
+        to have closed, since requests that wait for long would keep its connection open."""
+        while self.full or self.awaited:
+            if self._room is None:
+                self._room = trio.Event()
+            with trio.move_on_after(HANG_UP_CHECK_S):
+                await self._room.wait()
+                continue
+            if client.hung_up():
+                return False
+        return True
 
     def forget_unanswered_token(self) -> None:
         """Remove the last request if it is a SASL token, which the broker will not answer."""
@@ -120,6 +184,9 @@ class InFlight:
         """Remove and return all requests, which will not be answered."""
         lost = list(self._queue)
         self._queue.clear()
+        self.awaited = 0
         for exchange in lost:
             exchange.reply = exchange.layout.action  # drop the reference to the watcher: a plugin may keep the request
+            self._release(exchange)
+        self.count_held()
         return lost
