@@ -33,7 +33,7 @@ class Relay:
     """One direction of a connection."""
 
     __slots__ = (
-        "_held_bytes",
+        "held_here",
         "now_s",
         "parts",
         "read_bytes",
@@ -56,7 +56,7 @@ class Relay:
         """Bytes that were read and could not be forwarded yet."""
         self.waiting_bytes = 0
         """Number of bytes of complete messages that wait to be forwarded, besides the tail."""
-        self._held_bytes = 0
+        self.held_here = 0
         """Number of bytes of this relay that are counted in `held`."""
         self.parts: list[memoryview | bytes] = []
         """Bytes to send with the next write."""
@@ -125,17 +125,15 @@ class Relay:
         if walk.longest >= SPLICE_FROM_BYTES and self.state.can_splice:
             self.read_bytes = HEAD_BYTES
 
-    def keep_tail(self, end: int) -> None:
-        """Keep the bytes that the step could not forward."""
-        scanner = self.scanner
-        if scanner.position < end or self._held_bytes or scanner.collecting:
-            self.tail = scanner.tail()
-            self.count_held()
+    def keep_tail(self) -> None:
+        """Keep the bytes that the step could not forward. Needed only if there are or were any (``held_here``)."""
+        self.tail = self.scanner.tail()
+        self.count_held()
 
     def count_held(self) -> None:
         """Count the bytes of the tail, of the message that is being collected, and of those that wait."""
         holds = len(self.tail) + self.scanner.collected_bytes + self.waiting_bytes
-        change, self._held_bytes = holds - self._held_bytes, holds
+        change, self.held_here = holds - self.held_here, holds
         self.state.held_bytes += change
         held.add(change)
 

@@ -145,7 +145,8 @@ class ReplyRelay(Relay):
             elif scanner.position == at:
                 break  # more bytes are needed
         self._forward_to(scanner.position)
-        self.keep_tail(end)
+        if scanner.position < end or self.held_here or scanner.collecting:
+            self.keep_tail()
 
     def _is_over(self) -> bool:
         if self._current is None:

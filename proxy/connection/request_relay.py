@@ -47,7 +47,8 @@ SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
 records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
 
 REQUESTS_A_TURN: Final = 128
-"""Requests after which other connections may continue: about 5 ms of work. One read can contain thousands."""
+"""Requests without a reply after which other connections may continue: about 5 ms of work. One read can contain
+thousands. Other requests are bounded by the queue in flight."""
 
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
@@ -84,7 +85,7 @@ class RequestRelay(Relay):
         self._yields = False
         """Whether the tail is held only so that other connections can continue."""
         self._requests = 0
-        """Number of requests since this relay yielded."""
+        """Number of requests without a reply since this relay yielded."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
@@ -268,7 +269,8 @@ class RequestRelay(Relay):
                 scanner.skip(size)
         self._forward(sent_to, scanner.position)
         self._note_progress()
-        self.keep_tail(end)
+        if scanner.position < end or self.held_here or scanner.collecting:
+            self.keep_tail()
         if in_flight.uncounted:
             in_flight.count_held()
 
@@ -375,9 +377,6 @@ class RequestRelay(Relay):
         exchange.arrived = self.scanner.end - at >= LENGTH_BYTES + head.size
         exchange.observed = api_key in shared.hooks.completions
         shared.counters.requests[api_key] += 1
-        self._requests += 1
-        if self._requests == REQUESTS_A_TURN:
-            self._yields = True
         state.current = exchange
         if self._whole.must_collect(exchange):
             state.collected_head = head
@@ -437,6 +436,8 @@ class RequestRelay(Relay):
         state = self.state
         state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
         if state.unacknowledged:
+            self._requests += 1
+            self._yields = self._requests >= REQUESTS_A_TURN
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:

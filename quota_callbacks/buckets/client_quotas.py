@@ -162,14 +162,12 @@ class ClientQuotas:
         self.generation += 1
 
     def expire(self, now_ms: int) -> int:
-        """Drop buckets that were not used for `IDLE_EXPIRY_MS` and whose entity need not wait; return their number."""
+        """Drop buckets that were not used for `IDLE_EXPIRY_MS`; return their number."""
         idle = []
         for name, bucket in self._buckets.items():
             if bucket.last_used_ms == NEVER_USED:
                 bucket.last_used_ms = now_ms
-            elif now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000) and not bucket.owes(
-                now_ms
-            ):
+            elif now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000):
                 idle.append(name)
         for name in idle:
             self._buckets.pop(name).drop()

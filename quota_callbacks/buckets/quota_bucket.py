@@ -142,12 +142,6 @@ class QuotaBucket(ABC):
         reason = self._reason(self.observed(now_ms), limit, now_ms)
         return Throttle(throttle_ms=hold_ms, reason=reason, hold=True, ask_again=True)
 
-    def owes(self, now_ms: int) -> bool:
-        """Return whether the entity has to wait, which would be forgotten with the bucket."""
-        if self.gate_ms > now_ms:
-            return True
-        return self.paced and self.limit is not None and self.burst_left(self.limit, now_ms) < 0
-
     def leave(self, request: Request) -> None:
         """Remove ``request`` from those that wait, if it is one of them."""
         if self._wait is not None:
