@@ -150,7 +150,8 @@ class HttpConnection:
                 return False
             self._counters.refuse("malformed")
             status = error.status if isinstance(error, MalformedRequestError) else error.error_status_hint
-            response = refused(f"malformed request: {str(error)[:200]}", status, ("Connection", "close"))
+            text = str(error) if isinstance(error, MalformedRequestError) else str(error).partition(":")[0]
+            response = refused(f"malformed request: {text[:200]}", status, ("Connection", "close"))
         self._enter(Phase.SENDING)
         with trio.fail_after(SEND_TIMEOUT_S):
             await self._send(response, with_body=not self._asks_for_head)
