@@ -173,10 +173,8 @@ class ConnectionState:
                 if not await self.mute.wait_until_over(self.client):
                     self._end("the client hung up while it was muted", None)
                     await trio.sleep_forever()
-            elif self.in_flight.full or self.in_flight.awaited:
-                if not await self.in_flight.wait_for_room(self.client):
-                    self._end("the client hung up while its requests were in flight", None)
-                    await trio.sleep_forever()
+            elif self.in_flight.stops_reading:
+                await self.in_flight.wait_for_room()
             else:
                 return
 
@@ -386,6 +384,8 @@ class ConnectionState:
         limits = self.limits
         if self.is_idle(now_s):
             self.end_idle()
+        elif self.in_flight.stops_reading and self.client.hung_up():  # its end is behind bytes that are not read
+            self._end("the client hung up while its requests were in flight", None)
         elif self.waits_in_vain(now_s):
             reason = f"the broker did not answer within upstream.reply_timeout = {limits.reply_timeout_s:g} s"
             self.end_for_fault("upstream", reason, "no answer")

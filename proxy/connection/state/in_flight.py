@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.connection.state.muting import HANG_UP_CHECK_S
 from headrace.proxy.connection.state.reply_actions import AnswerLocally, PassToken
 from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.requests import Connection, Request
@@ -18,7 +17,6 @@ from headrace.quota_callbacks.requests import Connection, Request
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
     from headrace.proxy.hooks.calls import Calls
-    from headrace.proxy.network.sockets import Socket
 
 
 UNCOUNTED_REQUESTS: Final = 16
@@ -162,18 +160,17 @@ class InFlight:
         """Make the queue `full` until ``exchange``, which was added last, is answered."""
         self._alone = exchange
 
-    async def wait_for_room(self, client: Socket) -> bool:
-        """Wait until the queue is not `full` and no reply is awaited; return ``False`` as soon as the client is found
-        to have closed, since requests that wait for long would keep its connection open."""
-        while self.full or self.awaited:
+    @property
+    def stops_reading(self) -> bool:
+        """Whether nothing more is forwarded before a reply: the queue is `full`, or a request is `Request.alone`."""
+        return self.full or self.awaited > 0
+
+    async def wait_for_room(self) -> None:
+        """Wait until the queue does not stop reading."""
+        while self.stops_reading:
             if self._room is None:
                 self._room = trio.Event()
-            with trio.move_on_after(HANG_UP_CHECK_S):
-                await self._room.wait()
-                continue
-            if client.hung_up():
-                return False
-        return True
+            await self._room.wait()
 
     def forget_unanswered_token(self) -> None:
         """Remove the last request if it is a SASL token, which the broker will not answer."""
