@@ -1,6 +1,6 @@
 """Standard output and standard error that never block: a bounded queue for each, which a thread of its own writes.
 
-A write to a pipe that nobody reads lasts until somebody does. `replace_output` replaces ``sys.stdout`` and
+A write to a full pipe lasts until its reader continues. `replace_output` replaces ``sys.stdout`` and
 ``sys.stderr``, so this also holds for warnings, for the loggers of libraries, and for what plugins print. The command
 line calls it. Each process of the proxy then runs in `queued_output`, which starts the threads: a process that is
 forked later would have the queue, but not the thread.

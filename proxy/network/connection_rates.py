@@ -26,7 +26,7 @@ forgotten too early. A rate needs up to 1.5 KiB.
 """
 _IPV6_MAPPED: Final = "::ffff:"
 _IPV6_PREFIX_BYTES: Final = 8
-"""A /64, the smallest network that a site is assigned (RFC 6177): whoever has one has all its addresses."""
+"""A /64, the smallest network that a site is assigned (RFC 6177): its owner has all of its addresses."""
 
 
 def counted_address(host: str) -> str:

@@ -149,7 +149,7 @@ class QuotaBucket(ABC):
             self.gate_ms = self._wait.gate_ms
 
     def learn_wait(self, now_ms: int) -> None:
-        """Learn until when the other workers have told the entity to wait."""
+        """Learn until when the entity has to wait, as other workers have decided."""
         if self._row is None:
             return
         for since_ms, until_ms, limit in self._row.waits():

@@ -80,7 +80,7 @@ class InFlight:
         self._room: trio.Event | None = None
         self.awaited = 0
         """Number of requests that are `Request.alone`: while there is one, no further request is forwarded. The client
-        is read all the same, so that its end is noticed."""
+        is still read, so that its end is noticed."""
         self._taken: dict[Exchange, int] = {}
         """The bytes of `held_bytes` by request."""
         self.held_bytes = 0
@@ -146,7 +146,7 @@ class InFlight:
         if self._taken:
             self._release(exchange)
             self.count_held()
-        if self._room is not None and not (self.full or self.awaited):
+        if self._room is not None and not self.stops_reading:
             self._room.set()
             self._room = None
         return exchange
