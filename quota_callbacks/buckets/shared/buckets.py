@@ -86,7 +86,7 @@ class SharedRow:
         self._ids.publish(self._bucket_id, producer_id, now_ms)
 
     def publish_wait(self, since_ms: int, until_ms: int, limit: float) -> None:
-        """Publish until when the entity has to wait, as this worker has decided, with the limit that this follows from."""
+        """Publish until when the entity has to wait, as this worker has decided, with the limit that caused it."""
         column = self._column
         words = (float(since_ms + column.offset_ms), float(until_ms + column.offset_ms), limit)
         seal(WAIT, column.memory, self._waits_at + column.worker * WAIT_WORDS, words)
