@@ -10,7 +10,10 @@ import math
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from hashlib import sha256
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Default(Enum):
@@ -74,25 +77,48 @@ class QuotaKey(StrEnum):
         return self in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
 
 
+USER: Final = "user"
+CLIENT_ID: Final = "client-id"
+IP: Final = "ip"
+ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
+"""The built-in entity types, spelled as in the protocol and in Kafka's tools (KIP-546, KIP-612)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaEntity:
-    """A user, a client id, or a pair of both. Each is a name or `DEFAULT`; ``None`` if the entity has no such part.
+    """What a quota applies to: a name, or `DEFAULT`, for one or several entity types (``ClientQuotaEntity``).
 
-    Raises `ValueError` for an entity without parts and for an empty name.
+    ``None`` means that the entity has no such part. ``other`` has the parts of entity types that plugins define, sorted
+    by type. Raises `ValueError` for an entity without parts, an empty name, and an IP address beside another part.
     """
 
     user: EntityName | None = None
     client_id: EntityName | None = None
+    ip: EntityName | None = None
+    other: tuple[tuple[str, EntityName], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.user is None and self.client_id is None:
-            raise ValueError("a quota entity needs a user, a client-id, or both")
-        if self.user == "" or self.client_id == "":
+        parts = self.parts()
+        if not parts:
+            raise ValueError("a quota entity needs at least one part, such as a user or a client-id")
+        if any(name == "" for _, name in parts):
             raise ValueError('an entity name must not be empty; the default entity is written "<default>"')
+        if self.ip is not None and len(parts) > 1:
+            raise ValueError("a quota entity with an ip must have no other part")
+
+    @classmethod
+    def of(cls, parts: Mapping[str, EntityName]) -> QuotaEntity:
+        """Return the entity with these names by entity type. Raises `ValueError` as the constructor does."""
+        other = tuple(sorted((each, name) for each, name in parts.items() if each not in ENTITY_TYPES))
+        return cls(user=parts.get(USER), client_id=parts.get(CLIENT_ID), ip=parts.get(IP), other=other)
+
+    def parts(self) -> tuple[tuple[str, EntityName], ...]:
+        """Return the entity types and names that the entity has: the built-in ones first."""
+        builtin = ((USER, self.user), (CLIENT_ID, self.client_id), (IP, self.ip))
+        return (*((each, name) for each, name in builtin if name is not None), *self.other)
 
     def __str__(self) -> str:
-        parts = (("user", self.user), ("client-id", self.client_id))
-        return ", ".join(f"{kind}={name}" for kind, name in parts if name is not None)
+        return ", ".join(f"{entity_type}={name}" for entity_type, name in self.parts())
 
 
 LONG_MAX: Final = 2**63 - 1

@@ -232,7 +232,7 @@ def test_values_kafka_takes() -> None:
 
 
 def test_an_entity_needs_a_name() -> None:
-    with pytest.raises(ValueError, match="needs a user, a client-id, or both"):
+    with pytest.raises(ValueError, match="needs at least one part"):
         QuotaEntity()
     with pytest.raises(ValueError, match="must not be empty"):
         QuotaEntity(user="")

@@ -1,0 +1,103 @@
+"""The interface of stores of quotas, and the values that pass through it.
+
+A store keeps the quotas that were set with AlterClientQuotas or ``headrace quotas``, and an audit record of every
+change. Every process of the proxy has its own object, and several proxies may share one store. What one of them
+changes, the others learn from `QuotaStore.changes_since`. The quotas of the configuration file are not in a store.
+
+A store knows nothing of limits, validity and permissions: it keeps what it is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from headrace.quota_callbacks.entities import QuotaEntity
+
+
+class StoreError(Exception):
+    """The store cannot be read or written. The message names the file or topic, the cause, and the setting to change.
+
+    After an error of `QuotaStore.alter`, nothing of the alterations was stored, unless `StoreTimeoutError` was raised.
+    """
+
+
+class StoreTimeoutError(StoreError):
+    """The store did not answer in time. A change may or may not have been made (KIP-546, ``TimeoutException``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alteration:
+    """New values of some quota keys of one entity; ``None`` removes the key. Stored completely or not at all."""
+
+    entity: QuotaEntity
+    values: Mapping[str, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Author:
+    """Who made a change, and from where."""
+
+    principal: str
+    """The user of the connection, such as ``alice`` or ``ANONYMOUS``."""
+    address: str
+    """The address of the client, or the name of the program, such as ``headrace quotas import``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The audit record of a change of one key of one entity. ``None`` as a value is a quota that is not set."""
+
+    sequence: int
+    """Position in the store; increases with every change, with gaps."""
+    time_ms: int
+    """Wall-clock time, in milliseconds since 1970."""
+    author: Author
+    entity: QuotaEntity
+    key: str
+    old: float | None
+    new: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All quotas of a store at one position."""
+
+    sequence: int
+    quotas: Mapping[QuotaEntity, Mapping[str, float]]
+
+
+class QuotaStore(Protocol):
+    """A store of quotas. Every method may raise `StoreError`, and reaches a checkpoint.
+
+    A cancelled call may or may not have had its effect.
+    """
+
+    async def open(self) -> Snapshot:
+        """Open or create the store, and return all its quotas. Called once, before clients are served."""
+
+    async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
+        """Store the alterations, and return what changed once it is durable.
+
+        A value that is set already, and the removal of a key that is not set, are no changes. Several alterations of
+        one entity are applied in their order.
+        """
+
+    async def changes_since(self, sequence: int) -> Sequence[Change] | None:
+        """Return the changes after ``sequence``, in their order; ``None`` if they are no longer kept.
+
+        After ``None`` the caller replaces what it knows by `snapshot`. Cheap if nothing has changed, since it is called
+        several times a second.
+        """
+
+    async def snapshot(self) -> Snapshot:
+        """Return all quotas."""
+
+    async def audit(self, *, limit: int, before: int | None = None) -> Sequence[Change]:
+        """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first."""
+
+    async def close(self) -> None:
+        """Close the store. Later calls raise `StoreError`."""
