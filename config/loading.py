@@ -28,6 +28,7 @@ from headrace.config.problems import (
 )
 from headrace.config.rules import RULES
 from headrace.config.schema import REMOVED, Config
+from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
-    from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.options import Path
     from headrace.quota_callbacks.policies import Quota
 
@@ -92,7 +93,10 @@ def loads(
 def load_quotas(
     path: str | os.PathLike[str],
 ) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
-    """Return the quotas and windows of a file, which may lack all other required keys. Raises as `load`."""
+    """Return the quotas of callbacks and the windows of a file, which may lack all other required keys.
+
+    Raises as `load`. Quotas of IP addresses are left out, since the proxy enforces them at its listeners.
+    """
     source = os.fspath(path)
     text = read_text(source)
     document = parse_toml(text, source)
@@ -101,7 +105,12 @@ def load_quotas(
     if config is None:
         locator = Locator(text, source)
         raise ConfigValueError(map(locator.locate, faults))
-    return config.entity_quotas(), config.windows()
+    quotas = {
+        entity: {QuotaKey(key): quota for key, quota in limits.items()}
+        for entity, limits in config.entity_quotas().items()
+        if entity.ip is None
+    }
+    return quotas, config.windows()
 
 
 def _load(

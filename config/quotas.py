@@ -8,6 +8,7 @@ values are valid.
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import Annotated, Any, Final
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
@@ -15,13 +16,18 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
 from headrace.quota_callbacks.entities import (
+    CLIENT_ID,
+    CONNECTION_CREATION_RATE,
     DEFAULT,
+    ENTITY_TYPES,
+    IP,
     LONG_MAX,
     EntityName,
     QuotaEntity,
     QuotaKey,
     bounded_name,
     check_quota_value,
+    is_bracketed,
 )
 from headrace.quota_callbacks.options import (
     TRUE_OR_FALSE,
@@ -32,17 +38,20 @@ from headrace.quota_callbacks.options import (
     did_you_mean,
     faults_of,
     misfits,
+    whole,
 )
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, Quota, QuotaPolicy
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 
 INT_MAX: Final = 2**31 - 1  # throttle_time_ms is an INT32
 
-ENTITY_TYPES: Final = ("user", "client-id")
-"""The supported entity types, spelled as in Kafka's tools (KIP-546)."""
+LIMIT_KEYS: Final = (*(key.value for key in QuotaKey), CONNECTION_CREATION_RATE)
+"""The keys of a table that set a limit."""
 
 _NAME: Final = f'expected a name, or "{DEFAULT}" for the default entity'
-_RESERVED: Final = f'{_NAME}; no other name is in angle brackets; did you mean "{DEFAULT}"?'
+_RESERVED: Final = f'{_NAME}; a name in angle brackets is written as a table: {{{{ name = "{{}}" }}}}'
+_LITERAL: Final = "name"
+"""The key of a table whose value is a name as it is, even ``<default>``."""
 
 
 def byte_rate(key: QuotaKey) -> Parsed:
@@ -87,41 +96,78 @@ def _parse_entity(raw: object) -> QuotaEntity:
     names: dict[str, EntityName] = {}
     faults: list[Fault] = []
     for entity_type, name in raw.items():
-        path = (entity_type,)
-        if entity_type not in ENTITY_TYPES:
-            hint = did_you_mean(entity_type, ENTITY_TYPES) or f"known: {', '.join(ENTITY_TYPES)}"
-            faults.append(Fault(path=path, rule=f"unknown entity type; {hint}"))
-        elif not isinstance(name, str) or not name:
-            faults.append(Fault(path=path, rule=_NAME, found=name))
-        elif name != str(DEFAULT) and name.startswith("<") and name.endswith(">"):
-            faults.append(Fault(path=path, rule=_RESERVED, found=name))
+        found = _parse_name(entity_type, name)
+        if isinstance(found, Fault):
+            faults.append(found)
         else:
-            names[entity_type] = DEFAULT if name == str(DEFAULT) else bounded_name(name)
+            names[entity_type] = found
+    if IP in names and len(names) > 1:
+        faults.append(Fault(path=(IP,), rule="an ip stands alone, without a user and a client-id", found=raw[IP]))
     if faults:
         raise misfits(faults)
-    return QuotaEntity(user=names.get("user"), client_id=names.get("client-id"))
+    return QuotaEntity.of(names)
 
 
-def _serialize_entity(entity: QuotaEntity) -> dict[str, str]:
-    names = {"user": entity.user, "client-id": entity.client_id}
-    return {entity_type: str(name) for entity_type, name in names.items() if name is not None}
+def _parse_name(entity_type: str, name: object) -> EntityName | Fault:
+    path = (entity_type,)
+    if entity_type not in ENTITY_TYPES:
+        hint = did_you_mean(entity_type, ENTITY_TYPES) or f"known: {', '.join(ENTITY_TYPES)}"
+        return Fault(path=path, rule=f"unknown entity type; {hint}")
+    literal = _literal_name(name)
+    if literal is None and (not isinstance(name, str) or not name):
+        return Fault(path=path, rule=_NAME, found=name)
+    if name == str(DEFAULT):
+        return DEFAULT
+    if literal is None and is_bracketed(str(name)):
+        return Fault(path=path, rule=_RESERVED.format(name), found=name)
+    exact = str(name) if literal is None else literal
+    if entity_type != IP:
+        return bounded_name(exact)
+    try:
+        return str(ip_address(exact))
+    except ValueError:
+        return Fault(path=path, rule=f'expected an IP address, or "{DEFAULT}" for the default entity', found=name)
+
+
+def _literal_name(raw: object) -> str | None:
+    """Return the name of a table ``{ name = "..." }``; ``None`` for anything else."""
+    if isinstance(raw, Mapping) and raw.keys() == {_LITERAL}:
+        name = raw[_LITERAL]
+        return name if isinstance(name, str) and name else None
+    return None
+
+
+def _serialize_entity(entity: QuotaEntity) -> dict[str, object]:
+    return {entity_type: _serialize_name(name) for entity_type, name in entity.parts()}
+
+
+def _serialize_name(name: EntityName) -> object:
+    return {_LITERAL: name} if isinstance(name, str) and is_bracketed(name) else str(name)
 
 
 ENTITY: Final = Parsed(
-    'a user, a client-id or both, such as { user = "alice", client-id = "<default>" }',
+    'a user, a client-id or both, such as { user = "alice", client-id = "<default>" }, or an ip',
     _parse_entity,
     {
         "type": "object",
         "properties": {
             entity_type: {
-                "type": "string",
-                "minLength": 1,
-                "anyOf": [{"const": str(DEFAULT)}, {"pattern": "^[^<]|[^>]$"}],
+                "anyOf": [
+                    {"const": str(DEFAULT)},
+                    {"type": "string", "minLength": 1, "pattern": "^[^<]|[^>]$"},
+                    {
+                        "type": "object",
+                        "properties": {_LITERAL: {"type": "string", "minLength": 1}},
+                        "required": [_LITERAL],
+                        "additionalProperties": False,
+                    },
+                ]
             }
             for entity_type in ENTITY_TYPES
         },
         "additionalProperties": False,
         "minProperties": 1,
+        "dependentSchemas": {IP: {"maxProperties": 1}},
     },
     _serialize_entity,
 )
@@ -129,9 +175,15 @@ ENTITY: Final = Parsed(
 
 def _between_keys(schema: JsonSchema) -> None:
     """Add the constraints between the keys of a table to its JSON Schema."""
-    users_only = {"properties": {"entity": {"not": {"required": ["client-id"]}}}}
-    schema["anyOf"] = [{"required": [key.value]} for key in QuotaKey]
-    schema["dependentSchemas"] = {QuotaKey.PRODUCER_IDS_RATE.value: users_only}
+    users_only = {"properties": {"entity": {"not": {"required": [CLIENT_ID]}}}}
+    ips_only = {"properties": {"entity": {"required": [IP]}}}
+    schema["anyOf"] = [{"required": [key]} for key in LIMIT_KEYS]
+    not_for_ips = {"properties": {"entity": {"not": {"required": [IP]}}}}
+    schema["dependentSchemas"] = {
+        **{key.value: not_for_ips for key in QuotaKey},
+        QuotaKey.PRODUCER_IDS_RATE.value: {"allOf": [users_only, not_for_ips]},
+        CONNECTION_CREATION_RATE: ips_only,
+    }
 
 
 class ConfiguredQuota(Section, json_schema_extra=_between_keys):
@@ -164,6 +216,11 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         float | None,
         positive(QuotaKey.PRODUCER_IDS_RATE),
         Key("New producer ids per producer.id.quota.window.size.seconds; for users only (KIP-936)."),
+    ] = None
+    connection_creation_rate: Annotated[
+        int | None,
+        whole(1, INT_MAX),
+        Key("New connections a second from an ip; those above it are closed after a delay (KIP-612)."),
     ] = None
 
     enforcement: Annotated[
@@ -216,9 +273,9 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
             raise misfits(faults)
         return quota
 
-    def limits(self) -> dict[QuotaKey, float]:
+    def limits(self) -> dict[str, float]:
         """Return the limits that are set, in the units of their keys."""
-        limits = {key: getattr(self, key.value) for key in QuotaKey}
+        limits = {key: getattr(self, key) for key in LIMIT_KEYS}
         return {key: limit for key, limit in limits.items() if limit is not None}
 
     def policy(self) -> QuotaPolicy:
@@ -233,9 +290,9 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
         )
 
 
-def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
+def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[str, Quota]]:
     """Return all quotas by entity. An entity may have several tables, with different keys."""
-    merged: dict[QuotaEntity, dict[QuotaKey, Quota]] = {}
+    merged: dict[QuotaEntity, dict[str, Quota]] = {}
     for table in quotas:
         policy = table.policy()
         of_entity = merged.setdefault(table.entity, {})
@@ -246,7 +303,7 @@ def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict
 def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
     # not if there is an unknown key, which is probably a misspelled limit and is reported by itself
     if table.keys() <= {"entity", "enforcement", "observe", "burst", "longest_throttle", "new_connections"}:
-        yield Fault(rule=f"no limit is set; expected at least one of {', '.join(QuotaKey)}")
+        yield Fault(rule=f"no limit is set; expected at least one of {', '.join(LIMIT_KEYS)}")
     if "burst" in table and table.get("enforcement") != EnforcementMode.PACED:
         rule = 'only with enforcement = "paced"; otherwise the window determines the burst'
         yield Fault(path=("burst",), found=table["burst"], rule=rule)
@@ -256,6 +313,10 @@ def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
         if entity.client_id is not None and key in table:
             rule = f"for users only (KIP-936), not for {entity}; the entity must have no client-id"
             yield Fault(path=(key,), found=table[key], rule=rule)
+        for key in LIMIT_KEYS:
+            if key in table and (entity.ip is None) == (key == CONNECTION_CREATION_RATE):
+                others = "an ip" if key == CONNECTION_CREATION_RATE else "users and client ids"
+                yield Fault(path=(key,), found=table[key], rule=f"for {others} only, not for {entity}")
 
 
 def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
@@ -264,7 +325,7 @@ def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
         raise misfits([Fault(rule="expected tables, each headed [[quotas]]", found=raw)])
     quotas: list[ConfiguredQuota] = []
     faults: list[Fault] = []
-    first_set: dict[tuple[QuotaEntity, QuotaKey], int] = {}
+    first_set: dict[tuple[QuotaEntity, str], int] = {}
     for index, table in enumerate(raw):
         try:
             quota = ConfiguredQuota.model_validate(table)
@@ -277,7 +338,7 @@ def _read_tables(raw: Any, _read: object) -> tuple[ConfiguredQuota, ...]:
             first = first_set.setdefault((quota.entity, key), index)
             if first != index:
                 rule = f"set twice for {quota.entity}"
-                faults.append(Fault(path=(index, key.value), rule=rule, first=(first, key.value)))
+                faults.append(Fault(path=(index, key), rule=rule, first=(first, key)))
     if faults:
         raise misfits(faults)
     return tuple(quotas)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from headrace.config.keys import Key, Leaf, Section, keys
+from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.schema import Config
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import dotted, toml_text
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.entities import QuotaEntity
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")
@@ -41,7 +44,7 @@ class QuotaChange:
     """A quota that was set (``old`` None), changed, or removed (``new`` None). Takes effect immediately."""
 
     entity: QuotaEntity
-    key: QuotaKey
+    key: str
     old: Quota | None
     new: Quota | None
 
@@ -123,10 +126,10 @@ def _value_text(leaf: Leaf, config: Config) -> str:
 
 
 def _quota_changes(
-    old: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]], new: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]]
+    old: Mapping[QuotaEntity, Mapping[str, Quota]], new: Mapping[QuotaEntity, Mapping[str, Quota]]
 ) -> Iterator[QuotaChange]:
     for entity in {**old, **new}:
-        for key in QuotaKey:
+        for key in LIMIT_KEYS:
             before, after = old.get(entity, {}).get(key), new.get(entity, {}).get(key)
             if before != after:
                 yield QuotaChange(entity=entity, key=key, old=before, new=after)

@@ -14,6 +14,7 @@ from pydantic import Field
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.tables.admin import Admin
+from headrace.config.tables.client_quotas import ClientQuotas
 from headrace.config.tables.limits import Limits
 from headrace.config.tables.plugins import Plugins
 from headrace.config.tables.windows import BrokerQuota, Controller, Producer
@@ -252,9 +253,10 @@ class Config(Section):
         QUOTA_TABLES,
         Key("The quotas: for each table, an entity and its limits."),
     ] = ()
+    client_quotas: ClientQuotas = Field(default_factory=ClientQuotas)
     plugins: Plugins = Field(default_factory=Plugins)
 
-    def entity_quotas(self) -> dict[QuotaEntity, dict[QuotaKey, Quota]]:
+    def entity_quotas(self) -> dict[QuotaEntity, dict[str, Quota]]:
         """Return ``quotas`` by entity and key."""
         return merged_quotas(self.quotas)
 

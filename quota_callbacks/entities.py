@@ -77,11 +77,24 @@ class QuotaKey(StrEnum):
         return self in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
 
 
+CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
+"""The key of the rate of new connections from an address (KIP-612). No callback enforces it; the proxy itself does."""
+
 USER: Final = "user"
 CLIENT_ID: Final = "client-id"
 IP: Final = "ip"
 ENTITY_TYPES: Final = (USER, CLIENT_ID, IP)
 """The built-in entity types, spelled as in the protocol and in Kafka's tools (KIP-546, KIP-612)."""
+
+
+def is_bracketed(name: str) -> bool:
+    """Return whether a name could be mistaken for the default entity: it is in angle brackets."""
+    return name.startswith("<") and name.endswith(">")
+
+
+def shown_name(name: EntityName) -> str:
+    """Return a name for people: ``<default>`` is the default entity, and ``"<default>"`` an entity of that name."""
+    return f'"{name}"' if isinstance(name, str) and is_bracketed(name) else str(name)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +131,7 @@ class QuotaEntity:
         return (*((each, name) for each, name in builtin if name is not None), *self.other)
 
     def __str__(self) -> str:
-        return ", ".join(f"{entity_type}={name}" for entity_type, name in self.parts())
+        return ", ".join(f"{entity_type}={shown_name(name)}" for entity_type, name in self.parts())
 
 
 LONG_MAX: Final = 2**63 - 1

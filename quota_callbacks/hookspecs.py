@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-    from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
     from headrace.quota_callbacks.verdicts import Throttle, Verdict
@@ -375,6 +375,17 @@ def authentication_started(connection: Connection, mechanism: str) -> Authentica
     The observer's `principal` becomes ``connection.user``. The first result that is not ``None`` is used, custom
     plugins before the built-in one. Without an observer, or when the hook or the observer raises, ``connection.user``
     stays unchanged.
+    """
+
+
+@hookspec(firstresult=True)
+def authorize_quotas(connection: Connection, operation: QuotaOperation) -> bool | None:
+    """Return whether the client may describe or change quotas; ``None`` if this plugin does not decide.
+
+    Called for each DescribeClientQuotas and AlterClientQuotas of a client that the broker has accepted. Must not block
+    or change anything. The first result that is not ``None`` is used. If all return ``None``, the rule of
+    ``client_quotas.administrators`` and ``client_quotas.alter`` applies. A plugin that raises, or returns something
+    other than a boolean, denies the request.
     """
 
 

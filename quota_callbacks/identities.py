@@ -6,6 +6,7 @@ the exchanged tokens and uses its `principal` as the user. Observers do not auth
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Final, Protocol, runtime_checkable
 
 MAX_PRINCIPAL_CHARACTERS: Final = 1024
@@ -52,3 +53,12 @@ class ClaimingObserver(Protocol):
         Called only when the broker has refused the token, or has closed the connection without answering it. The name
         is logged, so it must not contain a secret.
         """
+
+
+class QuotaOperation(Enum):
+    """What a client wants to do with the definitions of quotas."""
+
+    DESCRIBE = "describe"
+    """DescribeClientQuotas. A broker requires DESCRIBE_CONFIGS on the cluster."""
+    ALTER = "alter"
+    """AlterClientQuotas. A broker requires ALTER_CONFIGS on the cluster."""

@@ -1,6 +1,7 @@
 """Tables of the configuration file, a module for each. `headrace.config.schema` combines them with its own.
 
 admin            the `[admin]` table, and the address of the admin server
+client_quotas    the `[client_quotas]` table
 limits           the `[limits]` table
 plugins          the `[plugins]` table
 windows          windows of quotas and the file of bucket states, by the broker's names

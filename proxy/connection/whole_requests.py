@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.connection.client_quota_requests import answer_client_quotas, is_answered_here
 from headrace.proxy.connection.enforcement import (
     abandon,
     enforce_after_hold,
@@ -71,7 +72,7 @@ class Pending:
         self.head = head
         self.frame = frame
         self.enforced = enforced
-        """Whether the callbacks were called, so that only the hold has to end."""
+        """Whether the callbacks were called, so that only the hold, or the proxy's own answer, is waited for."""
 
 
 class WholeRequests:
@@ -97,6 +98,8 @@ class WholeRequests:
             self._state.authenticates = True
             self.check_handshake(api.name, exchange.request_bytes)
             return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
+        if is_answered_here(self._state, exchange):
+            return True
         hooks = self._shared.hooks
         return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
 
@@ -156,7 +159,7 @@ class WholeRequests:
             self.pending = Pending(exchange, head, frame, enforced=False)
         else:
             refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
-            if refusal is None and exchange.hold_ms:
+            if refusal is None and (exchange.hold_ms or is_answered_here(self._state, exchange)):
                 self.pending = Pending(exchange, head, frame, enforced=True)
             else:
                 self._finish(exchange, head, frame, refusal)
@@ -182,7 +185,9 @@ class WholeRequests:
             state.requesting = True
             held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
         self.pending = None
-        if exchange.api_key == ApiKey.METADATA:
+        if refusal is None and is_answered_here(state, exchange):
+            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :])
+        elif exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
         else:
             self._finish(exchange, head, pending.frame, refusal)

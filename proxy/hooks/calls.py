@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.hookspecs import Metric
-    from headrace.quota_callbacks.identities import AuthenticationObserver
+    from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
     from headrace.quota_callbacks.verdicts import Verdict
@@ -261,6 +261,15 @@ class HookCalls:
     def observer_failed(self, name: str, error: BaseException) -> None:
         """Log and count an exception of an observer, by the name of its plugin."""
         self._failed("authentication_started", name, error)
+
+    def authorize_quotas(self, connection: Connection, operation: QuotaOperation) -> bool | None:
+        """Return the first plugin's decision, or ``None``. A plugin that raises denies the request."""
+        for name, call in self._calls("authorize_quotas", ("connection", "operation")):
+            errors = self.errors
+            decided: object = self._call_hook("authorize_quotas", name, call, connection, operation)
+            if decided is not None or self.errors != errors:
+                return decided is True
+        return None
 
     # --- KIP-257 ---
 

@@ -12,14 +12,15 @@ from __future__ import annotations
 import heapq
 import ipaddress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import structlog
 import trio
 
 from headrace.proxy.network.connection_counts import ConnectionCounts
-from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.connection_rates import ConnectionRates, counted_address, without_mapping
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.entities import DEFAULT
 
 if TYPE_CHECKING:
     import socket
@@ -60,6 +61,19 @@ class AdmissionLimits:
         return any(address in network for network in self.per_ip_exempt)
 
 
+class _Rate(NamedTuple):
+    """A limit on the rate of connections, in connections a second, and the name that it counts and logs by."""
+
+    counted: str
+    """What connections are counted by: an address, or an IPv6 network."""
+    limit: float
+    name: str
+    setting: str
+
+
+_UNLIMITED: Final = _Rate("", 0.0, "", "")
+
+
 class Admission:
     """Decides about each connection, counts the ones that are served, and closes the others.
 
@@ -76,6 +90,8 @@ class Admission:
         workers: int = 1,
     ) -> None:
         self.limits = limits
+        self._ip_rates: dict[str, float] = {}
+        self._default_ip_rate: float | None = None
         self.turn = trio.Lock()
         """Held by the accept loop that accepts connections now, and while accepting is delayed."""
         self._counters = counters
@@ -95,14 +111,15 @@ class Admission:
         now_ms = int(now_s * 1000)
         address = counted_address(peer.host)
         exempt = limits.exempts(peer.host)
-        if not exempt and (delay_s := self._rates.add_from(address, limits.max_connection_rate_per_ip, now_ms)):
-            self._refuse(peer, "max_connection_rate_per_ip")
+        rate = self._rate_of(peer.host, address, exempt=exempt)
+        if delay_s := self._rates.add_from(rate.counted, rate.limit, now_ms):
+            self._refuse(peer, rate.name, f"{rate.setting} = {rate.limit:g} is exceeded")
             self._close_at(now_s + delay_s, sock)
             return False, 0.0
         most_from_host = 0 if exempt else limits.max_connections_per_ip
         reached = self._counts.limit_reached(address, most=limits.max_connections, most_from_host=most_from_host)
         if reached is not None:
-            self._refuse(peer, reached)
+            self._refuse(peer, reached, f"limits.{reached} = {getattr(limits, reached)} is reached")
             sock.close()
             if reached == "max_connections_per_ip":
                 return False, 0.0
@@ -115,6 +132,19 @@ class Admission:
                 reason = f"limits.max_connection_rate = {limits.max_connection_rate} is exceeded"
                 log.warning("accepting is delayed", reason=reason, left_out=left_out or None)
         return reached is None, pause_s
+
+    def set_rate(self, host: str | None, rate: float | None) -> None:
+        """Set or remove the quota ``connection_creation_rate`` of an address; ``None`` as host is the default (KIP-612).
+
+        The default takes the place of ``limits.max_connection_rate_per_ip``. Neither applies to the exempt networks, but
+        the quota of an address does.
+        """
+        if host is None:
+            self._default_ip_rate = rate
+        elif rate is None:
+            self._ip_rates.pop(host, None)
+        else:
+            self._ip_rates[host] = rate
 
     def leave(self, host: str) -> None:
         """Count one connection less from ``host``."""
@@ -142,10 +172,22 @@ class Admission:
         heapq.heappush(self._delayed, (closes_s, self._serial, sock))
         self._delaying.set()
 
-    def _refuse(self, peer: Address, limit: str) -> None:
+    def _rate_of(self, host: str, address: str, *, exempt: bool) -> _Rate:
+        """Return the rate that applies to connections from ``host``, which is otherwise counted as ``address``."""
+        if self._ip_rates:
+            host = without_mapping(host)
+            if (of_host := self._ip_rates.get(host)) is not None:
+                return _Rate(host, of_host, "connection_creation_rate", f"connection_creation_rate of ip={host}")
+        if exempt:
+            return _UNLIMITED
+        if self._default_ip_rate is not None:
+            name = "connection_creation_rate"
+            return _Rate(address, self._default_ip_rate, name, f"{name} of ip={DEFAULT}")
+        name = "max_connection_rate_per_ip"
+        return _Rate(address, self.limits.max_connection_rate_per_ip, name, f"limits.{name}")
+
+    def _refuse(self, peer: Address, limit: str, reason: str) -> None:
         refused = self._counters.connections_refused
         refused[limit] = refused.get(limit, 0) + 1
         if (left_out := self._repeated.due("connection refused", limit)) is not None:
-            state = "exceeded" if "rate" in limit else "reached"
-            reason = f"limits.{limit} = {getattr(self.limits, limit)} is {state}"
             log.warning("connection refused", peer=str(peer), reason=reason, left_out=left_out or None)

@@ -29,13 +29,17 @@ _IPV6_PREFIX_BYTES: Final = 8
 """A /64, the smallest network that a site is assigned (RFC 6177): its owner has all of its addresses."""
 
 
+def without_mapping(host: str) -> str:
+    """Return an IPv4 address in IPv6 notation (``::ffff:192.0.2.1``) as an IPv4 address, and others as they are."""
+    return host.removeprefix(_IPV6_MAPPED) if host.startswith(_IPV6_MAPPED) and "." in host else host
+
+
 def counted_address(host: str) -> str:
     """Return what an address is counted as: an IPv4 address as itself, also one in IPv6 notation
     (``::ffff:192.0.2.1``), and an IPv6 address as its /64."""
+    host = without_mapping(host)
     if ":" not in host:
         return host
-    if host.startswith(_IPV6_MAPPED) and "." in host:
-        return host.removeprefix(_IPV6_MAPPED)
     prefix = socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:_IPV6_PREFIX_BYTES]
     return socket.inet_ntop(socket.AF_INET6, prefix.ljust(16, b"\0")) + "/64"
 
@@ -69,7 +73,7 @@ class ConnectionRates:
         self._total.record(1.0, now_ms)
         return 1.0 / bound if self._total.rate(now_ms) > bound else 0.0
 
-    def add_from(self, address: str, limit: int, now_ms: int) -> float:
+    def add_from(self, address: str, limit: float, now_ms: int) -> float:
         """Count a connection from ``address`` (see `counted_address`), and return 0. If ``limit`` is exceeded by it, do
         not count it, and return the seconds after which Kafka closes it: at most the length of a sample."""
         if not limit:

@@ -13,7 +13,7 @@ from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_pl
 from headrace.proxy.server.configured import choice_of
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
-from headrace.quota_callbacks.entities import ANONYMOUS, QuotaKey
+from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
 
 if TYPE_CHECKING:
@@ -51,11 +51,11 @@ def problems_of(config: Config) -> list[str]:
     return []
 
 
-def check_enforced(limits: Mapping[QuotaEntity, Mapping[QuotaKey, Quota]], enforced: frozenset[QuotaKey]) -> None:
+def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: frozenset[QuotaKey]) -> None:
     """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
     for entity, quotas in limits.items():
         for key in quotas:
-            if key not in enforced:
+            if key not in enforced and key != CONNECTION_CREATION_RATE:
                 known = ", ".join(sorted(enforced)) or "none"
                 raise StartupError(
                     f"quotas: {key} of {entity} would not be enforced: no loaded plugin"

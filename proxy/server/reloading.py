@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.admin.operations import ServerOperations
     from headrace.proxy.network.admission import Admission
+    from headrace.proxy.server.quotas_in_force import QuotasInForce
     from headrace.quota_callbacks.entities import QuotaKey
 
 log = structlog.get_logger("headrace.reload")
@@ -42,9 +43,11 @@ class Reloader:
         config: Config,
         operations: ServerOperations,
         admission: Admission,
+        quotas: QuotasInForce,
         load: Callable[[], Config] | None,
     ) -> None:
         self.config = config
+        self._quotas = quotas
         self._operations = operations
         self._admission = admission
         self._load = load
@@ -53,17 +56,6 @@ class Reloader:
     def enforced(self) -> frozenset[QuotaKey]:
         """The quota keys that at least one callback enforces."""
         return self._operations.shared.hooks.enforced_quotas()
-
-    def set_quotas(self) -> None:
-        """Put the configured quotas into force. Raises `StartupError` for a quota that no callback enforces."""
-        hooks = self._operations.shared.hooks
-        limits = self.config.entity_quotas()
-        check_enforced(limits, self.enforced)
-        for entity, quotas in limits.items():
-            for key, value in quotas.items():
-                hooks.update_quota(key, entity, value)
-        if hooks.quotas is not None:
-            hooks.quotas.quotas_changed()
 
     async def reload(self) -> bool:
         """Load the configuration again and apply it.
@@ -83,14 +75,7 @@ class Reloader:
         """
         changes = diff(self.config, new)
         old, self.config = self.config, changes.effective
-        hooks = self._operations.shared.hooks
-        for change in changes.quotas:
-            if change.new is None:
-                hooks.remove_quota(change.key, change.entity)
-            else:
-                hooks.update_quota(change.key, change.entity, change.new)
-        if changes.quotas and hooks.quotas is not None:
-            hooks.quotas.quotas_changed()
+        self._quotas.configure(self.config)
         self._apply_settings(old, changes.effective)
         return changes
 

@@ -32,6 +32,8 @@ from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.server.configured import addresses_of, admission_limits_of, choice_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
+from headrace.proxy.server.preflight import check_enforced
+from headrace.proxy.server.quotas_in_force import QuotasInForce
 from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
@@ -145,8 +147,10 @@ class Server:
             shared=place.connections if place is not None else None,
             workers=place.workers if place is not None else 1,
         )
-        self.reloader = Reloader(config, self.operations, self._admission, load)
-        self.reloader.set_quotas()
+        check_enforced(config.entity_quotas(), hooks.enforced_quotas())
+        self._quotas = QuotasInForce(config, hooks, self._admission)
+        self.shared.client_quotas = self._quotas.apis
+        self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:
             log_warnings(config)
         topology.on_change(self._brokers_changed)
@@ -180,7 +184,9 @@ class Server:
         if self._logs_plugins:
             log_plugins(choice_of(config))
         try:
+            await self._quotas.open()
             async with trio.open_nursery() as outer:
+                outer.start_soon(self._quotas.run)
                 if self._place is None:
                     self._open_admin(outer)
                     await self._open_bucket_state(outer)
@@ -192,6 +198,7 @@ class Server:
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
                 await self._close_bucket_state()
+                await self._quotas.close()
             close_listeners(self._listeners)
             self.shared.pipes.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here

@@ -8,7 +8,9 @@ from ipaddress import ip_network
 from typing import Final
 
 from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
+from headrace.config.tables.client_quotas import AlterRule
 from headrace.config.values import AUTO
+from headrace.quota_callbacks.policies import EnforcementMode, NewConnections
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
 SIZE: Final = (
@@ -97,6 +99,13 @@ GOOD: Final = (
     Good("limits.max_held_bytes", '"1GiB"', 2**30),
     Good("plugins.slow_call", '"1s"', 1.0),
     Good("limits.login_timeout", '"1s"', 1.0),
+    Good("client_quotas.file", '"/var/lib/headrace/quotas.sqlite"', "/var/lib/headrace/quotas.sqlite"),
+    Good("client_quotas.audit_rows", "1", 1),
+    Good("client_quotas.timeout", '"10m"', 600.0),
+    Good("client_quotas.administrators", '["alice", "<default>"]', ("alice", "<default>")),
+    Good("client_quotas.alter", '"administrators"', AlterRule.ADMINISTRATORS),
+    Good("client_quotas.enforcement", '"paced"', EnforcementMode.PACED),
+    Good("client_quotas.new_connections", '"kafka"', NewConnections.KAFKA),
     Good("limits.request_timeout", '"1h"', 3600.0),
     Good("limits.max_connections", "1", 1),
     Good("limits.max_connections_per_ip", "0", 0),
@@ -259,6 +268,14 @@ BAD: Final = (
     *_whole("limits.max_in_flight_requests", 1, 1_000_000),
     *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
     *_duration("plugins.slow_call", "1ms", "1h", "0ms", "61m"),
+    *_invalid("client_quotas.file", "expected the path of a file", "1", '""'),
+    *_whole("client_quotas.audit_rows", 1, INT_MAX),
+    *_duration("client_quotas.timeout", "100ms", "10m", "99ms", "11m"),
+    *_invalid("client_quotas.administrators", "expected a list of users", '"alice"', "true"),
+    Bad("client_quotas.administrators", "[7]", "expected a user", "7", 0),
+    *_invalid("client_quotas.alter", 'expected "anonymous" or "administrators"', '"nobody"', "false"),
+    *_invalid("client_quotas.enforcement", 'expected "kafka" or "paced"', '"off"', "1"),
+    *_invalid("client_quotas.new_connections", 'expected "wait" or "kafka"', '"refuse"', "1"),
     *_duration("limits.login_timeout", "1s", "1h", "999ms", "61m"),
     *_duration("limits.request_timeout", "1s", "1h", "999ms", "61m"),
     *_duration("shutdown.drain_timeout", "0s", "1d", "", "25h"),

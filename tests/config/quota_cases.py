@@ -11,10 +11,11 @@ BYTES: Final = (
     'or a size such as "2MiB" (B, kB, KiB, MB, MiB, GB, GiB)'
 )
 POSITIVE: Final = "expected a finite number above 0"
-ENTITY: Final = 'expected a user, a client-id or both, such as { user = "alice", client-id = "<default>" }'
+ENTITY: Final = 'expected a user, a client-id or both, such as { user = "alice", client-id = "<default>" }, or an ip'
 NAME: Final = 'expected a name, or "<default>" for the default entity'
-RESERVED: Final = f'{NAME}; no other name is in angle brackets; did you mean "<default>"?'
-KEYS: Final = ", ".join(key.value for key in QuotaKey)
+RESERVED: Final = f'{NAME}; a name in angle brackets is written as a table: {{{{ name = "{{}}" }}}}'
+ADDRESS: Final = 'expected an IP address, or "<default>" for the default entity'
+KEYS: Final = ", ".join((*(key.value for key in QuotaKey), "connection_creation_rate"))
 
 POLICY_KEYS: Final = "enforcement, observe, burst, longest_throttle, new_connections"
 
@@ -27,6 +28,8 @@ GOOD_ENTITIES: Final = (
     ('{ user = "<default>" }', QuotaEntity(user=DEFAULT)),
     ('{ client-id = "<default>", user = "<default>" }', QuotaEntity(user=DEFAULT, client_id=DEFAULT)),
     ('{ user = "<a", client-id = "b>" }', QuotaEntity(user="<a", client_id="b>")),
+    ('{ user = { name = "<default>" } }', QuotaEntity(user="<default>")),
+    ('{ user = { name = "alice" }, client-id = { name = "<>" } }', QuotaEntity(user="alice", client_id="<>")),
 )
 
 GOOD_LIMITS: Final = (
@@ -98,11 +101,13 @@ BAD_QUOTAS: Final = (
         ('{ user = "" }', '.user = ""', NAME),
         ('{ user = "alice", client-id = "" }', '.client-id = ""', NAME),
         ("{ user = 7 }", ".user = 7", NAME),
-        ('{ client-id = "<defaults>" }', '.client-id = "<defaults>"', RESERVED),
-        ('{ user = "<DEFAULT>" }', '.user = "<DEFAULT>"', RESERVED),
-        ('{ user = "<anyone>" }', '.user = "<anyone>"', RESERVED),
-        ('{ user = "<>" }', '.user = "<>"', RESERVED),
-        ('{ ip = "10.0.0.1" }', ".ip", "unknown entity type; known: user, client-id"),
+        ('{ client-id = "<defaults>" }', '.client-id = "<defaults>"', RESERVED.format("<defaults>")),
+        ('{ user = "<DEFAULT>" }', '.user = "<DEFAULT>"', RESERVED.format("<DEFAULT>")),
+        ('{ user = "<anyone>" }', '.user = "<anyone>"', RESERVED.format("<anyone>")),
+        ('{ user = "<>" }', '.user = "<>"', RESERVED.format("<>")),
+        ('{ host = "10.0.0.1" }', ".host", "unknown entity type; known: user, client-id, ip"),
+        ('{ user = { name = "" } }', '.user = { name = "" }', NAME),
+        ('{ user = { name = "a", of = "b" } }', '.user = { name = "a", of = "b" }', NAME),
         ('{ client_id = "a" }', ".client_id", "unknown entity type; did you mean client-id?"),
         ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
     ),
@@ -133,9 +138,30 @@ BAD_QUOTAS: Final = (
         "quotas[0].producer_byterate: unknown key; did you mean producer_byte_rate?",
     ),
     BadQuota(
-        'entity = { user = "alice" }\nconnection_creation_rate = 1\nrequest_percentage = 1',
+        'entity = { user = "alice" }\nquota_of_files = 1\nrequest_percentage = 1',
         3,
-        f"quotas[0].connection_creation_rate: unknown key; known here: entity, {KEYS}, {POLICY_KEYS}",
+        f"quotas[0].quota_of_files: unknown key; known here: entity, {KEYS}, {POLICY_KEYS}",
+    ),
+    BadQuota(
+        'entity = { user = "alice" }\nconnection_creation_rate = 1',
+        3,
+        "quotas[0].connection_creation_rate = 1: for an ip only, not for user=alice",
+    ),
+    BadQuota(
+        'entity = { ip = "10.0.0.1" }\nrequest_percentage = 1',
+        3,
+        "quotas[0].request_percentage = 1: for users and client ids only, not for ip=10.0.0.1",
+    ),
+    BadQuota(
+        'entity = { ip = "kafka.example.com" }\nconnection_creation_rate = 1',
+        2,
+        f'quotas[0].entity.ip = "kafka.example.com": {ADDRESS}',
+        schema_sees=False,
+    ),
+    BadQuota(
+        'entity = { ip = "10.0.0.1", user = "a" }\nconnection_creation_rate = 1',
+        2,
+        'quotas[0].entity.ip = "10.0.0.1": an ip stands alone, without a user and a client-id',
     ),
     BadQuota(_PAIR, 3, _USERS.format("user=alice, client-id=a")),
     BadQuota(_CLIENT, 3, _USERS.format("client-id=<default>")),

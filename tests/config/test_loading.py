@@ -191,7 +191,7 @@ exempt_users = ["a", 1]
             '"a b" = 5',
             (
                 '"a b": unknown key; known here: upstream, listen, workers, limits, shutdown, watchdog, admin, log, '
-                "enforcement, quota, controller, producer, quotas, plugins"
+                "enforcement, quota, controller, producer, quotas, client_quotas, plugins"
             ),
         ),
         ("limits = 5", "limits = 5: expected a table: [limits] and keys below it"),

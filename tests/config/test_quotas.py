@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headrace.config import ConfiguredQuota, ConfigValueError, loads
+from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.keys import keys
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey, check_quota_value
 from headrace.quota_callbacks.policies import Quota
@@ -44,7 +45,7 @@ def test_quotas_that_are_refused(case: BadQuota) -> None:
 
 def test_the_keys_are_those_of_the_callbacks() -> None:
     policy = ["enforcement", "observe", "burst", "longest_throttle", "new_connections"]
-    assert [leaf.key for leaf in keys(ConfiguredQuota)] == ["entity", *(key.value for key in QuotaKey), *policy]
+    assert [leaf.key for leaf in keys(ConfiguredQuota)] == ["entity", *LIMIT_KEYS, *policy]
     assert QuotaKey.PRODUCER_BYTE_RATE.value in ConfiguredQuota.model_fields
 
 

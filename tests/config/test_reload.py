@@ -17,6 +17,7 @@ NEEDS_RESTART = (
     *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.autoload", "plugins.disabled", "plugins.load", "plugins.options"),
+    *("client_quotas.file", "client_quotas.audit_rows"),
     *("quota.state.file", "quota.state.interval", "workers"),
 )
 AT_ONCE = (
@@ -39,6 +40,8 @@ AT_ONCE = (
     *("enforcement.exempt_client_ids", "quotas", "plugins.on_error", "plugins.slow_call"),
     *("admin.allowed_hosts", "admin.max_connections", "admin.max_connections_per_ip", "admin.request_timeout"),
     *("log.lines_per_minute", "watchdog.timeout"),
+    *("client_quotas.timeout", "client_quotas.administrators", "client_quotas.alter"),
+    *("client_quotas.enforcement", "client_quotas.new_connections"),
 )
 BEFORE = loads(MINIMAL)
 

@@ -25,6 +25,7 @@ EXAMPLES = {
     "admin.token_file",
     "limits.max_connections_per_ip",
     "quota.state.file",
+    "client_quotas.file",
     "quotas",
     "plugins.options",
 }

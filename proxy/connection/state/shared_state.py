@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.network.topology import Topology
-    from headrace.quota_callbacks.requests import Address
+    from headrace.quota_callbacks.requests import Address, Connection
     from headrace.quota_callbacks.topic_names import TopicNames
 
 
@@ -51,6 +51,15 @@ class Dialler(Protocol):
         """See `headrace.proxy.network.upstream.Upstream.answers`."""
 
 
+class ClientQuotaAnswers(Protocol):
+    """Answers the client quota APIs; implemented by `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis`."""
+
+    async def answer(
+        self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
+    ) -> bytes:
+        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.answer`."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Limits:
     """The limits of one connection. Replaced as a whole on reload; a connection keeps those of its start."""
@@ -72,6 +81,7 @@ class SharedState:
 
     __slots__ = (
         "buffer",
+        "client_quotas",
         "clock",
         "counters",
         "created_topics",
@@ -110,6 +120,8 @@ class SharedState:
         self.counters = counters
         self.decisions = Decisions(counters)
         self.created_topics = CreatedTopics()
+        self.client_quotas: ClientQuotaAnswers | None = None
+        """Answers the client quota APIs; ``None`` leaves them to the broker."""
         self.thread_time = ThreadTimeSampler()
         self.pipes = Pipes()
         self.poller = poller

@@ -1,0 +1,49 @@
+"""Answering DescribeClientQuotas and AlterClientQuotas in place of the broker.
+
+Called by `whole_requests` with a request that was read in full and admitted. Nothing more is read from the client until
+the answer is known (`headrace.proxy.quotas.client_quota_apis`), as for a request that the broker has to be asked about.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from headrace.proxy.connection.enforcement import enforce_on_reply
+from headrace.proxy.connection.refusals import answer
+from headrace.proxy.wire.apis import response_header_version
+from headrace.proxy.wire.refusals import response_frame
+from headrace.quota_callbacks.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
+
+CLIENT_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
+
+_THROTTLE: Final = Struct(">i")
+"""throttle_time_ms, the first field of both responses in every version."""
+
+
+def is_answered_here(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the proxy answers the request itself."""
+    return exchange.api_key in CLIENT_QUOTA_APIS and state.shared.client_quotas is not None
+
+
+async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body: memoryview) -> None:
+    """Answer the request, and queue the reply among those in flight. Raises `MalformedMessage` for an invalid body."""
+    client_quotas = state.shared.client_quotas
+    if client_quotas is None:
+        raise AssertionError("the proxy does not answer client quota requests")
+    api_key, version, number = exchange.api_key, exchange.api_version, exchange.correlation_id
+    reply = await client_quotas.answer(state.info, api_key, version, body, authenticated=state.authenticates)
+    now_s = state.shared.clock()
+    exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
+    exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
+    enforce_on_reply(state, exchange, now_s)
+
+    def make_reply() -> bytes:
+        throttle = _THROTTLE.pack(state.throttle_left_ms)
+        return response_frame(api_key, version, number, throttle + reply[_THROTTLE.size :])
+
+    answer(state, exchange, make_reply)

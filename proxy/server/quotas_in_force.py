@@ -1,0 +1,102 @@
+"""Putting quotas into force: those of the configuration and those of the store, at the callbacks and at admission.
+
+The server creates one `QuotasInForce`, gives it the configuration at start and at each reload, and runs it while it
+serves. Quotas of IP addresses limit new connections (KIP-612); all others are those of the callbacks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from headrace.proxy.errors import StartupError
+from headrace.proxy.quotas.authorization import Permissions
+from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
+from headrace.proxy.quotas.definitions import QuotaDefinitions
+from headrace.proxy.quotas.follower import StoreFollower
+from headrace.proxy.quotas.store import StoreError
+from headrace.config.tables.client_quotas import AlterRule
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaKey
+
+if TYPE_CHECKING:
+    from headrace.config.schema import Config
+    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.network.admission import Admission
+    from headrace.proxy.quotas.store import QuotaStore
+    from headrace.quota_callbacks.entities import QuotaEntity
+    from headrace.quota_callbacks.policies import Quota
+
+log = structlog.get_logger("headrace.quotas")
+
+
+class QuotasInForce:
+    """The quota definitions of one process. ``apis`` answers the client quota APIs."""
+
+    def __init__(self, config: Config, hooks: HookCalls, admission: Admission) -> None:
+        self._hooks = hooks
+        self._admission = admission
+        self._unknown: set[str] = set()
+        self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
+        settings = config.client_quotas
+        store = _store_of(config)
+        self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
+        self.apis = ClientQuotaApis(self.definitions, self._follower, hooks.authorize_quotas)
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Put the quotas of a configuration into force, and its settings of client quotas that need no restart."""
+        settings = config.client_quotas
+        self.definitions.set_file(config.entity_quotas(), settings.policy())
+        self.apis.permissions = Permissions(
+            administrators=frozenset(settings.administrators),
+            anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
+        )
+        if self._follower is not None:
+            self._follower.timeout_s = settings.timeout_s
+
+    async def open(self) -> None:
+        """Load the quotas of the store, before clients are served. Raises `StartupError`."""
+        if self._follower is None:
+            return
+        try:
+            await self._follower.open()
+        except StoreError as error:
+            raise StartupError(str(error)) from error
+
+    async def run(self) -> None:
+        """Put into force what changes in the store, until cancelled."""
+        if self._follower is not None:
+            await self._follower.run()
+
+    async def close(self) -> None:
+        """Close the store."""
+        if self._follower is not None:
+            await self._follower.close()
+
+    def _put_into_force(self, entity: QuotaEntity, key: str, quota: Quota | None) -> None:
+        if key == CONNECTION_CREATION_RATE:
+            if entity.ip is not None:
+                host = None if entity.ip is DEFAULT else str(entity.ip)
+                self._admission.set_rate(host, None if quota is None else quota.value)
+        elif key not in self._hooks.enforced_quotas():
+            if key not in self._unknown:
+                self._unknown.add(key)
+                log.warning("a stored quota is not enforced", key=key, reason="no loaded plugin enforces it")
+        elif quota is None:
+            self._hooks.remove_quota(QuotaKey(key), entity)
+        else:
+            self._hooks.update_quota(QuotaKey(key), entity, quota)
+
+    def _changed(self) -> None:
+        if self._hooks.quotas is not None:
+            self._hooks.quotas.quotas_changed()
+
+
+def _store_of(config: Config) -> QuotaStore | None:
+    settings = config.client_quotas
+    if settings.file is None:
+        return None
+    from headrace.proxy.quotas.sqlite_store import SqliteStore
+
+    return SqliteStore(settings.file, audit_rows=settings.audit_rows)
