@@ -43,7 +43,7 @@ def controller_of(cluster: KafkaCluster) -> Broker:
     return leaders[-1]
 
 
-@pytest.mark.parametrize("name", ["kafka", "kafka39", "kafka3"])
+@pytest.mark.parametrize("name", ["kafka39", "kafka3"])
 def test_the_shared_clusters_serve(name: str, request: pytest.FixtureRequest) -> None:
     cluster = request.getfixturevalue(name)
     replicas = len(cluster.brokers)
