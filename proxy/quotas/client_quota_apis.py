@@ -1,7 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546): authorization, validation, the store, and the reply.
 
-Called by `headrace.proxy.connection.client_quota_requests` with a request of a client that the broker has accepted. Errors are
-those of a broker (`validation`, `filters`); what a broker has no error for is in the error messages of this module.
+Called by `headrace.proxy.connection.client_quota_requests` with a request of a client that the broker has accepted.
+Errors are those of a broker (`validation`, `filters`); this module adds the errors that a broker has no case for.
 """
 
 from __future__ import annotations
@@ -10,42 +10,150 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
-
-from headrace.proxy.quotas.authorization import Permissions, may
-from headrace.proxy.quotas.filters import compile_filter
-from headrace.proxy.quotas.store import Alteration, Author, StoreError, StoreTimeoutError
-from headrace.proxy.quotas.validation import validate_alterations
+from headrace.proxy.quotas.filters import compile_filter, described_parts
+from headrace.proxy.quotas.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.validation import refused_results, validate_request
 from headrace.proxy.wire.client_quotas import (
+    DescribeResponse,
     alter_response,
     describe_error,
-    describe_response,
-    read_alter_request,
-    read_describe_request,
+    read_alterations,
+    read_filter,
 )
+
+from headrace.proxy.quotas.authorization import Permissions, may
+from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
+    from headrace.quota_callbacks.definitions import QuotaSchema
+
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.follower import StoreFollower
-    from headrace.proxy.quotas.store import Change
-    from headrace.quota_callbacks.definitions import QuotaTypes
+    from headrace.proxy.quotas.store import Alteration, Change
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.quotas")
 
-CLUSTER_AUTHORIZATION_FAILED: Final = 31
-REQUEST_TIMED_OUT: Final = 7
 UNKNOWN_SERVER_ERROR: Final = -1
-INVALID_REQUEST: Final = 42
+REQUEST_TIMED_OUT: Final = 7
+CLUSTER_AUTHORIZATION_FAILED: Final = 31
 
-NOT_AUTHORIZED: Final = "Cluster authorization failed."
-"""The message of Kafka's ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
-NO_STORE: Final = (
-    "quotas cannot be changed at this proxy: client_quotas.file is not set, so there is no place to keep them"
+NOT_AUTHORIZED: Final = Refusal(error_code=CLUSTER_AUTHORIZATION_FAILED, error_message="Cluster authorization failed.")
+"""With the message of Kafka's ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
+NO_STORE: Final = Refusal(
+    error_code=INVALID_REQUEST,
+    error_message="quotas cannot be changed at this proxy, since client_quotas.file is not set",
 )
 SLICE: Final = 500
-"""Entities that are compared with a filter, or encoded, between two pauses; they take about 2 ms."""
+"""Entities that are compared with a filter between two pauses; they take about 2 ms."""
+LOGGED_CHANGES: Final = 100
+"""Changes of one request that are logged one by one. The audit records have all of them."""
+
+
+class ClientQuotaApis:
+    """Answers both APIs. ``follower`` is ``None`` if there is no store: then quotas can be described only."""
+
+    def __init__(
+        self,
+        schema: QuotaSchema,
+        definitions: QuotaDefinitions,
+        follower: StoreFollower | None,
+        ask_plugins: AskPlugins,
+    ) -> None:
+        self._schema = schema
+        self._definitions = definitions
+        self._follower = follower
+        self._ask_plugins = ask_plugins
+        self.permissions = Permissions()
+
+    async def answer(
+        self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
+    ) -> bytes:
+        """Return the body of the reply, with a throttle time of 0. Raises `MalformedMessage` for an invalid body.
+
+        Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
+        """
+        operation = QuotaOperation.ALTER if api_key == ApiKey.ALTER_CLIENT_QUOTAS else QuotaOperation.DESCRIBE
+        allowed = may(
+            connection,
+            operation,
+            authenticated=authenticated,
+            permissions=self.permissions,
+            ask_plugins=self._ask_plugins,
+        )
+        if operation is QuotaOperation.ALTER:
+            request = read_alterations(version, body)
+            if not allowed:
+                log.warning("a change of quotas is denied", principal=connection.user, address=connection.peer.host)
+                return alter_response(version, refused_results(request, NOT_AUTHORIZED))
+            author = Author(principal=connection.user, address=connection.peer.host)
+            return alter_response(version, await self._alter(request, author))
+        if not allowed:
+            return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
+        return await self._describe(version, body)
+
+    async def _describe(self, version: int, body: memoryview) -> bytes:
+        matches = compile_filter(read_filter(version, body), self._schema)
+        if isinstance(matches, Refusal):
+            return describe_error(version, matches.error_code, matches.error_message)
+        try:
+            if self._follower is not None:
+                await self._follower.catch_up()
+        except StoreError as error:
+            return describe_error(version, error_code_of(error), str(error))
+        response = DescribeResponse(version)
+        for count, entity in enumerate(list(self._definitions.entities()), start=1):
+            if count % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+            if matches(entity) and (values := self._definitions.values(entity)):
+                response.add(described_parts(entity), values)
+        return response.body()
+
+    async def _alter(self, request: AlterRequest, author: Author) -> Sequence[AlterResult]:
+        if self._follower is None:
+            return refused_results(request, NO_STORE)
+        validated = validate_request(request, self._schema, self._definitions.stored, self._refuse_removal)
+        if not validated.alterations:
+            return validated.results
+        try:
+            changes = await self._follower.alter(validated.alterations, author)
+        except StoreError as error:
+            log.warning("quotas cannot be changed", principal=author.principal, reason=str(error))
+            return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
+        log_changes(changes)
+        return validated.results
+
+    def _refuse_removal(self, alteration: Alteration) -> Refusal | None:
+        """Refuse to remove a quota that only the configuration file has: it would be in force all the same."""
+        for key, value in alteration.values.items():
+            if value is None and self._definitions.only_in_file(alteration.entity, key):
+                message = f"{key} of {alteration.entity} is set in the proxy's configuration file and cannot be removed"
+                return Refusal(error_code=INVALID_REQUEST, error_message=message)
+        return None
+
+
+def error_code_of(error: StoreError) -> int:
+    """Return Kafka's error code for an error of the store."""
+    return REQUEST_TIMED_OUT if isinstance(error, StoreTimeoutError) else UNKNOWN_SERVER_ERROR
+
+
+def log_changes(changes: Sequence[Change]) -> None:
+    """Log who has changed which quota."""
+    for change in changes[:LOGGED_CHANGES]:
+        log.info(
+            "quota changed",
+            principal=change.author.principal,
+            address=change.author.address,
+            entity=str(change.entity),
+            key=change.key,
+            old=change.old,
+            new=change.new,
+        )
+    if len(changes) > LOGGED_CHANGES:
+        log.info("further quotas changed", principal=changes[0].author.principal, count=len(changes) - LOGGED_CHANGES)

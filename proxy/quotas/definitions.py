@@ -71,6 +71,10 @@ class QuotaDefinitions:
             return of_file
         return Quota(value=stored, policy=self._default_policy if of_file is None else of_file.policy)
 
+    def stored(self, entity: QuotaEntity) -> Mapping[str, float]:
+        """Return the values of the store alone."""
+        return self._stored.get(entity, _NO_VALUES)
+
     def only_in_file(self, entity: QuotaEntity, key: str) -> bool:
         """Return whether the quota in force is the file's, so that no API can remove it."""
         return key in self._file.get(entity, _NONE) and key not in self._stored.get(entity, _NO_VALUES)

@@ -9,22 +9,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
+from headrace.config.tables.client_quotas import AlterRule
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quotas.authorization import Permissions
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import StoreError
-from headrace.config.tables.client_quotas import AlterRule
-from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaKey
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
 
 if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.quotas.store import QuotaStore
-    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
 
 log = structlog.get_logger("headrace.quotas")
@@ -41,7 +41,7 @@ class QuotasInForce:
         settings = config.client_quotas
         store = _store_of(config)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
-        self.apis = ClientQuotaApis(self.definitions, self._follower, hooks.authorize_quotas)
+        self.apis = ClientQuotaApis(BUILTIN_SCHEMA, self.definitions, self._follower, hooks.authorize_quotas)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -75,6 +75,7 @@ class QuotasInForce:
             await self._follower.close()
 
     def _put_into_force(self, entity: QuotaEntity, key: str, quota: Quota | None) -> None:
+        entity = _bounded(entity)
         if key == CONNECTION_CREATION_RATE:
             if entity.ip is not None:
                 host = None if entity.ip is DEFAULT else str(entity.ip)
@@ -91,6 +92,13 @@ class QuotasInForce:
     def _changed(self) -> None:
         if self._hooks.quotas is not None:
             self._hooks.quotas.quotas_changed()
+
+
+def _bounded(entity: QuotaEntity) -> QuotaEntity:
+    """Return the entity as it is kept in tables: very long names are shortened there (`bounded_name`)."""
+    names = dict(entity.parts())
+    bounded = {each: name if name is DEFAULT else bounded_name(str(name)) for each, name in names.items()}
+    return entity if bounded == names else QuotaEntity.of(bounded)
 
 
 def _store_of(config: Config) -> QuotaStore | None:

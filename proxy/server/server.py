@@ -32,9 +32,9 @@ from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.server.configured import addresses_of, admission_limits_of, choice_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
+from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.preflight import check_enforced
 from headrace.proxy.server.quotas_in_force import QuotasInForce
-from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
 from headrace.proxy.server.service_manager import STOPPING
