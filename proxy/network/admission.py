@@ -134,9 +134,9 @@ class Admission:
         return reached is None, pause_s
 
     def set_rate(self, host: str | None, rate: float | None) -> None:
-        """Set or remove the quota ``connection_creation_rate`` of an address; ``None`` as host is the default (KIP-612).
+        """Set or remove the quota ``connection_creation_rate`` of an address, or with ``None`` the default (KIP-612).
 
-        The default takes the place of ``limits.max_connection_rate_per_ip``. Neither applies to the exempt networks, but
+        The default takes the place of ``limits.max_connection_rate_per_ip``. Neither applies to exempt networks, but
         the quota of an address does.
         """
         if host is None:
