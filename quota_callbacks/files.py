@@ -19,6 +19,7 @@ OWNER_ONLY: Final = 0o600
 GROUP_READS: Final = 0o640
 _FLAGS: Final = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 """O_NONBLOCK has no effect on ordinary files; without it, opening a FIFO waits for another process."""
+_LINK: Final = "is a symbolic link, which is not followed"
 
 
 def read_ordinary_file(path: str | os.PathLike[str], longest_bytes: int, what: str) -> bytes:
@@ -51,7 +52,7 @@ def open_private(path: str | os.PathLike[str], flags: int, *, group_id: int | No
         descriptor = os.open(path, flags | _FLAGS, OWNER_ONLY)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "is a symbolic link, which is not followed", os.fspath(path)) from error
+            raise OSError(errno.ELOOP, _LINK, os.fspath(path)) from error
         raise
     try:
         status = _check_ours(_check_ordinary(descriptor, path), path)
@@ -64,6 +65,23 @@ def open_private(path: str | os.PathLike[str], flags: int, *, group_id: int | No
         os.close(descriptor)
         raise
     return descriptor
+
+
+def make_private(path: str | os.PathLike[str]) -> None:
+    """Check an existing file as `open_private` does, and take the permissions of all but its owner away.
+
+    The file is not opened for reading or writing, so this process keeps its POSIX locks on it, which it would lose by
+    closing a descriptor. Raises `OSError`.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ELOOP, _LINK, os.fspath(path))
+        mode = stat.S_IMODE(_check_ours(_check_ordinary(descriptor, path), path).st_mode)
+        if mode & ~OWNER_ONLY:
+            Path(f"/proc/self/fd/{descriptor}").chmod(mode & OWNER_ONLY)  # fchmod refuses such a descriptor
+    finally:
+        os.close(descriptor)
 
 
 def open_without_following(path: str, flags: int) -> int:
