@@ -28,6 +28,7 @@ COMPILED = [
     "src/headrace/proxy/connection/relay.py",
     "src/headrace/proxy/connection/reply_edits.py",
     "src/headrace/proxy/connection/reply_relay.py",
+    "src/headrace/proxy/connection/request_forwarding.py",
     "src/headrace/proxy/connection/request_relay.py",
     "src/headrace/proxy/connection/state/connection_state.py",
     "src/headrace/proxy/connection/state/in_flight.py",

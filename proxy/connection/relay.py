@@ -119,6 +119,24 @@ class Relay:
                 self.walk.passed_outside(moved)
         return moved
 
+    def take(self, end: int) -> bool:
+        """Scan what was read and send it; measure the thread time if a callback requires it. Return as `send_now`."""
+        info = self.state.info
+        began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
+        self.scan(end)
+        sent = self.send_now()
+        if began_ns:
+            info.thread_ns += self.shared.thread_time.end(began_ns)
+        return sent
+
+    def scan(self, end: int) -> None:
+        """Find the frames in the first ``end`` bytes of the buffer, and add what is to be sent to `parts`."""
+        raise NotImplementedError
+
+    def send_now(self) -> bool:
+        """Send `parts` as far as possible without waiting; return ``False`` if the relay's task must do the rest."""
+        raise NotImplementedError
+
     def walk_on(self, walk: BodyWalk, at: int, end: int) -> None:
         """Walk through the part of the body that has arrived."""
         self.scanner.position = walk.walk(self.shared.view, at, end)

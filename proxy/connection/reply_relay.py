@@ -99,8 +99,7 @@ class ReplyRelay(Relay):
                 self._ended = True
                 return False
             self.state.last_active_s = self.now_s = self.shared.clock()
-            self._take(end)
-            if self._sending:
+            if not self.take(end):
                 return False
             if not upstream.may_read:
                 return True
@@ -111,18 +110,10 @@ class ReplyRelay(Relay):
         if missing:
             raise UpstreamFault(f"the broker closed in the middle of a reply, {missing} bytes missing")
 
-    def _take(self, end: int) -> None:
-        """Scan what was read and send it; measure the thread time if a callback requires it."""
-        info = self.state.info
-        began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
-        self._scan(end)
-        self._send_now()
-        if began_ns:
-            info.thread_ns += self.shared.thread_time.end(began_ns)
-
     # --- scanning ---
 
-    def _scan(self, end: int) -> None:
+    def scan(self, end: int) -> None:
+        """Match the replies in the buffer with their requests, and add what is to be sent to `parts`."""
         scanner = self.scanner
         scanner.feed(self.shared.view, end)
         self._sent_to = 0
@@ -286,8 +277,8 @@ class ReplyRelay(Relay):
 
     # --- sending ---
 
-    def _send_now(self) -> None:
-        """Send what was scanned; bytes that the client does not accept now are left to `_send`."""
+    def send_now(self) -> bool:
+        """Send what was scanned; return ``False`` if the client accepts only a part now; `_send` sends the rest."""
         state, parts = self.state, self.parts
         if parts:
             self.parts = []
@@ -295,8 +286,9 @@ class ReplyRelay(Relay):
             if rest:
                 self.parts = [rest]
                 self._sending = state.replying = True
-                return
+                return False
         self._sent()
+        return True
 
     async def _send(self) -> None:
         """Send the remaining bytes, waiting until the client has accepted them."""

@@ -1,4 +1,4 @@
-"""Client to broker: reading requests, calling quota callbacks, forwarding the bytes, muting the client.
+"""Client to broker: reading requests, calling quota callbacks, muting the client.
 
 One per connection, run by `headrace.proxy.connection.client_connection`. Each read, and the write that follows it, is
 one synchronous step, which the poller calls (`RequestRelay._step`). Bytes that cannot be forwarded yet (an incomplete
@@ -19,57 +19,31 @@ from headrace.proxy.connection.enforcement import (
     enforce_on_batches,
     enforce_on_request,
 )
-from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
+from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES
+from headrace.proxy.connection.request_forwarding import RequestForwarding
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.state.in_flight import UNCOUNTED_BATCHES, Exchange
 from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
-from headrace.proxy.connection.whole_requests import WholeRequests, ask_for_acceptance
+from headrace.proxy.connection.whole_requests import ask_for_acceptance
 from headrace.proxy.errors import ClientGone
 from headrace.proxy.network.sockets import READ_BYTES
-from headrace.proxy.wire.heads import (
-    LENGTH_BYTES,
-    RequestHead,
-    bytes_to_continue,
-    cap_fetch,
-    frame_size,
-    read_request_head,
-)
+from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, bytes_to_continue, frame_size, read_request_head
 from headrace.proxy.wire.walks.produce import ProduceWalk
-from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.api_keys import API_NAMES
 from headrace.quota_callbacks.entities import SHORT_NAME, bounded_name
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.authentication import Authentication
     from headrace.proxy.connection.state.connection_state import ConnectionState
 
-SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
-records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
-
-REQUESTS_A_TURN: Final = 128
-"""Requests without a reply after which other connections may continue: about 5 ms of work. One read can contain
-thousands. Other requests are bounded by the queue in flight."""
-
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
 
 
-class RequestRelay(Relay):
+class RequestRelay(RequestForwarding):
     """The client's side of one connection."""
 
-    __slots__ = (
-        "_acks_zero",
-        "_arriving",
-        "_ended",
-        "_held",
-        "_held_request",
-        "_needed",
-        "_requests",
-        "_unaccepted",
-        "_walked",
-        "_whole",
-        "_yields",
-    )
+    __slots__ = ("_arriving", "_ended", "_held", "_held_request", "_needed", "_unaccepted", "_walked")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
@@ -78,14 +52,8 @@ class RequestRelay(Relay):
         self._ended = False
         self._needed = 0
         """Number of bytes that the buffer must have before an incomplete head is read again."""
-        self._acks_zero: list[Exchange] = []
-        self._whole = WholeRequests(state, self._forward_whole)
         self._held_request: tuple[Exchange, RequestHead] | None = None
         """The request at the front of the tail, if callbacks were called for it and it is held."""
-        self._yields = False
-        """Whether the tail is held only so that other connections can continue."""
-        self._requests = 0
-        """Number of requests without a reply since this relay yielded."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
         self._arriving: Exchange | None = None
@@ -170,7 +138,7 @@ class RequestRelay(Relay):
             if end == 0:
                 self._ended = True
                 return False
-            self._take(end)
+            state.requesting = not self.take(end)
             if state.requesting or self._held:
                 return False
             if not client.may_read:
@@ -217,20 +185,12 @@ class RequestRelay(Relay):
 
     def _must_wait_for_reply(self) -> bool:
         """Return whether a request that was read must not be forwarded before the reply to an earlier one."""
-        return self.state.in_flight.awaited > 0 and self.scanner.left == 0 and self.walk is None
-
-    def _take(self, end: int) -> None:
-        """Scan what was read and forward it; measure the thread time if a callback requires it."""
-        info = self.state.info
-        began_ns = self.shared.thread_time.begin() if info.measure_thread_time else 0
-        self._scan(end)
-        self.state.requesting = not self._send_now()
-        if began_ns:
-            info.thread_ns += self.shared.thread_time.end(began_ns)
+        return self.state.in_flight.alone is not None and self.scanner.left == 0 and self.walk is None
 
     # --- scanning ---
 
-    def _scan(self, end: int) -> None:
+    def scan(self, end: int) -> None:
+        """Find the requests in the buffer, call the callbacks, and add what is to be forwarded to `parts`."""
         scanner = self.scanner
         in_flight = self.state.in_flight
         scanner.feed(self.shared.view, end)
@@ -243,7 +203,7 @@ class RequestRelay(Relay):
                 self._yields
                 or self._whole.pending is not None
                 or self._must_hold()
-                or (in_flight.awaited and self.walk is None)
+                or (in_flight.alone is not None and self.walk is None)
             ):
                 self._held = True
                 break
@@ -282,10 +242,6 @@ class RequestRelay(Relay):
         if frame is not None:
             self._whole.collected(frame)
         return scanner.position if collecting else 0
-
-    def _forward(self, begin: int, end: int) -> None:
-        if end > begin:
-            self.parts.append(self.shared.view[begin:end])
 
     def _note_progress(self) -> None:
         """Note whether a request is forwarded in part; call the callbacks for one whose last byte was just read."""
@@ -417,96 +373,6 @@ class RequestRelay(Relay):
         elif head.size >= SPLICE_FROM_BYTES and self.state.can_splice:
             self.read_bytes = HEAD_BYTES
         return head.size
-
-    def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
-        if head.fetch_limits_at is None:
-            return
-        cap = exchange.fetch_max_bytes
-        if exchange.api_key == ApiKey.SHARE_FETCH:
-            cap = SHARE_FETCH_BYTES if cap is None else min(cap, SHARE_FETCH_BYTES)
-        if cap is not None:
-            cap_fetch(self.shared.view, at + head.fetch_limits_at, cap)
-
-    def _forward_whole(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
-        self.parts.append(frame)
-        self._forwarded(exchange, now_s)
-
-    def _forwarded(self, exchange: Exchange, now_s: float) -> None:
-        exchange.forwarded_s = now_s
-        state = self.state
-        state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
-        if state.unacknowledged:
-            self._requests += 1
-            self._yields = self._requests >= REQUESTS_A_TURN
-            if exchange.observed:
-                self._acks_zero.append(exchange)
-        else:
-            state.in_flight.add(exchange)
-
-    # --- forwarding ---
-
-    def _send_now(self) -> bool:
-        """Send what was scanned, as far as possible without waiting; return ``False`` if `_send` must do the rest."""
-        state = self.state
-        parts = self.parts
-        if parts:
-            if state.upstream is None:  # copied, since other connections use the buffer while the broker is dialled
-                self.parts = [b"".join(parts)]
-                return False
-            self.parts = []
-            rest = state.upstream.send_now(parts, more=self.to_splice() > 0)
-            if rest:
-                self.parts = [rest]
-                return False
-        if self._whole.pending is not None or state.local_reply_is_due:
-            return False
-        self._complete_acks_zero()
-        if state.draining:
-            state.end_if_drained()
-        return True
-
-    async def _send(self) -> None:
-        """Send what was scanned, and finish the request that is pending."""
-        state = self.state
-        await self._count_waiting()
-        await self._send_parts()
-        if self._whole.pending is not None:
-            state.requesting = True
-            await self._whole.settle()
-            await self._send_parts()
-        if self.waiting_bytes:
-            self.waiting_bytes = 0
-            self.count_held()
-        state.requesting = False
-        await state.flush_local_replies()
-        self._complete_acks_zero()
-
-    async def _count_waiting(self) -> None:
-        """Count what waits for the broker to be dialled, and the request that is pending."""
-        pending = self._whole.pending
-        self.waiting_bytes = 0 if pending is None else len(pending.frame)
-        if self.state.upstream is None:
-            self.waiting_bytes += sum(map(len, self.parts))
-        if self.waiting_bytes:
-            self.count_held()
-            if self.state.ended:  # since all connections together hold too much
-                await trio.lowlevel.checkpoint_if_cancelled()
-
-    async def _send_parts(self) -> None:
-        state = self.state
-        parts, self.parts = self.parts, []
-        state.requesting = True
-        if parts:
-            upstream = state.upstream or await state.dial()
-            await upstream.send(parts)
-        if self.splice is not None and self.splice.held:
-            await self.splice.drain()
-
-    def _complete_acks_zero(self) -> None:
-        if self._acks_zero and not self.state.mid_request:
-            completed, self._acks_zero = self._acks_zero, []
-            for exchange in completed:
-                self.state.completed(exchange)
 
     def _splice_now(self) -> int | None:
         """Splice the part of a large frame that has arrived; set ``requesting`` if the broker accepts only a part."""

@@ -222,14 +222,14 @@ class WholeRequests:
             self._forward_and_pause(exchange, forwarded, now_s)
 
     def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
-        """Forward the frame, and in two cases read nothing more before its reply.
+        """Forward the frame, and in two cases nothing more before its reply.
 
         After a mutation that was charged, because an old client is muted only when it is answered, as at a broker.
         After a SaslHandshake v0, because tokens without headers follow only if the broker agrees.
         """
-        self._forward(exchange, frame, now_s)
         if exchange.mutations or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0):
-            self._state.in_flight.stop_reading_until_answered(exchange)
+            exchange.alone = True
+        self._forward(exchange, frame, now_s)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
         walk = ProduceWalk(exchange.api_version, len(body), self._state.limits.max_request_rows)

@@ -6,6 +6,7 @@ configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
 reloading           quotas from the configuration, and reloading it
 bucket_state_file   the file that keeps bucket state across restarts
+worker_place        the number of a worker, and its view of the memory that all workers share
 memory_limit        closing connections when all together hold too much memory
 service_manager     messages to systemd: ready, reloading, stopping, and the watchdog
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop

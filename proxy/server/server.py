@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.listeners import Listener
     from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.server.service_manager import ServiceManager
-    from headrace.proxy.workers.shared_memory import WorkerPlace
+    from headrace.proxy.server.worker_place import WorkerPlace
     from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.server")

@@ -11,18 +11,14 @@ import fcntl
 import mmap
 import os
 import tempfile
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
 from headrace.proxy.network.connection_counts import PART_BYTES, WorkerConnections
+from headrace.proxy.server.worker_place import WorkerPlace
 from headrace.quota_callbacks.buckets.shared.buckets import ROWS, SharedBuckets
 
 if TYPE_CHECKING:
     from types import TracebackType
-
-log = structlog.get_logger("headrace.server")
 
 MAX_SAMPLES: Final = 200
 """Number of samples of a window that are shared.
@@ -80,28 +76,6 @@ def _anonymous_file(name: str) -> int:
         return os.memfd_create(name)
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
-
-
-@dataclass(slots=True, kw_only=True)
-class WorkerPlace:
-    """One worker's view of the shared memory: its number, the number of workers, and its parts."""
-
-    number: int
-    workers: int
-    connections: WorkerConnections
-    bucket_state: SharedBuckets
-    _left_out: int = 0
-
-    def sweep(self) -> None:
-        """Read the producer ids that other workers have added, and log buckets that found no room.
-
-        Call it every few seconds: a worker whose own clients send no producer ids must read those of the others before
-        they are overwritten, which supports up to 800 new ones per second and worker.
-        """
-        self.bucket_state.receive_ids()
-        if self.bucket_state.left_out > self._left_out:
-            self._left_out = self.bucket_state.left_out
-            log.warning("no room in shared memory: these buckets count for one worker alone", buckets=self._left_out)
 
 
 class SharedMemory:

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.config.schema import Config
+    from headrace.proxy.server.worker_place import WorkerPlace
     from headrace.proxy.workers.pipe import Message
-    from headrace.proxy.workers.shared_memory import WorkerPlace
 
 log = structlog.get_logger("headrace.worker")
 

@@ -71,16 +71,15 @@ class Exchange(Request):
 class InFlight:
     """The queue. The client is not read while it has ``cap`` requests (``limits.max_in_flight_requests``) or more."""
 
-    __slots__ = ("_alone", "_cap", "_queue", "_room", "_taken", "awaited", "held_bytes", "uncounted")
+    __slots__ = ("_cap", "_queue", "_room", "_taken", "alone", "held_bytes", "uncounted")
 
     def __init__(self, cap: int) -> None:
         self._cap = cap
-        self._alone: Exchange | None = None
         self._queue: list[Exchange] = []
         self._room: trio.Event | None = None
-        self.awaited = 0
-        """Number of requests that are `Request.alone`: while there is one, no further request is forwarded. The client
-        is still read, so that its end is noticed."""
+        self.alone: Exchange | None = None
+        """The last request that is `Request.alone`, until its reply: while there is one, no further request is
+        forwarded. The client is still read, so that its end is noticed."""
         self._taken: dict[Exchange, int] = {}
         """The bytes of `held_bytes` by request."""
         self.held_bytes = 0
@@ -110,7 +109,7 @@ class InFlight:
         queue = self._queue
         queue.append(exchange)
         if exchange.alone:
-            self.awaited += 1
+            self.alone = exchange
         if len(queue) > UNCOUNTED_REQUESTS:
             self.hold(exchange, REQUEST_BYTES)
 
@@ -139,10 +138,8 @@ class InFlight:
     def pop(self) -> Exchange:
         """Remove and return the first request, which was answered."""
         exchange = self._queue.pop(0)
-        if exchange is self._alone:
-            self._alone = None
-        if exchange.alone:
-            self.awaited -= 1
+        if exchange is self.alone:
+            self.alone = None
         if self._taken:
             self._release(exchange)
             self.count_held()
@@ -153,17 +150,13 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether the client must not be read: the limit is reached, or a request must be answered first."""
-        return self._alone is not None or len(self._queue) >= self._cap
-
-    def stop_reading_until_answered(self, exchange: Exchange) -> None:
-        """Make the queue `full` until ``exchange``, which was added last, is answered."""
-        self._alone = exchange
+        """Whether the client must not be read, because the limit is reached."""
+        return len(self._queue) >= self._cap
 
     @property
     def stops_reading(self) -> bool:
         """Whether nothing more is forwarded before a reply: the queue is `full`, or a request is `Request.alone`."""
-        return self.full or self.awaited > 0
+        return self.alone is not None or self.full
 
     async def wait_for_room(self) -> None:
         """Wait until the queue does not stop reading."""
@@ -181,7 +174,7 @@ class InFlight:
         """Remove and return all requests, which will not be answered."""
         lost = list(self._queue)
         self._queue.clear()
-        self.awaited = 0
+        self.alone = None
         for exchange in lost:
             exchange.reply = exchange.layout.action  # drop the reference to the watcher: a plugin may keep the request
             self._release(exchange)

@@ -1,0 +1,141 @@
+"""Client to broker: what has been read is sent on.
+
+`RequestForwarding` is the lower half of `headrace.proxy.connection.request_relay`, which reads requests and decides
+about them. It writes to the broker without waiting where it can (`send_now`), and in the relay's task otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from headrace.proxy.connection.relay import Relay
+from headrace.proxy.connection.whole_requests import WholeRequests
+from headrace.proxy.wire.heads import cap_fetch
+from headrace.quota_callbacks.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.wire.heads import RequestHead
+
+SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
+"""The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
+records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
+
+REQUESTS_A_TURN: Final = 128
+"""Requests without a reply after which other connections may continue: about 5 ms of work. One read can contain
+thousands. Other requests are bounded by the queue in flight."""
+
+
+class RequestForwarding(Relay):
+    """The client's side of one connection, as far as it writes to the broker."""
+
+    __slots__ = ("_acks_zero", "_requests", "_whole", "_yields")
+
+    def __init__(self, state: ConnectionState) -> None:
+        super().__init__(state)
+        self._acks_zero: list[Exchange] = []
+        """Produce requests with acks=0 that a plugin observes and that were not sent completely."""
+        self._whole = WholeRequests(state, self._forward_whole)
+        self._yields = False
+        """Whether the tail is held only so that other connections can continue."""
+        self._requests = 0
+        """Number of requests without a reply since this relay yielded."""
+
+    # --- without waiting ---
+
+    def _forward(self, begin: int, end: int) -> None:
+        if end > begin:
+            self.parts.append(self.shared.view[begin:end])
+
+    def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
+        if head.fetch_limits_at is None:
+            return
+        cap = exchange.fetch_max_bytes
+        if exchange.api_key == ApiKey.SHARE_FETCH:
+            cap = SHARE_FETCH_BYTES if cap is None else min(cap, SHARE_FETCH_BYTES)
+        if cap is not None:
+            cap_fetch(self.shared.view, at + head.fetch_limits_at, cap)
+
+    def _forward_whole(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
+        self.parts.append(frame)
+        self._forwarded(exchange, now_s)
+
+    def _forwarded(self, exchange: Exchange, now_s: float) -> None:
+        exchange.forwarded_s = now_s
+        state = self.state
+        state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
+        if state.unacknowledged:
+            self._requests += 1
+            self._yields = self._requests >= REQUESTS_A_TURN
+            if exchange.observed:
+                self._acks_zero.append(exchange)
+        else:
+            state.in_flight.add(exchange)
+
+    def send_now(self) -> bool:
+        """Send what was scanned, as far as possible without waiting; return ``False`` if `_send` must do the rest."""
+        state = self.state
+        parts = self.parts
+        if parts:
+            if state.upstream is None:  # copied, since other connections use the buffer while the broker is dialled
+                self.parts = [b"".join(parts)]
+                return False
+            self.parts = []
+            rest = state.upstream.send_now(parts, more=self.to_splice() > 0)
+            if rest:
+                self.parts = [rest]
+                return False
+        if self._whole.pending is not None or state.local_reply_is_due:
+            return False
+        self._complete_acks_zero()
+        if state.draining:
+            state.end_if_drained()
+        return True
+
+    # --- in the relay's task ---
+
+    async def _send(self) -> None:
+        """Send what was scanned, and finish the request that is pending."""
+        state = self.state
+        await self._count_waiting()
+        await self._send_parts()
+        if self._whole.pending is not None:
+            state.requesting = True
+            await self._whole.settle()
+            await self._send_parts()
+        if self.waiting_bytes:
+            self.waiting_bytes = 0
+            self.count_held()
+        state.requesting = False
+        await state.flush_local_replies()
+        self._complete_acks_zero()
+
+    async def _count_waiting(self) -> None:
+        """Count what waits for the broker to be dialled, and the request that is pending."""
+        pending = self._whole.pending
+        self.waiting_bytes = 0 if pending is None else len(pending.frame)
+        if self.state.upstream is None:
+            self.waiting_bytes += sum(map(len, self.parts))
+        if self.waiting_bytes:
+            self.count_held()
+            if self.state.ended:  # since all connections together hold too much
+                await trio.lowlevel.checkpoint_if_cancelled()
+
+    async def _send_parts(self) -> None:
+        state = self.state
+        parts, self.parts = self.parts, []
+        state.requesting = True
+        if parts:
+            upstream = state.upstream or await state.dial()
+            await upstream.send(parts)
+        if self.splice is not None and self.splice.held:
+            await self.splice.drain()
+
+    def _complete_acks_zero(self) -> None:
+        if self._acks_zero and not self.state.mid_request:
+            completed, self._acks_zero = self._acks_zero, []
+            for exchange in completed:
+                self.state.completed(exchange)
