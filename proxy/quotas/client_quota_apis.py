@@ -6,7 +6,7 @@ Errors are those of a broker (`validation`, `filters`); this module adds the err
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
@@ -129,6 +129,19 @@ class ClientQuotaApis:
         log_changes(changes)
         return validated.results
 
+    async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
+        """Return the page ``/quotas/audit``: the ``newest`` changes before the position ``before``, newest first.
+
+        ``problem`` is set if there is no store, or it cannot be read.
+        """
+        if self._follower is None:
+            return {"changes": [], "problem": "client_quotas.file is not set, so that no changes are kept"}
+        try:
+            changes = await self._follower.audit(limit=newest, before=before)
+        except StoreError as error:
+            return {"changes": [], "problem": str(error)}
+        return {"changes": [_audit_row(change) for change in changes], "problem": None}
+
     def _refuse_removal(self, alteration: Alteration) -> Refusal | None:
         """Refuse to remove a quota that only the configuration file has: it would be in force all the same."""
         for key, value in alteration.values.items():
@@ -136,6 +149,19 @@ class ClientQuotaApis:
                 message = f"{key} of {alteration.entity} is set in the proxy's configuration file and cannot be removed"
                 return Refusal(error_code=INVALID_REQUEST, error_message=message)
         return None
+
+
+def _audit_row(change: Change) -> dict[str, Any]:
+    return {
+        "sequence": change.sequence,
+        "time_ms": change.time_ms,
+        "principal": change.author.principal,
+        "address": change.author.address,
+        "entity": [{"type": each, "name": name} for each, name in described_parts(change.entity)],
+        "key": change.key,
+        "old": change.old,
+        "new": change.new,
+    }
 
 
 def error_code_of(error: StoreError) -> int:
