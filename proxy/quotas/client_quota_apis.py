@@ -10,8 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
+
+from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.filters import compile_filter, described_parts
 from headrace.proxy.quotas.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.quotas.validation import refused_results, validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
@@ -20,22 +23,18 @@ from headrace.proxy.wire.client_quotas import (
     read_alterations,
     read_filter,
 )
-
-from headrace.proxy.quotas.authorization import Permissions, may
-from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
-    from headrace.quota_callbacks.definitions import QuotaSchema
-
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.follower import StoreFollower
     from headrace.proxy.quotas.store import Alteration, Change
+    from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.quotas")

@@ -101,10 +101,14 @@ def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Itera
 def alterations(name: str) -> list[list[Alteration]]:
     """Requests, most of which a broker refuses in some part."""
     user, client, pair = {"user": name}, {"client-id": name}, {"user": name, "client-id": f"{name}-app"}
+    default_pair: Names = {"user": f"{name}-2", "client-id": None}
     odd = [f"{name} <default>", f"{name}%2A", f"{name}\u00e9/\u4e2d", f"<{name}>", f"{name}" + "x" * 300]
     return [
         [(user, {"producer_byte_rate": HIGH, "request_percentage": 150.5}), (client, {"consumer_byte_rate": HIGH})],
-        [(pair, {"controller_mutation_rate": HIGH + 0.25}), ({"user": f"{name}-2", "client-id": None}, {"request_percentage": HIGH})],
+        [
+            (pair, {"controller_mutation_rate": HIGH + 0.25}),
+            (default_pair, {"request_percentage": HIGH}),
+        ],
         [({"user": each}, {"producer_byte_rate": HIGH + number}) for number, each in enumerate(odd)],
         [(user, {"request_percentage": None, "consumer_byte_rate": HIGH})],
         [(user, {"producer_byte_rate": 0.0}), (client, {"producer_byte_rate": HIGH})],
