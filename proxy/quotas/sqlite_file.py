@@ -125,10 +125,12 @@ class SqliteFile:
                 self._database.close()
             self._database = None
             os.close(self._lock)
+            self._lock = -1
 
     def write(self, alters: Sequence[PreparedAlter]) -> list[Sequence[Change]]:
         """Store all ``alters`` or none of them, in their order; return what each changed, once it is durable."""
         time_ms = time.time_ns() // 1_000_000
+        self._checked()
         with reported(self._path), locked(self._path, self._lock, self._wait_s):
             with self._transaction("BEGIN IMMEDIATE") as database:
                 changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]

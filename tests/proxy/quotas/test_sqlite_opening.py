@@ -84,6 +84,16 @@ async def test_a_symbolic_link_is_not_followed(path: Path, place: Place, end: st
     await set_alice(place)
 
 
+async def test_a_file_with_a_second_name_is_refused(path: Path, place: Place) -> None:
+    await set_alice(place)
+    second = path.with_name("second")
+    second.hardlink_to(path)
+    with refused(path, r"has a second name \(a hard link\)"):
+        await place().open()
+    second.unlink()
+    await assert_alice(place)
+
+
 async def test_a_folder_in_which_all_may_replace_files_is_logged(path: Path, place: Place) -> None:
     path.parent.chmod(0o777)
     with structlog.testing.capture_logs() as lines:

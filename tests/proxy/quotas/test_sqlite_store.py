@@ -116,6 +116,52 @@ async def test_a_cancelled_call_that_waits_is_withdrawn(tmp_path: Path, disk: Di
     await store.close()
 
 
+async def test_the_others_go_on_if_the_call_that_commits_is_cancelled(tmp_path: Path) -> None:
+    """It waits for the thread, which reads, when it is cancelled."""
+    store = SqliteStore(str(tmp_path / "quotas"))
+    await store.open()
+    scope = trio.CancelScope()
+
+    async def cancelled() -> None:
+        with scope:
+            await alter(store, 0)
+
+    with trio.fail_after(60):
+        await store._one_thread.acquire()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancelled)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(alter, store, 1)
+            nursery.start_soon(alter, store, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+            await trio.testing.wait_all_tasks_blocked()
+            store._one_thread.release()
+    assert scope.cancelled_caught
+    assert (await store.snapshot()).quotas.keys() == {numbered(1), numbered(2)}
+    await store.close()
+
+
+async def test_calls_that_wait_when_the_store_is_closed_are_refused(tmp_path: Path, disk: Disk) -> None:
+    store = SqliteStore(str(tmp_path / "quotas"))
+    await store.open()
+
+    async def refused() -> None:
+        with pytest.raises(StoreError, match=r"not open|closed"):
+            await alter(store, 1)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alter, store, 0)
+            await disk.wait_for_a_commit()
+            nursery.start_soon(store.close)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(refused)
+            nursery.start_soon(refused)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.answers.set()
+
+
 async def test_a_commit_of_a_cancelled_call_completes(tmp_path: Path, disk: Disk) -> None:
     store = SqliteStore(str(tmp_path / "quotas"))
     begin = (await store.open()).sequence
