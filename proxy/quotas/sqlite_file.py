@@ -130,16 +130,17 @@ class SqliteFile:
     def write(self, alters: Sequence[PreparedAlter]) -> list[Sequence[Change]]:
         """Store all ``alters`` or none of them, in their order; return what each changed, once it is durable."""
         time_ms = time.time_ns() // 1_000_000
-        self._checked()
-        with reported(self._path), locked(self._path, self._lock, self._wait_s):
-            with self._transaction("BEGIN IMMEDIATE") as database:
-                changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]
-                last = _last_sequence(database)
-                if any(changes):
-                    database.execute("DELETE FROM changes WHERE sequence <= ?", (last - self._audit_rows,))
-                seen = _data_version(database), last
-            self._seen = seen
-            self._checkpoint()
+        with reported(self._path):
+            self._checked()  # before the lock file is used, which is closed with the file
+            with locked(self._path, self._lock, self._wait_s):
+                with self._transaction("BEGIN IMMEDIATE") as database:
+                    changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]
+                    last = _last_sequence(database)
+                    if any(changes):
+                        database.execute("DELETE FROM changes WHERE sequence <= ?", (last - self._audit_rows,))
+                    seen = _data_version(database), last
+                self._seen = seen
+                self._checkpoint()
         return changes
 
     def changes_since(self, sequence: int) -> Sequence[Change] | None:

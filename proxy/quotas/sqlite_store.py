@@ -37,11 +37,12 @@ T = TypeVar("T")
 class _WaitingAlter:
     """A call of `SqliteStore.alter` and, once a thread has handled it, its outcome."""
 
-    __slots__ = ("alter", "outcome")
+    __slots__ = ("alterations", "author", "outcome")
 
-    def __init__(self, alter: PreparedAlter) -> None:
-        self.alter = alter
-        self.outcome: Sequence[Change] | StoreError | None = None
+    def __init__(self, alterations: Sequence[Alteration], author: Author) -> None:
+        self.alterations = alterations
+        self.author = author
+        self.outcome: Sequence[Change] | StoreError | ValueError | None = None
 
 
 class SqliteStore:
@@ -90,7 +91,7 @@ class SqliteStore:
         NaN, and for what SQLite cannot represent.
         """
         self._check_open()
-        waiting = _WaitingAlter(prepared(alterations, author))
+        waiting = _WaitingAlter(alterations, author)
         self._waiting.append(waiting)
         try:
             with trio.move_on_after(self._timeout_s):
@@ -107,6 +108,8 @@ class SqliteStore:
                 raise self._no_answer(self._timeout_s)
             case StoreError() as error:
                 raise type(error)(str(error)) from error
+            case ValueError() as error:
+                raise error
             case changes:
                 return changes
 
@@ -178,17 +181,21 @@ class SqliteStore:
 
     def _commit_waiting(self) -> None:
         """Store what waits. Called in a thread; what came first is stored first."""
-        batch: list[_WaitingAlter] = []
+        batch: dict[_WaitingAlter, PreparedAlter] = {}
         with suppress(IndexError):
             while len(batch) < ALTERS_PER_COMMIT:
-                batch.append(self._waiting.popleft())
+                waiting = self._waiting.popleft()
+                try:
+                    batch[waiting] = prepared(waiting.alterations, waiting.author)
+                except ValueError as error:  # the others are stored
+                    waiting.outcome = error
         if not batch:
-            return  # all were withdrawn
+            return
         outcomes: Sequence[Sequence[Change] | StoreError] = [StoreError(sentence(self._path, _FAILED))] * len(batch)
         try:
-            outcomes = self._file.write([each.alter for each in batch])
+            outcomes = self._file.write([*batch.values()])
         except StoreError as error:
             outcomes = [error] * len(batch)
         finally:  # after any exception, so that no call waits for ever
-            for each, outcome in zip(batch, outcomes, strict=True):
-                each.outcome = outcome
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                waiting.outcome = outcome

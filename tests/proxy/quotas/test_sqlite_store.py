@@ -99,6 +99,27 @@ async def test_calls_that_wait_share_a_commit(tmp_path: Path, disk: Disk) -> Non
     await store.close()
 
 
+async def test_a_value_that_is_refused_does_not_prevent_the_others(tmp_path: Path, disk: Disk) -> None:
+    store = SqliteStore(str(tmp_path / "quotas"))
+    await store.open()
+
+    async def refused() -> None:
+        with pytest.raises(ValueError, match="NaN"):
+            await store.alter([alteration(ALICE, request_percentage=float("nan"))], AUTHOR)
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(alter, store, 0)
+            await disk.wait_for_a_commit()
+            nursery.start_soon(alter, store, 1)
+            nursery.start_soon(refused)
+            nursery.start_soon(alter, store, 2)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.answers.set()
+    assert disk.batches == [1, 2]
+    await store.close()
+
+
 async def test_a_cancelled_call_that_waits_is_withdrawn(tmp_path: Path, disk: Disk) -> None:
     store = SqliteStore(str(tmp_path / "quotas"))
     await store.open()
