@@ -77,13 +77,13 @@ def at_proxy(proxy: ProxyProcess) -> Iterator[JavaQuotas]:
 
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    of_file = f'[[quotas]]\nentity = {{ client-id = "of-the-file" }}\nproducer_byte_rate = {HIGH:.0f}\n'
+    of_file = short_throttles("follows") + short_throttles("of-the-file")
     with ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path_factory.mktemp("quotas"), of_file)) as process:
         yield process
 
 
 def test_a_change_applies_to_the_next_request(proxy: ProxyProcess, at_proxy: JavaQuotas, topic: str) -> None:
-    name = unique("follows")
+    name = "follows"
     with Writers(proxy.port, name, topic) as writer:
         assert writer.throttles_ms() == [0]
         at_proxy.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
@@ -149,7 +149,7 @@ def test_what_was_acknowledged_is_in_force_after_a_crash(
     limits = {"producer_byte_rate": LOW, "consumer_byte_rate": HIGH}
     text = f"workers = {workers}\n{config(tmp_path, short_throttles(name))}"
     with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
-        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, CONNECTIONS) as writers:
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, 6) as writers:
             assert not any(writers.throttles_ms())
             (result,) = quotas.alter([({"client-id": name}, {**limits})])
             assert result.endswith("done")
