@@ -39,6 +39,9 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     continued = False
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = raw.lstrip(_BLANKS)
+        if continued and not lines[-1][1]:  # nothing but a backslash so far: a new line
+            lines.pop()
+            continued = False
         if not continued and (not line or line[0] in "#!"):
             continue
         ending = _BACKSLASHES.search(line)
@@ -50,7 +53,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         else:
             lines.append((number, content))
         continued = goes_on
-    return lines
+    return [each for each in lines if each[1]]
 
 
 def _unescaped(text: str, number: int) -> str:

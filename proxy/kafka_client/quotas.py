@@ -163,8 +163,8 @@ def _entity(rows: Sequence[Message]) -> QuotaEntity:
 def _explanation(code: int, message: str | None) -> str:
     """Return what an operator should know about an error; "" if the broker's message says it all."""
     about = (message or "").lower()
-    if code == ErrorCode.INVALID_REQUEST and "key" in about:
-        return "the broker has the API, but not this quota key, which may need a newer version of Kafka"
+    if code == ErrorCode.INVALID_REQUEST and "configuration key" in about:
+        return "the broker has the API, but not this quota key for this entity; it may need a newer version of Kafka"
     if code in (ErrorCode.INVALID_REQUEST, ErrorCode.UNSUPPORTED_VERSION) and "entity type" in about:
-        return "the broker has the API, but not this entity type, which may need a newer version of Kafka"
+        return "the broker has the API, but not this entity type; it may need a newer version of Kafka"
     return ""

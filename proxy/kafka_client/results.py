@@ -52,7 +52,9 @@ class Results(Generic[K, V]):
         if not errors:
             return
         (first, error), *others = errors.items()
-        error.add_note(f"for {first}; {len(errors)} of {len(self.outcomes)} failed")
+        if hasattr(error, "__notes__"):
+            raise error  # it has been raised before
+        error.add_note(f"for {first}" + (f"; {len(errors)} of {len(self.outcomes)} failed" if others else ""))
         for key, other in others[:_MOST_NOTES]:
             error.add_note(f"for {key}: {other}")
         raise error

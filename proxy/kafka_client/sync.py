@@ -154,8 +154,8 @@ class SyncAdminClient:
         token = self._started()
         try:
             return trio.from_thread.run(call, trio_token=token)
-        except (trio.Cancelled, trio.RunFinishedError) as error:  # noqa: ASYNC104 -- of another thread's event loop
-            raise SettingsError("the client was closed during the call") from error
+        except (trio.Cancelled, trio.RunFinishedError) as error:  # of the thread of the client
+            raise SettingsError("the client was closed during the call") from error  # noqa: ASYNC104
 
     def _started(self) -> trio.lowlevel.TrioToken:
         """Return the token of the client's event loop, which the first call starts."""
