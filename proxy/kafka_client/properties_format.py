@@ -53,7 +53,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
         else:
             lines.append((number, content))
         continued = goes_on
-    return [each for each in lines if each[1]]
+    return lines
 
 
 def _unescaped(text: str, number: int) -> str:
