@@ -144,7 +144,10 @@ async def test_throttling_is_honoured_by_later_calls(autojump_clock: MockClock) 
 
 
 async def test_throttling_outlives_a_connection(autojump_clock: MockClock) -> None:
-    async with open_cluster({CREATE: lambda asked: {**created(asked), "throttle_time_ms": 900_000}}) as (cluster, admin):
+    async with open_cluster({CREATE: lambda asked: {**created(asked), "throttle_time_ms": 900_000}}) as (
+        cluster,
+        admin,
+    ):
         await admin.create_topics(TOPIC)
         await admin.create_topics(TOPIC, timeout_ms=1_000_000)
     assert [each.at for each in cluster.requests(CREATE)] == [0.0, 900.0]

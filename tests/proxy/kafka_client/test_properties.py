@@ -82,7 +82,7 @@ def test_a_whole_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file.write_bytes(
         b"bootstrap.servers=one:9092,two:9093\nclient.id=caf\xe9\nsecurity.protocol=sasl_plaintext\n"
         b"sasl.mechanism=SCRAM-SHA-512\n"
-        b'sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n'
+        b"sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required \\\n"
         b'  username="admin" password="p\\u00e4ss\xfc";\n'
         b"request.timeout.ms=1000\ndefault.api.timeout.ms=2000\nretry.backoff.ms=5\nacks=all\n"
     )
@@ -102,7 +102,10 @@ TLS = {**SERVERS, "security.protocol": "SSL"}
 WRONG = [
     ({}, "bootstrap.servers is not set"),
     ({"bootstrap.servers": "one"}, "'one' is not an address; expected host:port"),
-    ({**SERVERS, "security.protocol": "TLS"}, "security.protocol = TLS: expected one of PLAINTEXT, SSL, SASL_PLAINTEXT"),
+    (
+        {**SERVERS, "security.protocol": "TLS"},
+        "security.protocol = TLS: expected one of PLAINTEXT, SSL, SASL_PLAINTEXT",
+    ),
     ({**SERVERS, "request.timeout.ms": "30s"}, "request.timeout.ms = '30s': expected a whole number of milliseconds"),
     ({**SERVERS, "request.timeout.ms": "-1"}, "request_timeout_ms = -1: must be 0 or more"),
     (SASL, "sasl.mechanism is not set; expected one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
@@ -118,7 +121,10 @@ WRONG = [
         | {"sasl.jaas.config": f"{SCRAM} required username=a password=b tokenauth=true;"},
         "does not have the option tokenauth",
     ),
-    ({**TLS, "ssl.truststore.type": "JKS", "ssl.truststore.location": "x"}, "ssl.truststore.type = JKS: the client reads"),
+    (
+        {**TLS, "ssl.truststore.type": "JKS", "ssl.truststore.location": "x"},
+        "ssl.truststore.type = JKS: the client reads",
+    ),
     ({**TLS, "ssl.truststore.location": "/nowhere"}, "ssl.truststore.location: cannot read /nowhere"),
     ({**TLS, "ssl.ca.location": "/nowhere"}, "the trusted certificates cannot be read from /nowhere"),
     ({**TLS, "ssl.truststore.certificates": "-----BEGIN"}, "the trusted certificates cannot be read from the text"),

@@ -22,7 +22,9 @@ SERVER_FINAL = b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4="
 SCRAM = "org.apache.kafka.common.security.scram.internals"
 
 
-def exchange(user: str = "user", password: str = "pencil", mechanism: Mechanism = Mechanism.SCRAM_SHA_256) -> ScramExchange:
+def exchange(
+    user: str = "user", password: str = "pencil", mechanism: Mechanism = Mechanism.SCRAM_SHA_256
+) -> ScramExchange:
     return ScramExchange(Credentials(mechanism=mechanism, user=user, password=password), nonce=NONCE)
 
 
@@ -30,8 +32,7 @@ def test_the_example_of_rfc_7677() -> None:
     scram = exchange()
     assert scram.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     assert scram.final(SERVER_FIRST) == (
-        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,"
-        b"p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
+        b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     )
     scram.check(SERVER_FINAL)
 
