@@ -148,7 +148,7 @@ class Server:
             workers=place.workers if place is not None else 1,
         )
         check_enforced(config.entity_quotas(), hooks.enforced_quotas())
-        self._quotas = QuotasInForce(config, hooks, self._admission)
+        self._quotas = QuotasInForce(config, hooks, self._admission, lambda: self.shared.upstream.bootstrap_servers)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:
