@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -76,7 +77,7 @@ async def test_the_backoff_doubles_up_to_its_maximum(autojump_clock: MockClock) 
         assert trio.current_time() - cluster.began == pytest.approx(60)
     assert isinstance(raised.value.__cause__, BrokerError)
     times = [each.at for each in cluster.requests(CREATE)]
-    pauses = [later - earlier for earlier, later in zip(times, times[1:], strict=False)]
+    pauses = [later - earlier for earlier, later in itertools.pairwise(times)]
     for pause, expected in zip(pauses, [0.1, 0.2, 0.4, 0.8, *[1.0] * 100], strict=False):
         assert expected * 0.79 <= pause <= expected * 1.21
     assert len(pauses) > 40

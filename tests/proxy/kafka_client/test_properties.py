@@ -67,8 +67,11 @@ def test_jaas_entries() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", f"{SCRAM};", f"{SCRAM} required", f"{SCRAM} needed a=b;", f"{SCRAM} required a;", f"{SCRAM} required a=;"]
-    + [f'{SCRAM} required password="hidden;', f"{SCRAM} required a=b; {PLAIN} required a=b;", "a = b;", "hidden"],
+    [
+        *("", "a = b;", "hidden", f"{SCRAM};", f"{SCRAM} required", f"{SCRAM} needed a=b;", f"{SCRAM} required a;"),
+        *(f"{SCRAM} required a=;", f"{SCRAM} required a=b; {PLAIN} required a=b;"),
+        f'{SCRAM} required password="hidden;',
+    ],
 )
 def test_jaas_entries_that_are_not_valid(text: str) -> None:
     with pytest.raises(SettingsError) as raised:

@@ -65,7 +65,7 @@ def test_several_threads_use_one_client(kafka3: KafkaCluster) -> None:
 
 def test_errors_reach_the_caller(silent: tuple[str, threading.Event]) -> None:
     servers, _ = silent
-    with SyncAdminClient(servers) as admin, pytest.raises(ApiTimeoutError, match="timed out after 2\\d\\d ms"):
+    with SyncAdminClient(servers) as admin, pytest.raises(ApiTimeoutError, match=r"timed out after \d+ ms"):
         admin.describe_client_quotas(timeout_ms=200)
 
 

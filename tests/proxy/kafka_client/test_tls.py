@@ -1,4 +1,4 @@
-"""TLS listeners of a real broker: SSL with and without client certificates, and SASL_SSL, by files as users have them."""
+"""TLS listeners of a real broker: SSL with and without client certificates, and SASL_SSL, by properties files."""
 
 from __future__ import annotations
 
@@ -116,6 +116,6 @@ def test_one_side_alone_has_tls(secured: KafkaCluster, certificates: dict[str, P
         admin.describe_client_quotas(timeout_ms=1000)
     with (
         SyncAdminClient(secured.addresses("TLS")) as admin,
-        pytest.raises(BadReplyError, match="speaks TLS; set security.protocol to SSL or SASL_SSL"),
+        pytest.raises(BadReplyError, match=r"speaks TLS; set security\.protocol to SSL or SASL_SSL"),
     ):
         admin.describe_client_quotas()
