@@ -1,4 +1,4 @@
-"""The quotas that were set at the brokers themselves, which these enforce beside the proxy's (``client_quotas.brokers``).
+"""The quotas that were set at the brokers, which enforce them beside the proxy's (``client_quotas.brokers``).
 
 The cluster is asked regularly, over connections of the proxy's own, which have no credentials. Run by
 `quotas_in_force`, which passes what is known to the client-quota APIs.
@@ -27,6 +27,8 @@ log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 60.0
 """Seconds between two requests to the cluster. The brokers' quotas are only shown, so they may be that old."""
+RETRY_S: Final = 5.0
+"""Seconds between two requests until the cluster has answered once."""
 TIMEOUT_MS: Final = 10_000
 SHOWN: Final = 5
 """Entities that a warning names; it counts the others."""
@@ -41,15 +43,17 @@ class BrokersQuotas:
         self._repeated = RepeatedLines()
         self._warned = ""
         self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self.known = trio.Event()
+        """Set once the cluster has answered."""
 
     async def run(self) -> None:
         """Ask the cluster at once and then regularly, until cancelled."""
         while True:
-            await self.refresh()
-            await trio.sleep(INTERVAL_S)
+            await self._refresh()
+            await trio.sleep(INTERVAL_S if self.known.is_set() else RETRY_S)
 
-    async def refresh(self) -> bool:
-        """Ask the cluster once, and return whether it has answered. A failure is logged, and changes nothing."""
+    async def _refresh(self) -> None:
+        """Ask the cluster once. A failure is logged, and changes nothing."""
         servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._servers())
         settings = ClientSettings(bootstrap_servers=servers, default_api_timeout_ms=TIMEOUT_MS)
         try:
@@ -58,12 +62,12 @@ class BrokersQuotas:
         except KafkaClientError as error:
             if (left_out := self._repeated.due("unknown", str(error))) is not None:
                 log.info("the brokers' quotas are not known", reason=str(error), left_out=left_out or None)
-            return False
+            return
+        self.known.set()
         remark = self.remark()
         if remark and remark != self._warned:
             log.warning("brokers have the same quotas", reason=remark)
         self._warned = remark
-        return True
 
     def remark(self) -> str:
         """Return a sentence about the quotas that both the brokers and the proxy have; empty if there are none."""

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.quotas")
 
 
-RETRY_S: Final = 5.0
-"""Seconds until brokers are asked again for the quotas that are to be imported."""
 IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
@@ -86,14 +84,23 @@ class QuotasInForce:
         async with trio.open_nursery() as nursery:
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
+                nursery.start_soon(self._warn_of_anonymous_clients)
                 if self._imports and self._follower.is_new:
-                    await self._import(self._follower)
+                    nursery.start_soon(self._import, self._follower)
             await self._brokers.run()
+
+    async def _warn_of_anonymous_clients(self) -> None:
+        """Log once that every client can change quotas, if the cluster serves clients that do not authenticate."""
+        await self._brokers.known.wait()
+        if self.apis.permissions.anonymous_may_alter:
+            log.warning(
+                "every client can change quotas, also its own",
+                reason='the cluster serves clients without authentication; set client_quotas.alter = "administrators"',
+            )
 
     async def _import(self, follower: StoreFollower) -> None:
         """Copy the brokers' quotas into the store, as soon as they are known, unless it has quotas by then."""
-        while not await self._brokers.refresh():
-            await trio.sleep(RETRY_S)
+        await self._brokers.known.wait()
         quotas = self._brokers.quotas
         alterations = [Alteration(entity=entity, values=values) for entity, values in quotas.items()]
         if alterations and follower.is_new:

@@ -36,8 +36,9 @@ def names_in(heading: str) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(kafka.bootstrap_servers) as running:
+def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    config = f'[client_quotas]\nfile = "{tmp_path_factory.mktemp("quotas") / "quotas.sqlite"}"\n'
+    with ProxyProcess(kafka.bootstrap_servers, config=config) as running:
         yield running
 
 

@@ -106,6 +106,7 @@ def test_every_change_has_an_audit_record(proxy: ProxyProcess, at_proxy: JavaQuo
     assert found == [(150.5, None), (None, 150.5)]
     assert changes(proxy)[0]["principal"] == "ANONYMOUS"
     assert changes(proxy)[0]["address"] == "127.0.0.1"
+    proxy.wait_for_log("every client can change quotas, also its own")
     proxy.wait_for_log(f"address=127.0.0.1 entity='user={name}' key=request_percentage old=150.5")
 
 
@@ -217,3 +218,43 @@ def test_anonymous_clients_can_be_excluded(kafka: FirstBroker, tmp_path: Path) -
         (denied,) = quotas.alter([({"user": "alice"}, {"producer_byte_rate": LOW})])
         assert "ClusterAuthorizationException" in denied
         assert quotas.describe([]) == {}
+
+
+@pytest.fixture
+def of_the_brokers(kafka: FirstBroker) -> Iterator[str]:
+    """A client id with a quota at the brokers."""
+    name = unique("at-brokers")
+    with java_quotas(kafka.bootstrap_servers) as at_broker:
+        at_broker.alter([({"client-id": name}, {"producer_byte_rate": HIGH})])
+        yield name
+        at_broker.alter([({"client-id": name}, {"producer_byte_rate": None})])
+
+
+def test_quotas_of_the_brokers_can_be_shown(kafka: FirstBroker, tmp_path: Path, of_the_brokers: str) -> None:
+    name = of_the_brokers
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path, f'brokers = "show"\n{of_file(name)}')) as proxy,
+        java_quotas(f"127.0.0.1:{proxy.port}") as quotas,
+    ):
+        proxy.wait_for_log("brokers have the same quotas")
+        described = quotas.describe([quotas.component("client-id", name)])
+        assert "{brokers.producer_byte_rate=1.0E9, producer_byte_rate=1.0E9}" in str(described)
+        (refused,) = quotas.alter([({"client-id": name}, {"brokers.producer_byte_rate": HIGH})])
+        assert "Invalid configuration key brokers.producer_byte_rate" in refused
+
+
+def test_quotas_of_the_brokers_can_be_imported_once(kafka: FirstBroker, tmp_path: Path, of_the_brokers: str) -> None:
+    name, text = of_the_brokers, config(tmp_path, 'brokers = "import"\n')
+    with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
+        proxy.wait_for_log("the brokers' quotas are imported")
+        assert changes(proxy)[0]["address"] == "client_quotas.brokers"
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+            wanted = quotas.component("client-id", name)
+            assert "producer_byte_rate=1.0E9" in str(quotas.describe([wanted]))
+            quotas.alter([({"client-id": name}, {"producer_byte_rate": None})])
+    with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy, java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+        assert quotas.describe([quotas.component("client-id", name)]) == {}
+
+
+def of_file(client_id: str) -> str:
+    return f'[[quotas]]\nentity = {{ client-id = "{client_id}" }}\nproducer_byte_rate = {HIGH:.0f}\n'
