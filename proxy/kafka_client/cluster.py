@@ -126,17 +126,22 @@ class Cluster:
     def any_broker(self) -> Broker:
         """Return the broker that is likely to answer soonest (``NetworkClient.leastLoadedNode``).
 
-        Brokers that do not throttle the client come first, then those that did not fail lately, that are connected, and
-        that have the fewest requests under way. Bootstrap servers are used until the brokers are known.
+        Brokers that did not fail lately come first, then those that do not throttle the client, that are connected, and
+        that have the fewest requests under way. Bootstrap servers are used until the brokers are known, and again when
+        all of these have failed.
         """
         now = trio.current_time()
-        known = [*self._brokers.values(), *(each for each in self._bootstrap if each.connected or not self._brokers)]
+
+        def failed(broker: Broker) -> bool:
+            return now - broker.failed_at < _FAILURE_MEMORY_S
 
         def rank(broker: Broker) -> tuple[bool, bool, bool, int, float]:
-            failed = now - broker.failed_at < _FAILURE_MEMORY_S
-            return broker.throttled_until > now, failed, not broker.connected, broker.waiting, random.random()  # noqa: S311
+            throttled = broker.throttled_until > now
+            return failed(broker), throttled, not broker.connected, broker.waiting, random.random()  # noqa: S311
 
-        return min(known, key=rank)
+        lost = all(failed(each) for each in self._brokers.values())
+        usable = [*self._brokers.values(), *(each for each in self._bootstrap if lost or each.connected)]
+        return min(usable, key=rank)
 
     async def controller(self) -> Broker:
         """Return the broker to which Metadata sends clients as the controller. With KRaft any broker forwards to it.
@@ -171,9 +176,9 @@ class Cluster:
         found = {row["node_id"]: _address(row, broker) for row in reply["brokers"]}
         if not found:
             raise UnreachableError(f"{broker.address} does not know any broker yet")
-        kept = {node_id: each for node_id, each in self._brokers.items() if found.get(node_id) == each.address}
-        gone = [each for node_id, each in self._brokers.items() if node_id not in kept]
-        self._brokers = {node_id: kept.get(node_id) or self._broker(address) for node_id, address in found.items()}
+        known = {each.address: each for each in (*self._bootstrap, *self._brokers.values())}
+        gone = [each for each in self._brokers.values() if each.address not in found.values()]
+        self._brokers = {node_id: known.get(at) or self._broker(at) for node_id, at in found.items()}
         self._controller_id = reply["controller_id"]
         self._learned_at = trio.current_time()
         for each in gone:

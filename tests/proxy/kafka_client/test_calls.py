@@ -130,6 +130,25 @@ async def test_a_broker_that_failed_is_the_last_choice(autojump_clock: MockClock
     assert [each.address for each in cluster.asked[asked:]] == [TWO]
 
 
+async def test_bootstrap_servers_are_asked_again_when_all_brokers_have_failed(autojump_clock: MockClock) -> None:
+    async with open_cluster({CREATE: created, DESCRIBE: lambda _: described()}) as (cluster, admin):
+        await admin.create_topics(TOPIC)
+        await trio.sleep(301)  # the connections are idle for too long, and the cluster has moved
+        cluster.unreachable = {ONE, TWO}
+        await admin.describe_client_quotas()
+        assert [each.address for each in cluster.requests(DESCRIBE)] == [BOOTSTRAP]
+
+
+async def test_a_bootstrap_server_that_is_a_broker_has_one_connection(autojump_clock: MockClock) -> None:
+    """So its throttling is that of the broker."""
+    brokers = [{"node_id": 1, "host": BOOTSTRAP.host, "port": BOOTSTRAP.port}]
+    metadata = {"brokers": brokers, "controller_id": 1, "throttle_time_ms": 3000}
+    async with open_cluster({CREATE: created, ApiKey.METADATA: lambda _: metadata}) as (cluster, admin):
+        await admin.create_topics(TOPIC)
+        assert cluster.connections == [BOOTSTRAP]
+        assert [each.at for each in cluster.requests(CREATE)] == [3.0]
+
+
 async def test_throttling_is_honoured_by_later_calls(autojump_clock: MockClock) -> None:
     """KIP-219: by calls to the same broker; another broker does not throttle."""
     answers = {CREATE: created, DELETE: lambda asked: {"responses": [{"name": "a"}], "throttle_time_ms": 2000}}

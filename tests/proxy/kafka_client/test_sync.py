@@ -38,7 +38,7 @@ def silent() -> Iterator[tuple[str, threading.Event]]:
                 while connection.recv(4096):
                     pass
 
-        thread = threading.Thread(target=serve)
+        thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"127.0.0.1:{listener.getsockname()[1]}", asked
         thread.join(DEADLINE_S)
