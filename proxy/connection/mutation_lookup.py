@@ -60,7 +60,6 @@ async def look_up_mutations(
         exchange.mutations = ()
     elif exchange.api_key == ApiKey.CREATE_TOPICS:
         exchange.mutations = await _creations(asked_for, exchange.api_version, body, ask, tokens)
-        created.ask_for(exchange.mutations, now_s)
     else:
         counts = await _partition_counts([topic.key for topic in asked_for.topics], ask)
         if exchange.api_key == ApiKey.DELETE_TOPICS:

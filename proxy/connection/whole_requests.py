@@ -46,10 +46,9 @@ from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
-    from headrace.proxy.connection.state.reply_actions import Watcher
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.verdicts import Refuse
 
@@ -209,12 +208,20 @@ class WholeRequests:
         now_s = self._shared.clock()
         if refusal is None:
             self._forward_and_pause(exchange, frame, now_s)
+            self._note_creations(exchange, (), now_s)
             if exchange.read_batches:
                 self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
             return
         forwarded = refuse(self._state, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :])
         if forwarded is not None:
             self._forward_and_pause(exchange, forwarded, now_s)
+            self._note_creations(exchange, refusal.topics or (), now_s)
+
+    def _note_creations(self, exchange: Exchange, refused: Container[str | bytes], now_s: float) -> None:
+        """Remember the topics of a CreateTopics that were forwarded; those refused cost others nothing."""
+        if exchange.api_key == ApiKey.CREATE_TOPICS and exchange.mutations:
+            forwarded = [each for each in exchange.mutations if each.topic not in refused]
+            self._shared.created_topics.ask_for(forwarded, now_s)
 
     def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
         """Forward the frame, and in two cases read nothing more before its reply.
@@ -299,12 +306,13 @@ class WholeRequests:
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = enforce_on_request(state, exchange, now_s)
-            if refusal is None:
-                _observe(exchange, authentication.authenticate(body, version))
+            if refusal is None and (watch := authentication.authenticate(body, version)) is not None:
+                exchange.reply = Observe(watch)
+                state.in_flight.hold(exchange, len(body))
             return refusal
         anybody = state.accepted and not authentication.accepted
         watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anybody=anybody)
-        _observe(exchange, watch)
+        exchange.reply = Observe(watch)
         refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()
@@ -314,12 +322,8 @@ class WholeRequests:
         state = self._state
         if state.authentication is not None:
             token.reply = PassToken(state.authentication.token(frame[LENGTH_BYTES:]))
+            state.in_flight.hold(token, len(frame))
         self._forward(token, frame, self._shared.clock())
-
-
-def _observe(exchange: Exchange, watch: Watcher | None) -> None:
-    if watch is not None:
-        exchange.reply = Observe(watch)
 
 
 async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:

@@ -42,6 +42,7 @@ request_percentage = 10000
 entity = { user = "<default>" }
 producer_ids_rate = 1e6
 """
+TOKEN_BYTES: Final = 500_000
 LONGEST_STALL_S: Final = 1.0
 """On a busy machine; before there were bounds, the attacks here stalled the loop for 1.5 to 5.6 s."""
 
@@ -91,6 +92,30 @@ def test_unfinished_logins_are_bounded_in_memory_and_freed(sasl_proxy: ProxyProc
     assert max(peaks) < 80 * MIB, peaks
     assert sasl_proxy.resident_bytes - start_bytes < 48 * MIB
     sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")
+
+
+def test_logins_that_the_broker_does_not_answer_are_bounded_in_memory() -> None:
+    """Tokens are kept until their answers, which the observers of logins are given with them."""
+    handshake = messages.request(messages.SASL_HANDSHAKE, 1, 1, messages.string("PLAIN"), client_id="attacker")
+    body = struct.pack(">i", TOKEN_BYTES) + bytes(TOKEN_BYTES)
+    authenticate = messages.request(SASL_AUTHENTICATE, 0, 2, body, client_id="attacker")
+    with (
+        FakeBroker({"attacker": lambda conversation, _: conversation.wait_for_end()}) as broker,
+        ProxyProcess(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
+        contextlib.ExitStack() as stack,
+    ):
+        for _ in range(20):
+            client = stack.enter_context(RawClient(proxy.port, client_id="attacker"))
+            client.send(handshake + authenticate)
+        eventually(lambda: proxy.metric("headrace_held_bytes") >= 20 * TOKEN_BYTES, "the tokens are counted")
+        for _ in range(100):
+            client = stack.enter_context(RawClient(proxy.port, client_id="attacker"))
+            with contextlib.suppress(ConnectionError):
+                client.send(handshake + authenticate)
+        proxy.wait_for_log("limits.max_held_bytes = 33554432")
+        eventually(lambda: proxy.metric("headrace_held_bytes") <= 32 * MIB, "connections are closed")
+        stack.close()
+        eventually(lambda: proxy.metric("headrace_held_bytes") == 0, "the memory of closed connections is not counted")
 
 
 def test_a_slow_head_and_a_slow_login_are_cut_off(kafka: FirstBroker) -> None:
