@@ -9,7 +9,6 @@ waiting is processed by `WholeRequests.collected`. One that waits for a broker's
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -33,6 +32,7 @@ from headrace.proxy.connection.state.reply_actions import (
     SettleMutations,
     reply_layout,
 )
+from headrace.proxy.connection.state.thread_time import Stopwatch
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault
@@ -167,24 +167,34 @@ class WholeRequests:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
+        watch = Stopwatch()
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
-            known_reply = await self._look_up(exchange, body)
+            known_reply = await self._look_up(exchange, body, watch)
             if len(body) > SLICE_BYTES:
-                await trio.lowlevel.checkpoint()
+                with watch.paused():
+                    await trio.lowlevel.checkpoint()
             refusal = self._enforce(exchange, body, self._shared.clock())
         held = refusal is None and exchange.hold_ms > 0
         while held:
             state.requesting = False  # a drain need not wait for a request that is held
-            await state.wait_for_turn()
+            with watch.paused():
+                await state.wait_for_turn()
             state.requesting = True
             held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
         self.pending = None
+        self._note_thread_time(watch)  # before a refusal, which charges it
         if exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
         else:
             self._finish(exchange, head, pending.frame, refusal)
+        self._note_thread_time(watch)
+
+    def _note_thread_time(self, watch: Stopwatch) -> None:
+        info = self._state.info
+        if info.measure_thread_time:
+            info.thread_ns += watch.take_ns()
 
     # --- deciding ---
 
@@ -242,8 +252,13 @@ class WholeRequests:
 
     # --- mutations ---
 
-    async def _look_up(self, exchange: Exchange, body: memoryview) -> bytes | None:
-        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id)
+    async def _look_up(self, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
+        async def ask(api_key: int, version: int, asked: bytes) -> bytes:
+            with watch.paused():
+                return await ask_broker(
+                    self._state, exchange.correlation_id, exchange.client_id, api_key, version, asked
+                )
+
         created, now_s = self._shared.created_topics, self._shared.clock()
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)

@@ -1,12 +1,17 @@
-"""Sampling the thread time that relays spend on a connection.
+"""Measuring the thread time that is spent on a connection.
 
-Used by both relays. Each sample covers one synchronous step, from a read to the write that follows it.
+Both relays sample it (`ThreadTimeSampler`): each sample covers one synchronous step, from a read to the write that
+follows it. The processing of a request that has to wait in between is measured in full (`Stopwatch`).
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from time import thread_time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ONE_OF: Final = 7
 """One of this many steps is measured and represents all of them: reading the thread's time is a system call, and three
@@ -29,3 +34,28 @@ class ThreadTimeSampler:
     def end(self, begin_ns: int) -> int:
         """Return the nanoseconds since ``begin_ns``, scaled up to include the steps that were not measured."""
         return ONE_OF * (thread_time_ns() - begin_ns)
+
+
+class Stopwatch:
+    """Measures the thread time of one task from its creation on, without that of other tasks while this one waits."""
+
+    __slots__ = ("_began_ns", "_total_ns")
+
+    def __init__(self) -> None:
+        self._total_ns = 0
+        self._began_ns = thread_time_ns()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not measure while this task waits, and others run."""
+        self._total_ns += thread_time_ns() - self._began_ns
+        try:
+            yield
+        finally:
+            self._began_ns = thread_time_ns()
+
+    def take_ns(self) -> int:
+        """Return the nanoseconds that were measured, and begin anew at 0."""
+        now_ns = thread_time_ns()
+        taken_ns, self._total_ns, self._began_ns = self._total_ns + now_ns - self._began_ns, 0, now_ns
+        return taken_ns
