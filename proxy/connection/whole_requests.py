@@ -9,6 +9,7 @@ waiting is processed by `WholeRequests.collected`. One that waits for a broker's
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -167,20 +168,22 @@ class WholeRequests:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
-        watch = Stopwatch()
+        watch = Stopwatch(self._shared.thread_time)
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body, watch)
             if len(body) > SLICE_BYTES:
-                with watch.paused():
-                    await trio.lowlevel.checkpoint()
+                watch.pause()
+                await trio.lowlevel.checkpoint()
+                watch.resume()
             refusal = self._enforce(exchange, body, self._shared.clock())
         held = refusal is None and exchange.hold_ms > 0
         while held:
             state.requesting = False  # a drain need not wait for a request that is held
-            with watch.paused():
-                await state.wait_for_turn()
+            watch.pause()
+            await state.wait_for_turn()
+            watch.resume()
             state.requesting = True
             held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
         self.pending = None
@@ -253,12 +256,7 @@ class WholeRequests:
     # --- mutations ---
 
     async def _look_up(self, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
-        async def ask(api_key: int, version: int, asked: bytes) -> bytes:
-            with watch.paused():
-                return await ask_broker(
-                    self._state, exchange.correlation_id, exchange.client_id, api_key, version, asked
-                )
-
+        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id, watch)
         created, now_s = self._shared.created_topics, self._shared.clock()
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)
@@ -353,17 +351,26 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
         if state.is_accepted():
             return
     version, body = ask_for_topics(())
-    await ask_broker(state, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
+    watch = Stopwatch(state.shared.thread_time)
+    await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
     state.note_accepted()
 
 
 async def ask_broker(
-    state: ConnectionState, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
+    state: ConnectionState,
+    correlation_id: int,
+    client_id: str,
+    watch: Stopwatch,
+    api_key: int,
+    version: int,
+    body: bytes,
 ) -> bytes:
     """Send a request of the proxy's own, in order with the client's and with its client id; return the reply's body.
 
-    Raises `UpstreamFault` if the broker cannot be reached. Does not return if the connection ends first.
+    ``watch`` does not measure while this waits. Raises `UpstreamFault` if the broker cannot be reached. Does not return
+    if the connection ends first.
     """
+    watch.pause()
     upstream = state.upstream or await state.dial()
     replied = trio.Event()
     found: list[bytes] = []
@@ -383,4 +390,5 @@ async def ask_broker(
     state.shared.counters.lookups += 1
     await upstream.send([frame])
     await replied.wait()
+    watch.resume()
     return found[0]

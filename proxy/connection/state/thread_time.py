@@ -1,17 +1,13 @@
 """Measuring the thread time that is spent on a connection.
 
 Both relays sample it (`ThreadTimeSampler`): each sample covers one synchronous step, from a read to the write that
-follows it. The processing of a request that has to wait in between is measured in full (`Stopwatch`).
+follows it. The processing of a request that has to wait in between is sampled by a `Stopwatch`.
 """
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from time import thread_time_ns
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from typing import Final
 
 ONE_OF: Final = 7
 """One of this many steps is measured and represents all of them: reading the thread's time is a system call, and three
@@ -37,25 +33,31 @@ class ThreadTimeSampler:
 
 
 class Stopwatch:
-    """Measures the thread time of one task from its creation on, without that of other tasks while this one waits."""
+    """Measures the thread time of one task from its creation on, without that of other tasks while this one waits.
 
-    __slots__ = ("_began_ns", "_total_ns")
+    One of `ONE_OF` is running; the others measure nothing.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_began_ns", "_sampler", "_total_ns")
+
+    def __init__(self, sampler: ThreadTimeSampler) -> None:
+        self._sampler = sampler
         self._total_ns = 0
-        self._began_ns = thread_time_ns()
+        self._began_ns = sampler.begin()
 
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        """Do not measure while this task waits, and others run."""
-        self._total_ns += thread_time_ns() - self._began_ns
-        try:
-            yield
-        finally:
+    def pause(self) -> None:
+        """Stop measuring, before this task waits and others run."""
+        if self._began_ns:
+            self._total_ns += self._sampler.end(self._began_ns)
+
+    def resume(self) -> None:
+        """Continue measuring after `pause`."""
+        if self._began_ns:
             self._began_ns = thread_time_ns()
 
     def take_ns(self) -> int:
-        """Return the nanoseconds that were measured, and begin anew at 0."""
-        now_ns = thread_time_ns()
-        taken_ns, self._total_ns, self._began_ns = self._total_ns + now_ns - self._began_ns, 0, now_ns
+        """Return the nanoseconds that were measured, scaled up, and begin anew at 0."""
+        self.pause()
+        self.resume()
+        taken_ns, self._total_ns = self._total_ns, 0
         return taken_ns
