@@ -107,7 +107,10 @@ def _refuse_topics(
     refused = {
         topic: TopicRefusal(error_code=code, error_message=message) for topic, code in (refusal.topics or {}).items()
     }
-    asked_for = [topic.key for topic in read_mutation(api_key, version, body).topics]
+    if exchange.mutations:  # one for each topic of the request
+        asked_for = [each.topic for each in exchange.mutations]
+    else:  # a plugin has refused topics without `Detail.MUTATIONS`
+        asked_for = [topic.key for topic in read_mutation(api_key, version, body).topics]
     admitted = split_request(api_key, version, body, refused)
 
     def merge(reply_body: bytes | None, throttle_ms: int) -> bytes:

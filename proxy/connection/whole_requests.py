@@ -41,6 +41,7 @@ from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
+from headrace.proxy.wire.mutations import read_mutation
 from headrace.proxy.wire.refusals import response_frame
 from headrace.proxy.wire.topic_lookups import ask_for_topics
 from headrace.proxy.wire.walks.produce import ProduceWalk
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     Forward = Callable[[Exchange, bytes, float], None]
 
 SLICE_BYTES: Final = 16 * 1024
-"""After a longer request was read, others may continue before the callbacks are called."""
+"""Between the steps of the work for a longer request, other tasks may run."""
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
@@ -173,11 +174,9 @@ class WholeRequests:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
             known_reply = await self._look_up(exchange, body, watch)
-            if len(body) > SLICE_BYTES:
-                watch.pause()
-                await trio.lowlevel.checkpoint()
-                watch.resume()
+            await self._let_others_run(len(body), watch)
             refusal = self._enforce(exchange, body, self._shared.clock())
+            await self._let_others_run(len(body), watch)
         held = refusal is None and exchange.hold_ms > 0
         while held:
             state.requesting = False  # a drain need not wait for a request that is held
@@ -193,6 +192,14 @@ class WholeRequests:
         else:
             self._finish(exchange, head, pending.frame, refusal)
         self._note_thread_time(watch)
+        await self._let_others_run(len(pending.frame), watch)  # before the answer, if it is the proxy's own
+
+    async def _let_others_run(self, size: int, watch: Stopwatch) -> None:
+        """Between two steps of the work for a request of ``size`` bytes, which may take tens of milliseconds each."""
+        if size > SLICE_BYTES:
+            watch.pause()
+            await trio.lowlevel.checkpoint()
+            watch.resume()
 
     def _note_thread_time(self, watch: Stopwatch) -> None:
         info = self._state.info
@@ -261,7 +268,10 @@ class WholeRequests:
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)
         budget = self._shared.hooks.mutation_budget(exchange, self._now_ms())
-        await look_up_mutations(exchange, body, ask, created, now_s, math.inf if budget is None else budget)
+        asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
+        await self._let_others_run(len(body), watch)
+        tokens = math.inf if budget is None else budget
+        await look_up_mutations(exchange, asked_for, body, ask, created, now_s, tokens)
         return None
 
     def _now_ms(self) -> int:
