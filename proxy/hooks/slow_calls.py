@@ -1,8 +1,8 @@
 """Measuring how long plugins hold the event loop, since a plugin that blocks it stalls all clients.
 
-Measuring takes two readings of the clock, and a request has up to six calls of built-in callbacks, whose work is bounded
-by ``limits.max_request_rows``. So built-in callbacks are measured only in hooks that are not called for each request;
-``headrace_event_loop_lag_seconds`` contains the time of the others. Called by `headrace.proxy.hooks.calls`.
+Measuring takes two readings of the clock, and a request has up to six calls of built-in callbacks, whose work is
+bounded by ``limits.max_request_rows``. So built-in callbacks are measured only in hooks that are not called for each
+request; ``headrace_event_loop_lag_seconds`` contains the time of the others. Called by `headrace.proxy.hooks.calls`.
 """
 
 from __future__ import annotations
