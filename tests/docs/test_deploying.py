@@ -30,6 +30,7 @@ from headrace.config.loading import loads
 from headrace.config.schema import Config, Shutdown
 from headrace.config.tables.limits import Limits
 from headrace.config.values import HostPort
+from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.kafka.cluster import KafkaCluster
@@ -89,7 +90,7 @@ def example() -> Config:
 
 def ports(config: Config) -> list[int]:
     listen = config.listen
-    return [listen.address.port, *(listen.broker_address(node_id).port for node_id in listen.node_ids)]
+    return [listen.address.port, *(listen.address.port + 1 + node_id for node_id in listen.node_ids)]
 
 
 def run(*command: str | Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -116,12 +117,12 @@ def test_every_configuration_loads(text: str) -> None:
 
 
 def test_mapped_ports_are_as_the_comment_says() -> None:
-    config = loads(block("toml", "advertised_port"))
-    said = re.search(r"brokers 0, 1, 2 are advertised at (\d+), (\d+), (\d+)", PAGE)
-    assert said is not None
-    assert [config.listen.advertised_broker(node_id).port for node_id in range(3)] == [
-        int(each) for each in said.groups()
-    ]
+    listen = loads(block("toml", "advertised_port")).listen
+    host, port = listen.advertised.host, listen.advertised.port
+    topology = Topology(advertised_host=host, advertised_port=port, node_ids=listen.node_ids)
+    stated = re.search(r"brokers 0, 1, 2 are advertised at (\d+), (\d+), (\d+)", PAGE)
+    assert stated is not None
+    assert [topology.advertised(node_id) for node_id in range(3)] == [(host, int(each)) for each in stated.groups()]
 
 
 @pytest.mark.parametrize(
