@@ -99,6 +99,21 @@ def test_its_metadata(wheel: Path) -> None:
     assert set(metadata.get_all("Provides-Extra", [])) == FOR_USERS
 
 
+def test_each_link_of_the_published_description_is_absolute(wheel: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    content = metadata_of(wheel).get_payload(decode=True)
+    assert isinstance(content, bytes)
+    description = content.decode()
+    text, repository = re.compile(r"\]\([^)]*\)"), PROJECT["urls"]["Source"]
+    assert text.split(description.strip()) == text.split(readme.strip()), "only targets of links are changed"
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert len(links) > 10
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+        if link.startswith(f"{repository}/blob/main/"):
+            assert (ROOT / link.removeprefix(f"{repository}/blob/main/")).is_file(), link
+
+
 def test_what_is_off_by_default_is_no_dependency(wheel: Path) -> None:
     required = metadata_of(wheel).get_all("Requires-Dist", [])
     core = {re.split(r"[^\w-]", each)[0] for each in required if "extra ==" not in each}
