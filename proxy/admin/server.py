@@ -121,7 +121,7 @@ class AdminServer:
         if not (newest.isascii() and newest.isdecimal() and len(newest) <= 9 and 1 <= int(newest) <= KEPT_DECISIONS):
             return refused(f"newest is {newest[:20]!r}; expected a whole number from 1 to {KEPT_DECISIONS}")
         page = await self._operations.decisions(query.get("user"), query.get("client_id"), int(newest))
-        return _json(page)
+        return _json({"enforcement": self._operations.enforcement_enabled, **page})
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:

@@ -271,8 +271,8 @@ def test_config_schema_is_json() -> None:
     assert "properties" in json.loads(headrace("config-schema").stdout)
 
 
-def test_enforcement_without_a_proxy_says_what_to_check() -> None:
+def test_enforcement_without_a_proxy_reports_what_to_check() -> None:
     result = headrace("enforcement", "off", "--admin", UNREACHABLE)
     assert result.returncode == 1
-    assert f"cannot reach an admin server at {UNREACHABLE}" in result.stderr
+    assert f"cannot reach an admin server at {UNREACHABLE}: connection refused; is the proxy running" in result.stderr
     assert "admin.listen" in result.stderr
