@@ -90,6 +90,14 @@ class Fault:
         return f"{subject}: {self.rule}" if subject else self.rule
 
 
+class OptionsError(ValueError):
+    """Options of a plugin are invalid. ``faults`` have the paths of the options in the configuration."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults: tuple[Fault, ...] = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
+
+
 def misfits(faults: Iterable[Fault]) -> ValidationError:
     """Return the exception for a validator to raise, with several faults in a value."""
     return ValidationError.from_exception_data(
@@ -283,12 +291,12 @@ def read_secret(path: object) -> str:
 
 
 def read_options(options: type[TableT], table: Mapping[str, object], plugin: str) -> TableT:
-    """Return a plugin's options. Raises `ValueError` with one line per error: the option, its value and the rule."""
+    """Return a plugin's options. Raises `OptionsError` with one line per error: the option, its value and the rule."""
     try:
         return options.model_validate(dict(table))
     except ValidationError as error:
         faults = faults_of(error, options, ("plugins", "options", plugin))
-    raise ValueError("\n".join(map(str, faults)))
+    raise OptionsError(faults)
 
 
 def faults_of(error: ValidationError, table: type[Table], outer: Path = ()) -> list[Fault]:

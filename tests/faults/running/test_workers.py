@@ -455,7 +455,7 @@ def test_an_admin_port_that_is_taken_is_told(proxy: ProxyProcess) -> None:
     ("config", "said"),
     [
         ("[plugins]\nload = ['no_such_module']\n", "plugin 'no_such_module' cannot be loaded: there is no module"),
-        ("[plugins.options.tracing]\nsample_ratio = 7\n", "plugin 'tracing': "),
+        ("[plugins.options.tracing]\nsample_ratio = 7\n", "{file}:3: plugins.options.tracing.sample_ratio = 7: "),
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']\n",
             "quotas: producer_ids_rate of user=a would not be enforced",
@@ -466,7 +466,8 @@ def test_what_keeps_it_from_starting_is_one_sentence(
     tmp_path: Path, unused_port: Callable[[], int], config: str, said: str
 ) -> None:
     listen = ("--listen", f"127.0.0.1:{unused_port()}", "--node-ids", "0")
-    result = headrace(*listen, config=TWO + config, file=tmp_path / "headrace.toml")
+    file = tmp_path / "headrace.toml"
+    result = headrace(*listen, config=TWO + config, file=file)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"headrace: {said}")
+    assert result.stderr.startswith(f"headrace: {said.format(file=file)}")
     assert result.stderr.count("\n") == 1
