@@ -84,8 +84,8 @@ async def work(book: Book) -> None:
     await book.round_trip(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), reply(HANDSHAKE, 1, 1, mechanisms=["PLAIN"]))
     await book.round_trip(request(AUTHENTICATE, 2, 2, auth_bytes=b"\0alice\0pw"), reply(AUTHENTICATE, 2, 2))
     await book.round_trip(request(HEARTBEAT, 4, 3), reply(HEARTBEAT, 4, 3))
-    await book.client.says(request(PRODUCE, 9, 4, acks=0, padding=10))
-    await book.broker.hears()
+    await book.client.sends(request(PRODUCE, 9, 4, acks=0, padding=10))
+    await book.broker.receives()
     for number in range(5, 30):
         await book.round_trip(request(HEARTBEAT, 4, number), reply(HEARTBEAT, 4, number))
     await trio.testing.wait_all_tasks_blocked()
