@@ -525,16 +525,18 @@ def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluste
             there = [each.replace("kafka-1.internal:9092", server) for each in arguments]
             said += run_tool(KAFKA_TOOLS[program], there).stdout
     assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in said for last in (11, 12))
-    told = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
-    assert told.count("connection_creation_rate=1000.0") == 2
+    described = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
+    assert described.count("connection_creation_rate=1000.0") == 2
     brokers = ["--bootstrap-server", server, "--entity-type", "brokers", "--entity-default"]
     assert "overrides=192.0.2.11:10000,192.0.2.12:10000" in run_tool(Tool.CONFIGS, [*brokers, "--describe"]).stdout
 
     with ProxyProcess(server) as running:
         quota = ["--alter", "--entity-type", "clients", "--entity-name", "x", "--add-config", "producer_byte_rate=1000"]
         run_tool(Tool.CONFIGS, ["--bootstrap-server", running.bootstrap_servers, *quota])
-        told = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "clients"]).stdout
-        assert "producer_byte_rate=1000" in told
+        described = run_tool(
+            Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "clients"]
+        ).stdout
+        assert "producer_byte_rate=1000" in described
 
         direct, proxied = (guarded.brokers[0].host, guarded.brokers[0].port), ("127.0.0.1", running.broker_port(0))
         assert two_clients(proxied) == [True, True]

@@ -50,8 +50,8 @@ def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
         why = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("why")]
-        told = subprocess.run([BIN / "headrace", *why], capture_output=True, text=True, timeout=60, check=True)
-        assert told.stdout == "no request was throttled or refused\n"
+        result = subprocess.run([BIN / "headrace", *why], capture_output=True, text=True, timeout=60, check=True)
+        assert result.stdout == "no request was throttled or refused\n"
         switch = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("enforcement")]
         said = subprocess.run([BIN / "headrace", *switch], capture_output=True, text=True, timeout=60, check=True)
         assert said.stdout == "enforcement is off\n"

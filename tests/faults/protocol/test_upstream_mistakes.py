@@ -1,4 +1,4 @@
-"""What a broker can do wrong: the client that asked loses its connection, with one log line, and nobody else does.
+"""What a broker can do wrong: the client that asked loses its connection, with one log line, and no other client does.
 
 A fake broker lies here, since a real one cannot be made to.
 """

@@ -1,5 +1,5 @@
-"""The observers beside Kafka's own SASL servers: whoever is authenticated is named as ``getAuthorizationID`` has it,
-and nobody else is named."""
+"""The observers beside Kafka's own SASL servers: an authenticated client has the name of ``getAuthorizationID``, and no
+other client has one."""
 
 from __future__ import annotations
 
