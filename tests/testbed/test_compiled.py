@@ -97,7 +97,7 @@ def test_it_is_built_once_for_the_same_sources(tree: Path, monkeypatch: pytest.M
 
 @pytest.mark.parametrize(
     ("pip", "reason"),
-    [(Pip(status=1), "no such wheel"), (Pip("headrace/proxy/connection/request_relay.py"), "without a C compiler")],
+    [(Pip(status=1), "no such wheel"), (Pip("headrace/proxy/connection/request_relay.py"), "for lack of a C compiler")],
     ids=["pip fails", "nothing is compiled"],
 )
 def test_where_it_cannot_be_built(tree: Path, monkeypatch: pytest.MonkeyPatch, pip: Pip, reason: str) -> None:
