@@ -29,15 +29,16 @@ from headrace.config.problems import (
 from headrace.config.rules import RULES
 from headrace.config.schema import REMOVED, Config
 from headrace.quota_callbacks.files import read_ordinary_file
-from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of
+from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, faults_of
+from headrace.quota_callbacks.value_texts import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-    from headrace.quota_callbacks.options import Path
     from headrace.quota_callbacks.policies import Quota
+    from headrace.quota_callbacks.value_texts import Path
 
 MAX_FILE_BYTES: Final = 16 * 2**20
 """Maximum size of a file: sufficient for the quotas of several hundred thousand entities, and a bound for /dev/zero."""

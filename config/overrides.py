@@ -26,7 +26,7 @@ from headrace.config.schema import Config
 from headrace.quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.options import Path
+    from headrace.quota_callbacks.value_texts import Path
 
 PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")

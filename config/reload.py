@@ -12,8 +12,8 @@ from typing import TypeVar
 from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.schema import Config
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import dotted, toml_text
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
+from headrace.quota_callbacks.value_texts import dotted, toml_text
 
 _QUOTAS = ("quotas",)
 _OPTIONS = ("plugins", "options")

@@ -30,8 +30,9 @@ from headrace.config.values import (
 )
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Path, choice, list_of, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.value_texts import Path
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.plugins.usage_records.pending_losses import LossSummary
-from headrace.quota_callbacks.options import HIDDEN, Fault, OptionsError, without_secrets
+from headrace.quota_callbacks.options import Fault, OptionsError
+from headrace.quota_callbacks.value_texts import HIDDEN, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

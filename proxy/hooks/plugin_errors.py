@@ -38,14 +38,15 @@ def configuration_problem(name: str, error: BaseException, options: Mapping[str,
 
     A plugin's message may repeat a value: pydantic's own messages do.
     """
-    from headrace.quota_callbacks.options import without_secrets  # here, since pydantic costs memory and time
+    from headrace.quota_callbacks.value_texts import without_secrets  # here, since pydantic costs memory and time
 
     return f"plugin {name!r}: {without_secrets(description(error), options)}"
 
 
 def configuration_faults(name: str, error: BaseException, options: Mapping[str, Any]) -> list[Fault]:
     """Return the same as faults: one for each invalid option, with its path, or else one without a path."""
-    from headrace.quota_callbacks.options import Fault, OptionsError, without_secrets
+    from headrace.quota_callbacks.options import Fault, OptionsError
+    from headrace.quota_callbacks.value_texts import without_secrets
 
     if not isinstance(error, OptionsError):
         return [Fault(rule=configuration_problem(name, error, options))]

@@ -21,7 +21,7 @@ from headrace.config import (
     loads,
 )
 from headrace.config.loading import MAX_FILE_BYTES
-from headrace.quota_callbacks.options import dotted, toml_text
+from headrace.quota_callbacks.value_texts import dotted, toml_text
 from tests.config.documents import MINIMAL
 
 
