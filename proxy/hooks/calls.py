@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headrace.proxy.errors import StartupError
+from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
-from headrace.proxy.hooks.plugin_errors import collected, configuration_problem, description, raise_cancellation
+from headrace.proxy.hooks.plugin_errors import (
+    collected,
+    configuration_faults,
+    configuration_problem,
+    description,
+    raise_cancellation,
+)
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
+    from headrace.quota_callbacks.options import Fault
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
     from headrace.quota_callbacks.verdicts import Verdict
@@ -89,11 +96,13 @@ class HookCalls:
     ) -> None:
         """Call ``configure`` of every plugin with its options.
 
-        ``context`` has everything that all plugins share. Raises `StartupError` with the plugin's name and its error:
-        for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is true.
+        ``context`` has everything that all plugins share. Raises `PluginConfigurationError` with the plugin's name and
+        its error: for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is
+        true.
         """
         self.quotas = quotas
-        problems = []
+        problems: list[str] = []
+        faults: list[Fault] = []
         shared = context or PluginContext(options={}, quotas=quotas)
         shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
         for name, call in self._calls("configure", ("context",)):
@@ -101,10 +110,11 @@ class HookCalls:
                 call(replace(shared, options=options.get(name, {})))
             except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
                 problems.append(configuration_problem(name, error, options.get(name, {})))
+                faults += configuration_faults(name, error, options.get(name, {}))
                 if not shared.dry:
-                    raise StartupError(*problems) from error  # noqa: ASYNC104
+                    raise PluginConfigurationError(problems[0], faults) from error  # noqa: ASYNC104
         if problems:
-            raise StartupError("\n".join(problems))
+            raise PluginConfigurationError("\n".join(problems), faults)
 
     def flatten(self) -> None:
         """Build the flat lists. Call it after `configure`, since a plugin's interests may depend on its options."""
