@@ -80,6 +80,8 @@ class HookCalls:
         """API keys whose requests are collected because a plugin requires the mutations (`Detail.MUTATIONS`)."""
         self.completions: frozenset[int] = frozenset()
         """API keys with callbacks to call when a request is completed."""
+        self._updates: Calls = ()
+        self._removals: Calls = ()
         self._opened: Calls = ()
         self._closed: Calls = ()
         self._reset: Calls = ()
@@ -130,6 +132,8 @@ class HookCalls:
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
         self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._calls("request_time_ms", ("request",))
+        self._updates = self._calls("update_quota", ("key", "entity", "value", "policy"))
+        self._removals = self._calls("remove_quota", ("key", "entity"))
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
@@ -313,12 +317,12 @@ class HookCalls:
 
     def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
         """Call ``update_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
-        for name, call in self._calls("update_quota", ("key", "entity", "value", "policy")):
+        for name, call in self._updates:
             self._call_hook("update_quota", name, call, key, entity, quota.value, quota.policy)
 
     def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
         """Call ``remove_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
-        for name, call in self._calls("remove_quota", ("key", "entity")):
+        for name, call in self._removals:
             self._call_hook("remove_quota", name, call, key, entity)
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> None:
