@@ -27,6 +27,7 @@ class BrokersQuotas(StrEnum):
     """What is done about the quotas that were set at the brokers themselves."""
 
     IGNORE = "ignore"
+    COMPARE = "compare"
     SHOW = "show"
     IMPORT = "import"
 
@@ -70,11 +71,12 @@ class ClientQuotas(Section):
         BrokersQuotas,
         choice(BrokersQuotas),
         Key(
-            "What to do about quotas of the brokers themselves. ignore: nothing; show: DescribeClientQuotas returns "
-            "them, too, as brokers.<key>; import: copy them into the store once, if no quota was ever set in it.",
+            "What to do about quotas of the brokers themselves. ignore: do not ask for them; compare: warn of those "
+            "that the proxy has, too; show: as compare, and DescribeClientQuotas returns them as brokers.<key>; "
+            "import: as compare, and copy them into the store once, if no quota was ever set in it.",
             restart=True,
         ),
-    ] = BrokersQuotas.IGNORE
+    ] = BrokersQuotas.COMPARE
     enforcement: Annotated[
         EnforcementMode,
         choice(EnforcementMode),

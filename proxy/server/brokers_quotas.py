@@ -17,11 +17,11 @@ from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
+    from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.quota_callbacks.entities import QuotaEntity
-    from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -35,11 +35,15 @@ SHOWN: Final = 5
 
 
 class BrokersQuotas:
-    """What is known of the brokers' quotas. ``servers`` returns the bootstrap servers that are in force."""
+    """What is known of the brokers' quotas.
 
-    def __init__(self, servers: Callable[[], tuple[Address, ...]], definitions: QuotaDefinitions) -> None:
-        self._servers = servers
+    Unless they are ``wanted``, brokers are asked only while the proxy has quotas of its own to compare them with.
+    """
+
+    def __init__(self, upstream: Upstream, definitions: QuotaDefinitions, *, wanted: bool) -> None:
+        self._upstream = upstream
         self._definitions = definitions
+        self._wanted = wanted
         self._repeated = RepeatedLines()
         self._warned = ""
         self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
@@ -49,12 +53,13 @@ class BrokersQuotas:
     async def run(self) -> None:
         """Ask the cluster at once and then regularly, until cancelled."""
         while True:
-            await self._refresh()
+            if self._wanted or len(self._definitions):
+                await self._refresh()
             await trio.sleep(INTERVAL_S if self.known.is_set() else RETRY_S)
 
     async def _refresh(self) -> None:
         """Ask the cluster once. A failure is logged, and changes nothing."""
-        servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._servers())
+        servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._upstream.bootstrap_servers)
         settings = ClientSettings(bootstrap_servers=servers, default_api_timeout_ms=TIMEOUT_MS)
         try:
             async with AdminClient(settings) as client:

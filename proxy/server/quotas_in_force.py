@@ -6,6 +6,7 @@ serves. Quotas of IP addresses limit new connections (KIP-612); all others are t
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -24,14 +25,12 @@ from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from headrace.config.schema import Config
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.network.admission import Admission
+    from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.store import QuotaStore
     from headrace.quota_callbacks.policies import Quota
-    from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -42,21 +41,22 @@ IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 class QuotasInForce:
     """The quota definitions of one process. ``apis`` answers the client quota APIs."""
 
-    def __init__(
-        self, config: Config, hooks: HookCalls, admission: Admission, servers: Callable[[], tuple[Address, ...]]
-    ) -> None:
+    def __init__(self, config: Config, hooks: HookCalls, admission: Admission, upstream: Upstream) -> None:
         self._hooks = hooks
         self._admission = admission
+        self._upstream = upstream
         self._unknown: set[str] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
         store = _store_of(config)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
         self.apis = ClientQuotaApis(BUILTIN_SCHEMA, self.definitions, self._follower, hooks.authorize_quotas)
-        self._brokers = BrokersQuotas(servers, self.definitions)
-        self._imports = settings.brokers is BrokersRule.IMPORT
+        self._rule = settings.brokers
+        self._brokers = BrokersQuotas(
+            upstream, self.definitions, wanted=self._rule in (BrokersRule.SHOW, BrokersRule.IMPORT)
+        )
         self.apis.brokers = self._brokers
-        self.apis.shows_brokers = settings.brokers is BrokersRule.SHOW
+        self.apis.shows_brokers = self._rule is BrokersRule.SHOW
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -85,14 +85,15 @@ class QuotasInForce:
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
                 nursery.start_soon(self._warn_of_anonymous_clients)
-                if self._imports and self._follower.is_new:
+                if self._rule is BrokersRule.IMPORT and self._follower.is_new:
                     nursery.start_soon(self._import, self._follower)
-            await self._brokers.run()
+            if self._rule is not BrokersRule.IGNORE:
+                await self._brokers.run()
 
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once that every client can change quotas, if the cluster serves clients that do not authenticate."""
-        await self._brokers.known.wait()
-        if self.apis.permissions.anonymous_may_alter:
+        await self._upstream.wait_until_asked(math.inf)
+        if self.apis.permissions.anonymous_may_alter and self._upstream.serves_anybody:
             log.warning(
                 "every client can change quotas, also its own",
                 reason='the cluster serves clients without authentication; set client_quotas.alter = "administrators"',

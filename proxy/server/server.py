@@ -120,15 +120,16 @@ class Server:
             node_ids=config.listen.node_ids,
         )
         poller = Poller()
+        upstream = Upstream(
+            bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
+            topology=topology,
+            connect_timeout_s=config.upstream.connect_timeout_s,
+            poller=poller,
+        )
         self.shared = SharedState(
             limits=limits_of(config),
             topology=topology,
-            upstream=Upstream(
-                bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
-                topology=topology,
-                connect_timeout_s=config.upstream.connect_timeout_s,
-                poller=poller,
-            ),
+            upstream=upstream,
             poller=poller,
             hooks=hooks,
             topic_names=self._topic_names,
@@ -148,7 +149,7 @@ class Server:
             workers=place.workers if place is not None else 1,
         )
         check_enforced(config.entity_quotas(), hooks.enforced_quotas())
-        self._quotas = QuotasInForce(config, hooks, self._admission, lambda: self.shared.upstream.bootstrap_servers)
+        self._quotas = QuotasInForce(config, hooks, self._admission, upstream)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:

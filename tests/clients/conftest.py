@@ -43,17 +43,25 @@ producer_ids_rate = 1000000
 """All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
 
 
+def front_config(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The proxy makes no connection of its own while a test is watched, so it does not ask for the brokers' quotas."""
+    file = tmp_path_factory.mktemp("front") / "quotas.sqlite"
+    return f'[client_quotas]\nfile = "{file}"\nbrokers = "ignore"\n{HIGH_QUOTAS}'
+
+
 @pytest.fixture(scope="session")
-def front43(kafka3: KafkaCluster) -> Iterator[Front]:
+def front43(kafka3: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """Three brokers of Kafka 4.3.1 behind a proxy."""
-    with ProxyProcess(kafka3.bootstrap_servers, config=HIGH_QUOTAS, arguments=JSON_LOG) as proxy:
+    config = front_config(tmp_path_factory)
+    with ProxyProcess(kafka3.bootstrap_servers, config=config, arguments=JSON_LOG) as proxy:
         yield _ready(Front(cluster=kafka3, proxy=proxy))
 
 
 @pytest.fixture(scope="session")
-def front39(kafka39: KafkaCluster) -> Iterator[Front]:
+def front39(kafka39: KafkaCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     """One broker of Kafka 3.9.1 behind a proxy."""
-    with ProxyProcess(kafka39.bootstrap_servers, config=HIGH_QUOTAS, arguments=JSON_LOG) as proxy:
+    config = front_config(tmp_path_factory)
+    with ProxyProcess(kafka39.bootstrap_servers, config=config, arguments=JSON_LOG) as proxy:
         yield _ready(Front(cluster=kafka39, proxy=proxy))
 
 

@@ -275,7 +275,7 @@ BAD: Final = (
     *_invalid("client_quotas.administrators", "expected a list of users", '"alice"', "true"),
     Bad("client_quotas.administrators", "[7]", "expected a user", "7", 0),
     *_invalid("client_quotas.alter", 'expected "anonymous" or "administrators"', '"nobody"', "false"),
-    *_invalid("client_quotas.brokers", 'expected "ignore", "show" or "import"', '"hide"', "true"),
+    *_invalid("client_quotas.brokers", 'expected "ignore", "compare", "show" or "import"', '"hide"', "true"),
     *_invalid("client_quotas.enforcement", 'expected "kafka" or "paced"', '"off"', "1"),
     *_invalid("client_quotas.new_connections", 'expected "wait" or "kafka"', '"refuse"', "1"),
     *_duration("limits.login_timeout", "1s", "1h", "999ms", "61m"),

@@ -57,7 +57,8 @@ def _too_slow(_signal: int, _frame: FrameType | None) -> None:
 
 def run_input(target: Target, data: bytes) -> None:
     """Run one input, inside `checks`. The exception of a finding has the input as a note."""
-    signal.setitimer(signal.ITIMER_PROF, LONGEST_S)
+    # Repeated, since an exception that is raised in a callback of the garbage collector is lost.
+    signal.setitimer(signal.ITIMER_PROF, LONGEST_S, LONGEST_S)
     try:
         target(data)
     except BaseException as error:

@@ -172,7 +172,10 @@ def test_a_unix_socket_is_for_its_owner(tmp_path: Path) -> None:
         assert headrace("enforcement", "off", "--admin", unix).stdout == "enforcement is off\n"
         assert f"uid {os.getuid()}" in process.log, "who has switched it off"
         assert CliRunner().invoke(main, ["ready", "--admin", unix]).output.startswith("headrace: not ready: ")
-        assert CliRunner().invoke(main, ["why", "--admin", unix]).output == "no request was throttled or refused\n"
+        assert CliRunner().invoke(main, ["why", "--admin", unix]).output == (
+            "enforcement is off: no request is throttled or refused until it is on again\n"
+            "no request was throttled or refused\n"
+        )
         with pytest.raises(StartupError, match="another process listens on it"):
             bind_admin(UnixPath(path=str(path)))
         assert ask(unix, "/livez").status == 200

@@ -123,7 +123,7 @@ def test_the_command_ends_with_an_error_and_not_with_the_plugins_status(tmp_path
     command = [sys.executable, "-m", "headrace.proxy.cli", "check-config", str(file)]
     environment = {"PYTHONPATH": f"{ROOT / 'src'}:{tmp_path}"}
     result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    assert (result.returncode, result.stderr) == (1, "headrace: plugin 'quits' cannot be loaded: SystemExit: 0\n")
+    assert (result.returncode, result.stderr) == (1, "plugin 'quits' cannot be loaded: SystemExit: 0\n1 problem\n")
 
 
 async def test_cancellation_is_the_only_thing_that_passes() -> None:

@@ -153,12 +153,6 @@ READ_ONLY: Final[dict[ApiKey, ReadOnly]] = {
     ),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: ReadOnly(asks=(_ask({"owners": None}, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED),)),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ReadOnly(asks=(_ask({"topics": None}),)),
-    ApiKey.DESCRIBE_CLIENT_QUOTAS: ReadOnly(
-        asks=(
-            Ask(about=lambda scene: {"components": [{"entity_type": "user", "match": scene.quota_user}]}),
-            _ask({"components": []}),
-        )
-    ),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ReadOnly(
         asks=(Ask(about=lambda scene: {"users": [{"name": scene.scram_user}]}), _ask({"users": None}))
     ),
@@ -272,6 +266,7 @@ LEFT_OUT: Final[dict[ApiKey, str]] = {
         ),
         _AMONG_BROKERS,
     ),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: "the proxy answers it, with its own quotas",
     **dict.fromkeys((ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE), _SASL),
     **dict.fromkeys((ApiKey.SHARE_FETCH, ApiKey.SHARE_ACKNOWLEDGE), _SESSION),
 }

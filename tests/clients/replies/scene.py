@@ -45,7 +45,6 @@ class Scene:
     """``None`` where the brokers have no share groups."""
     group_coordinator: int
     scram_user: str
-    quota_user: str
 
 
 def set_up(front: Front, watch: PeerWatch) -> Scene:
@@ -61,13 +60,12 @@ def set_up(front: Front, watch: PeerWatch) -> Scene:
         _consumer_group(connection, consumer, topic)
         if front.version != "3.9.1":
             _share_group(connection, share, topic)
-    scram_user, quota_user = unique("scene-scram"), unique("scene-quota")
+    scram_user = unique("scene-scram")
     with WireConnection(("127.0.0.1", front.proxy.port)) as connection:
         _scram_user(connection, scram_user)
     broker = front.cluster.brokers[0]
     with WireConnection((broker.host, broker.port)) as connection:
         watch.allow(connection.local_port)
-        _client_quota(connection, quota_user)
     return Scene(
         topic=topic,
         topic_id=topic_id,
@@ -79,7 +77,6 @@ def set_up(front: Front, watch: PeerWatch) -> Scene:
         share_group=share if front.version != "3.9.1" else None,
         group_coordinator=coordinator,
         scram_user=scram_user,
-        quota_user=quota_user,
     )
 
 
@@ -156,12 +153,6 @@ def _scram_user(connection: WireConnection, name: str) -> None:
     user = {"name": name, "mechanism": _SCRAM_SHA_256, "iterations": 4096, "salt": bytes(16)}
     request = {"deletions": [], "upsertions": [{**user, "salted_password": bytes(32)}]}
     _accepted(connection.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, request)["results"])
-
-
-def _client_quota(connection: WireConnection, user: str) -> None:
-    entity = [{"entity_type": "user", "entity_name": user}]
-    change = {"entity": entity, "ops": [{"key": "producer_byte_rate", "value": 1024.0}]}
-    _accepted(connection.ask(ApiKey.ALTER_CLIENT_QUOTAS, 1, {"entries": [change]})["entries"])
 
 
 def _accepted(rows: list[Message]) -> None:

@@ -22,6 +22,7 @@ from headrace.proxy.wire.mutations import (
 from headrace.proxy.wire.refusals import refuse_whole
 from headrace.proxy.wire.topic_lookups import (
     TOPIC_IDS_FROM,
+    VALIDATE_VERSION,
     ask_for_topics,
     ask_to_validate,
     ask_to_validate_names,
@@ -204,7 +205,9 @@ def lookups(data: bytes) -> None:
         (read_validated, "CreateTopicsResponse"),
     ):
         version = any_version(choices, name)
-        if reading not in (read_partition_counts, read_unknown_topics, read_validated):
+        if reading is read_validated:  # only responses to the proxy's own requests are read
+            version = max(version, VALIDATE_VERSION)
+        elif reading not in (read_partition_counts, read_unknown_topics):
             version = max(version, TOPIC_IDS_FROM)
         body = message_body(choices, name, version)
         try:
