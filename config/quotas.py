@@ -1,7 +1,7 @@
 """The ``[[quotas]]`` tables of the file: the only quotas that the proxy has.
 
-Used by `schema`. This module defines the form of quotas in the file; `headrace.quota_callbacks.entities` defines which
-values are valid.
+Used by `schema`. This module defines the form of quotas in the file; `headrace.quota_callbacks.definitions` defines
+which values are valid.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
@@ -15,6 +15,7 @@ from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, 
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
+from headrace.quota_callbacks.definitions import check_quota_value
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -26,7 +27,6 @@ from headrace.quota_callbacks.entities import (
     QuotaEntity,
     QuotaKey,
     bounded_name,
-    check_quota_value,
     is_bracketed,
 )
 from headrace.quota_callbacks.options import (

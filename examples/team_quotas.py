@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.quota_callbacks.entities import QuotaKey, check_quota_value
+from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.policies import Limit
 

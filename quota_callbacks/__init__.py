@@ -8,6 +8,7 @@ milliseconds of a monotonic clock.
     verdicts     the results of a callback: throttle or refuse, with the reason
     identities   the interface for plugins that read a client's name from its authentication
     entities     quota keys and quota entities
+    definitions  which quota keys and entity types there are, and which values and entities are valid
     policies     how a quota is enforced
     buckets      rates, token buckets, Bloom filters, and the table of all buckets
     builtin      the built-in callbacks, and the cost model of requests

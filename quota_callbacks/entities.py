@@ -6,7 +6,6 @@ Independent of requests, arithmetic and time. Source: KIP-13, KIP-124, KIP-546 (
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import Enum, StrEnum
 from hashlib import sha256
@@ -71,11 +70,6 @@ class QuotaKey(StrEnum):
     PRODUCER_IDS_RATE = "producer_ids_rate"
     """New producer ids per window; for users only (KIP-936)."""
 
-    @property
-    def integral(self) -> bool:
-        """Whether the key is a LONG in Kafka, which refuses fractions above 1e-6 (``ClientQuotaControlManager``)."""
-        return self in (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
-
 
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 """The key of the rate of new connections from an address (KIP-612). No callback enforces it; the proxy itself does."""
@@ -135,21 +129,4 @@ class QuotaEntity:
 
 
 LONG_MAX: Final = 2**63 - 1
-_FRACTION: Final = 1e-6  # ClientQuotaControlManager.validateQuotaKeyValue
-
-
-def check_quota_value(key: QuotaKey, value: float, entity: QuotaEntity | None = None) -> None:
-    """Raise `ValueError` unless Kafka would accept ``value`` for ``key``. The message is a full sentence.
-
-    A value must be finite and above 0; of an integral key, a whole number that fits a LONG. ``producer_ids_rate`` is
-    for users only (KIP-936).
-    """
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{key} = {value!r}: must be a finite number above 0")
-    if key.integral:
-        if abs(value - round(value)) > _FRACTION:
-            raise ValueError(f"{key} = {value!r}: must be a whole number of bytes a second")
-        if round(value) > LONG_MAX:
-            raise ValueError(f"{key} = {value!r}: must be at most {LONG_MAX}")
-    if key is QuotaKey.PRODUCER_IDS_RATE and entity is not None and (entity.client_id is not None):
-        raise ValueError(f"{key} is for users only (KIP-936), not for {entity}")
+"""Java's ``Long.MAX_VALUE``: the largest value of a byte rate."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from headrace.config.loading import load_quotas
 from headrace.config.problems import ConfigError
 from headrace.pipeline.errors import InputError
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 from headrace.quota_callbacks.records.replay import Change
 
@@ -86,7 +87,7 @@ def _named(kind: str, name: str | None) -> tuple[str, ...]:
 
 
 def _number(key: QuotaKey, value: float) -> str:
-    return str(round(value)) if key.integral else f"{value:.10g}"
+    return str(round(value)) if BUILTIN_SCHEMA.keys[key].integral else f"{value:.10g}"
 
 
 def _quoted(text: str) -> str:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as sf
 from headrace.pipeline.analysis.events import amounts
 from headrace.pipeline.lake import schemas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 from headrace.quota_callbacks.records.replay import KEYS
 
@@ -299,7 +300,7 @@ def _by_key(rules: Rules, value: Callable[[str], float]) -> Column:
 
 def _quota(rules: Rules) -> Column:
     quota = sf.greatest(rounded_up(sf.col("wanted")), _by_key(rules, lambda key: rules.least[QuotaKey(key)]))
-    integral = sf.col("key").isin([key.value for key in QuotaKey if key.integral])
+    integral = sf.col("key").isin([key.value for key in QuotaKey if BUILTIN_SCHEMA.keys[key].integral])
     return sf.when(integral, sf.ceil(quota).cast("double")).otherwise(quota)
 
 

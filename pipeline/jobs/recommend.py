@@ -25,7 +25,8 @@ from headrace.pipeline.cli import (
 from headrace.pipeline.lake import schemas
 from headrace.pipeline.lake.session import start_session
 from headrace.pipeline.lake.tables import Lake, of_days
-from headrace.quota_callbacks.entities import DEFAULT, QuotaKey, check_quota_value
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, check_quota_value
+from headrace.quota_callbacks.entities import DEFAULT, QuotaKey
 
 if TYPE_CHECKING:
     from datetime import date
@@ -189,7 +190,9 @@ def _name(row: Any) -> str:
 
 def _write(found: DataFrame, most: int, toml: str | None, commands: str | None, server: str) -> None:
     """Write the files: the default entity first, the others by the sum of their byte rates, descending."""
-    rates = sf.when(sf.col("key").isin([key.value for key in QuotaKey if key.integral]), sf.col("quota"))
+    rates = sf.when(
+        sf.col("key").isin([key.value for key in QuotaKey if BUILTIN_SCHEMA.keys[key].integral]), sf.col("quota")
+    )
     by_entity = found.groupBy("user", "client_id").agg(
         sf.coalesce(sf.sum(rates), sf.lit(0.0)).alias("size"),
         sf.collect_list(sf.struct("key", "quota", "reason")).alias("quotas"),

@@ -16,6 +16,9 @@ TIMEOUT_S: Final = 10.0
 _LONGEST_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """Far more than 1000 decisions and 10,000 muted connections need."""
 
+_ANSWERED: Final = (http.client.OK, http.client.SERVICE_UNAVAILABLE)
+"""The states of pages that also say what is missing."""
+
 
 class AdminUnreachableError(Exception):
     """No admin server can be reached at the address, it refuses the request, or it is no admin server.
@@ -55,9 +58,20 @@ class AdminClient:
             raise AdminUnreachableError(f"the admin server answered {answer!r}, which is not a list of decisions")
         return answer
 
+    def quota_changes(self, *, newest: int, before: int | None = None) -> list[dict[str, Any]]:
+        """Return the page ``/quotas/audit``: the ``newest`` changes of quotas before the position ``before``."""
+        position = "" if before is None else f"&before={before}"
+        answer = self._request("GET", f"/quotas/audit?newest={newest}{position}", accepted=_ANSWERED)
+        if not isinstance(answer, dict) or not isinstance(answer.get("changes"), list):
+            raise AdminUnreachableError(f"the admin server answered {answer!r}, which is not a list of changes")
+        if answer.get("problem") is not None:
+            raise AdminUnreachableError(f"{self.address}: {answer['problem']}")
+        changes: list[dict[str, Any]] = answer["changes"]
+        return changes
+
     def not_ready(self) -> list[str]:
         """Return the reasons why the proxy should get no traffic; empty when it is ready."""
-        answer = self._request("GET", "/readyz", accepted=(http.client.OK, http.client.SERVICE_UNAVAILABLE))
+        answer = self._request("GET", "/readyz", accepted=_ANSWERED)
         if not isinstance(answer, dict) or not isinstance(answer.get("reasons", []), list):
             raise AdminUnreachableError(f"the admin server answered {answer!r}, which is not a state")
         return [printable(str(reason)) for reason in answer.get("reasons", [])]

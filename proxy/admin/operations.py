@@ -47,6 +47,9 @@ class Operations(Protocol):
         Both are limited to ``user`` and ``client_id``; ``None`` stands for any.
         """
 
+    async def quota_changes(self, newest: int, before: int | None) -> dict[str, Any]:
+        """Return the page ``/quotas/audit``: the ``newest`` changes of quotas before the position ``before``."""
+
 
 class ServerOperations:
     """The operations of one process. Its server sets ``serving`` and ``draining``."""
@@ -115,6 +118,12 @@ class ServerOperations:
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the decisions and muted connections of this process."""
         return self.decisions_at(self.shared.clock(), user, client_id, newest)
+
+    async def quota_changes(self, newest: int, before: int | None) -> dict[str, Any]:
+        """Return the changes from the store of quotas, which all workers share."""
+        if self.shared.client_quotas is None:
+            return {"changes": [], "problem": "the brokers answer requests for quotas, not this proxy"}
+        return await self.shared.client_quotas.audit(newest=newest, before=before)
 
     def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the page `decisions` with ages at the time ``now_s`` of the loop's clock, which all workers share."""

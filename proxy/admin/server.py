@@ -22,6 +22,7 @@ from headrace.proxy.admin.listening import bind_admin
 from headrace.proxy.counters import AdminCounters
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
+from headrace.quota_callbacks.entities import LONG_MAX
 
 if TYPE_CHECKING:
     from headrace.config.tables.admin import Admin, AdminAddress
@@ -33,6 +34,9 @@ READY_CACHE_S: Final = 1.0
 """Seconds for which the result of ``/readyz`` is reused, so that frequent probes do not connect to brokers as often."""
 SWITCH_TIMEOUT_S: Final = 10.0
 """Longer than a supervisor waits for its workers to confirm a command."""
+
+MOST_CHANGES: Final = 10_000
+"""Changes of quotas in one page."""
 
 _READ: Final = ("GET", "HEAD")
 
@@ -62,6 +66,7 @@ class AdminServer:
             "/metrics": _Page(_READ, self._metrics_page),
             "/enforcement": _Page((*_READ, "PUT"), self._enforcement),
             "/decisions": _Page(_READ, self._decisions_page),
+            "/quotas/audit": _Page(_READ, self._quota_changes),
         }
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
@@ -115,13 +120,37 @@ class AdminServer:
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
         query = request.query
-        newest = query.get("newest", "100")
         if unknown := query.keys() - {"user", "client_id", "newest"}:
             return refused(f"unknown parameter {min(unknown)[:80]}; expected user, client_id or newest")
-        if not (newest.isascii() and newest.isdecimal() and len(newest) <= 9 and 1 <= int(newest) <= KEPT_DECISIONS):
-            return refused(f"newest is {newest[:20]!r}; expected a whole number from 1 to {KEPT_DECISIONS}")
-        page = await self._operations.decisions(query.get("user"), query.get("client_id"), int(newest))
+        newest = _whole(query.get("newest", "100"), KEPT_DECISIONS)
+        if newest is None:
+            return refused(_not_whole("newest", query["newest"], KEPT_DECISIONS))
+        page = await self._operations.decisions(query.get("user"), query.get("client_id"), newest)
         return _json(page)
+
+    async def _quota_changes(self, request: HttpRequest) -> HttpResponse:
+        query = request.query
+        if unknown := query.keys() - {"newest", "before"}:
+            return refused(f"unknown parameter {min(unknown)[:80]}; expected newest or before")
+        newest, before = _whole(query.get("newest", "100"), MOST_CHANGES), None
+        if newest is None:
+            return refused(_not_whole("newest", query["newest"], MOST_CHANGES))
+        if "before" in query and (before := _whole(query["before"], LONG_MAX)) is None:
+            return refused(_not_whole("before", query["before"], LONG_MAX))
+        page = await self._operations.quota_changes(newest, before)
+        return _json(page, HTTPStatus.OK if page["problem"] is None else HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def _whole(text: str, largest: int) -> int | None:
+    """Return a number from 1 to ``largest``, or ``None`` for anything else."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(largest))):
+        return None
+    number = int(text)
+    return number if 1 <= number <= largest else None
+
+
+def _not_whole(parameter: str, found: str, largest: int) -> str:
+    return f"{parameter} is {found[:20]!r}; expected a whole number from 1 to {largest}"
 
 
 def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:

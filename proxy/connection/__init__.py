@@ -1,14 +1,15 @@
 """The connection of one client, and the tasks that relay its requests and replies.
 
-client_connection   the sockets of a connection and the nursery of its two relays
-request_relay       client to broker: scanning, calling callbacks
-request_forwarding  client to broker: writing what was read to the broker
-reply_relay         broker to client: matching replies, calling callbacks, editing, sending
-relay               the base class of both relays: reading into the shared buffer, splicing
-whole_requests      requests that are read in full: authentication, mutations, refused ones
-mutation_lookup     looking up at the broker how many partitions a request would change
-enforcement         calling the quota callbacks and carrying out their verdicts
-refusals            answering requests in place of the broker
-reply_edits         editing replies that were collected
-state               the state of one connection, and what all connections share
+client_connection      the sockets of a connection and the nursery of its two relays
+request_relay          client to broker: scanning, calling callbacks
+request_forwarding     client to broker: writing what was read to the broker
+reply_relay            broker to client: matching replies, calling callbacks, editing, sending
+relay                  the base class of both relays: reading into the shared buffer, splicing
+whole_requests         requests that are read in full: authentication, mutations, refused ones
+client_quota_requests  answering DescribeClientQuotas and AlterClientQuotas
+mutation_lookup        looking up at the broker how many partitions a request would change
+enforcement            calling the quota callbacks and carrying out their verdicts
+refusals               answering requests in place of the broker
+reply_edits            editing replies that were collected
+state                  the state of one connection, and what all connections share
 """

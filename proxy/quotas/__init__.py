@@ -1,6 +1,10 @@
 """Quota definitions that can be changed while the proxy runs: where they are kept, and who may change them.
 
 client_quota_apis  DescribeClientQuotas and AlterClientQuotas
+validation         Kafka's rules for AlterClientQuotas
+filters            Kafka's rules for the filters of DescribeClientQuotas
+refusals           the errors with which both APIs refuse a request or an entry
+hash_order         the order in which Java's hash maps have strings, on which some answers depend
 authorization      who may describe and change quotas
 follower           putting into force what changes in a store
 definitions        the quotas in force: the configuration's, and above them the store's

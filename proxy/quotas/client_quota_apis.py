@@ -6,12 +6,15 @@ Errors are those of a broker (`validation`, `filters`); this module adds the err
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
+
+from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.filters import compile_filter, described_parts
 from headrace.proxy.quotas.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.quotas.validation import refused_results, validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
@@ -20,22 +23,18 @@ from headrace.proxy.wire.client_quotas import (
     read_alterations,
     read_filter,
 )
-
-from headrace.proxy.quotas.authorization import Permissions, may
-from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
-    from headrace.quota_callbacks.definitions import QuotaSchema
-
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.follower import StoreFollower
     from headrace.proxy.quotas.store import Alteration, Change
+    from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.quotas")
@@ -129,6 +128,19 @@ class ClientQuotaApis:
         log_changes(changes)
         return validated.results
 
+    async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
+        """Return the page ``/quotas/audit``: the ``newest`` changes before the position ``before``, newest first.
+
+        ``problem`` is set if there is no store, or it cannot be read.
+        """
+        if self._follower is None:
+            return {"changes": [], "problem": "client_quotas.file is not set, so that no changes are kept"}
+        try:
+            changes = await self._follower.audit(limit=newest, before=before)
+        except StoreError as error:
+            return {"changes": [], "problem": str(error)}
+        return {"changes": [_audit_row(change) for change in changes], "problem": None}
+
     def _refuse_removal(self, alteration: Alteration) -> Refusal | None:
         """Refuse to remove a quota that only the configuration file has: it would be in force all the same."""
         for key, value in alteration.values.items():
@@ -136,6 +148,19 @@ class ClientQuotaApis:
                 message = f"{key} of {alteration.entity} is set in the proxy's configuration file and cannot be removed"
                 return Refusal(error_code=INVALID_REQUEST, error_message=message)
         return None
+
+
+def _audit_row(change: Change) -> dict[str, Any]:
+    return {
+        "sequence": change.sequence,
+        "time_ms": change.time_ms,
+        "principal": change.author.principal,
+        "address": change.author.address,
+        "entity": [{"type": each, "name": name} for each, name in described_parts(change.entity)],
+        "key": change.key,
+        "old": change.old,
+        "new": change.new,
+    }
 
 
 def error_code_of(error: StoreError) -> int:

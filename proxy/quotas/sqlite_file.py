@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.proxy.long_work import PAUSE_S, PIECE, collector_off
+from headrace.proxy.long_work import PAUSE_S, collector_off
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
 from headrace.proxy.quotas.sqlite_opening import check_schema_version, locked, open_database, reported, sentence
 from headrace.proxy.quotas.store import Author, Change, Snapshot, StoreError
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Size of the ``-wal`` file from which a commit is followed by a checkpoint: SQLite's own default, 1,000 pages."""
+ROWS_PER_PIECE: Final = 256
+"""Rows that are read between two pauses, which takes about a millisecond."""
 
 _CHANGE_COLUMNS: Final = "SELECT sequence, time_ms, principal, address, entity, key, old, new FROM changes"
 
@@ -111,7 +113,7 @@ class SqliteFile:
         try:
             with reported(self._path):
                 self._identity = _identity(self._path)
-            return self.snapshot()
+            return self.snapshot(pauses=False)
         except BaseException:
             self.close()
             raise
@@ -123,19 +125,22 @@ class SqliteFile:
                 self._database.close()
             self._database = None
             os.close(self._lock)
+            self._lock = -1
 
     def write(self, alters: Sequence[PreparedAlter]) -> list[Sequence[Change]]:
         """Store all ``alters`` or none of them, in their order; return what each changed, once it is durable."""
         time_ms = time.time_ns() // 1_000_000
-        with reported(self._path), locked(self._path, self._lock, self._wait_s):
-            with self._transaction("BEGIN IMMEDIATE") as database:
-                changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]
-                last = _last_sequence(database)
-                if any(changes):
-                    database.execute("DELETE FROM changes WHERE sequence <= ?", (last - self._audit_rows,))
-                seen = _data_version(database), last
-            self._seen = seen
-            self._checkpoint()
+        with reported(self._path):
+            self._checked()  # before the lock file is used, which is closed with the file
+            with locked(self._path, self._lock, self._wait_s):
+                with self._transaction("BEGIN IMMEDIATE") as database:
+                    changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]
+                    last = _last_sequence(database)
+                    if any(changes):
+                        database.execute("DELETE FROM changes WHERE sequence <= ?", (last - self._audit_rows,))
+                    seen = _data_version(database), last
+                self._seen = seen
+                self._checkpoint()
         return changes
 
     def changes_since(self, sequence: int) -> Sequence[Change] | None:
@@ -158,14 +163,15 @@ class SqliteFile:
             latest = sys.maxsize if before is None else before
             return self._changes(database.execute(f"{_CHANGE_COLUMNS} {where}", (latest, limit)))
 
-    def snapshot(self) -> Snapshot:
-        """Return all quotas, with pauses for the other threads of the process."""
+    def snapshot(self, *, pauses: bool = True) -> Snapshot:
+        """Return all quotas. With ``pauses`` the other threads of the process can run meanwhile, at half the speed."""
         quotas: dict[QuotaEntity, dict[str, float]] = {}
         with reported(self._path), collector_off(), self._transaction("BEGIN") as database:
             last = _last_sequence(database)
             self._seen = _data_version(database), last
             latest_text, of_entity = "", dict[str, float]()
-            for text, key, value in _paced(database.execute("SELECT entity, key, value FROM quotas ORDER BY entity")):
+            rows = database.execute("SELECT entity, key, value FROM quotas ORDER BY entity")
+            for text, key, value in _paced(rows) if pauses else rows:
                 if text != latest_text:
                     latest_text, of_entity = text, {}
                     quotas[self._entity(text)] = of_entity
@@ -266,9 +272,9 @@ def _written(database: sqlite3.Connection, alter: PreparedAlter, time_ms: int) -
 
 def _paced(rows: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
     """Yield rows, with a pause after each piece of them, in which the event loop can run."""
-    while piece := rows.fetchmany(PIECE):
+    while piece := rows.fetchmany(ROWS_PER_PIECE):
         yield from piece
-        if len(piece) == PIECE:
+        if len(piece) == ROWS_PER_PIECE:
             time.sleep(PAUSE_S)
 
 

@@ -157,7 +157,7 @@ def _set_up(database: sqlite3.Connection, path: str) -> None:
     if application_id == 0:
         database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
     check_schema_version(database, path)
-    problem = database.execute("PRAGMA quick_check(1)").fetchone()[0]
+    problem = " ".join(database.execute("PRAGMA quick_check(1)").fetchone()[0].split())
     if problem != "ok":
         raise StoreError(sentence(path, _damaged(problem)))
 

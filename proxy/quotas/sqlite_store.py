@@ -29,6 +29,7 @@ LOADING_TIMEOUT_S: Final = 60.0
 """Time-out of `SqliteStore.open` and `SqliteStore.snapshot`: about fifty times what 100,000 entities take."""
 ALTERS_PER_COMMIT: Final = 256
 """The longest queue that one commit stores, so that a commit takes some tens of milliseconds at most."""
+_FAILED: Final = "a change of the same transaction failed. Nothing was changed"
 
 T = TypeVar("T")
 
@@ -36,11 +37,12 @@ T = TypeVar("T")
 class _WaitingAlter:
     """A call of `SqliteStore.alter` and, once a thread has handled it, its outcome."""
 
-    __slots__ = ("alter", "outcome")
+    __slots__ = ("alterations", "author", "outcome")
 
-    def __init__(self, alter: PreparedAlter) -> None:
-        self.alter = alter
-        self.outcome: Sequence[Change] | StoreError | None = None
+    def __init__(self, alterations: Sequence[Alteration], author: Author) -> None:
+        self.alterations = alterations
+        self.author = author
+        self.outcome: Sequence[Change] | StoreError | ValueError | None = None
 
 
 class SqliteStore:
@@ -74,6 +76,8 @@ class SqliteStore:
         """At most one for each connection of a client, which sends nothing more while it waits."""
         self._one_thread = trio.CapacityLimiter(1)
         """An abandoned thread keeps its token until it ends."""
+        self._commit_end: trio.Event | None = None
+        """Set at the end of the commit that runs or will run."""
         self._closed = False
 
     async def open(self) -> Snapshot:
@@ -86,21 +90,26 @@ class SqliteStore:
         Calls that wait at the same time share a transaction, and succeed or fail together. Raises `ValueError` for
         NaN, and for what SQLite cannot represent.
         """
-        waiting = _WaitingAlter(prepared(alterations, author))
+        self._check_open()
+        waiting = _WaitingAlter(alterations, author)
         self._waiting.append(waiting)
         try:
-            await self._in_thread(self._commit_waiting, self._timeout_s)
-        except StoreTimeoutError:
-            if waiting.outcome is None:
-                raise
+            with trio.move_on_after(self._timeout_s):
+                while waiting.outcome is None:
+                    if self._commit_end is None:
+                        await self._commit()
+                    else:
+                        await self._commit_end.wait()
         finally:
             with suppress(ValueError):  # a thread has taken it from the queue
                 self._waiting.remove(waiting)
         match waiting.outcome:
             case None:
-                raise StoreError(sentence(self._path, "a change of the same transaction failed. Nothing was changed"))
+                raise self._no_answer(self._timeout_s)
             case StoreError() as error:
                 raise type(error)(str(error)) from error
+            case ValueError() as error:
+                raise error
             case changes:
                 return changes
 
@@ -129,28 +138,64 @@ class SqliteStore:
             self._closed = True
 
     async def _in_thread(self, work: Callable[[], T], timeout_s: float) -> T:
-        if self._closed:
-            raise StoreError(sentence(self._path, "the store is closed"))
+        self._check_open()
         with trio.move_on_after(timeout_s):
             return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
-        raise StoreTimeoutError(
-            sentence(
-                self._path,
-                f"no answer within {timeout_s:g} s: check the disk. A change may or may not have been made",
-            )
-        )
+        raise self._no_answer(timeout_s)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError(sentence(self._path, "the store is closed"))
+
+    def _no_answer(self, timeout_s: float) -> StoreTimeoutError:
+        cause = f"no answer within {timeout_s:g} s: check the disk. A change may or may not have been made"
+        return StoreTimeoutError(sentence(self._path, cause))
+
+    async def _commit(self) -> None:
+        """Store what waits, in a thread. Until the thread has ended, all other calls of `alter` wait for it."""
+        end = self._commit_end = trio.Event()
+        token = trio.lowlevel.current_trio_token()
+        started = False
+
+        def ended() -> None:
+            end.set()
+            if self._commit_end is end:
+                self._commit_end = None
+
+        def work() -> None:
+            nonlocal started
+            started = True
+            try:
+                self._commit_waiting()
+            finally:
+                with suppress(trio.RunFinishedError):  # the call was cancelled, and the proxy has ended
+                    token.run_sync_soon(ended)
+
+        try:
+            await trio.lowlevel.checkpoint()  # the others that the last commit has woken come into the queue
+            await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._one_thread)
+        except BaseException:
+            if not started:
+                ended()
+            raise
 
     def _commit_waiting(self) -> None:
         """Store what waits. Called in a thread; what came first is stored first."""
-        batch: list[_WaitingAlter] = []
+        batch: dict[_WaitingAlter, PreparedAlter] = {}
         with suppress(IndexError):
             while len(batch) < ALTERS_PER_COMMIT:
-                batch.append(self._waiting.popleft())
+                waiting = self._waiting.popleft()
+                try:
+                    batch[waiting] = prepared(waiting.alterations, waiting.author)
+                except ValueError as error:  # the others are stored
+                    waiting.outcome = error
         if not batch:
-            return  # another call has stored it
+            return
+        outcomes: Sequence[Sequence[Change] | StoreError] = [StoreError(sentence(self._path, _FAILED))] * len(batch)
         try:
-            outcomes: Sequence[Sequence[Change] | StoreError] = self._file.write([each.alter for each in batch])
+            outcomes = self._file.write([*batch.values()])
         except StoreError as error:
             outcomes = [error] * len(batch)
-        for each, outcome in zip(batch, outcomes, strict=True):
-            each.outcome = outcome
+        finally:  # after any exception, so that no call waits for ever
+            for waiting, outcome in zip(batch, outcomes, strict=True):
+                waiting.outcome = outcome

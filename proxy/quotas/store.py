@@ -26,7 +26,10 @@ class StoreError(Exception):
 
 
 class StoreTimeoutError(StoreError):
-    """The store did not answer in time. A change may or may not have been made (KIP-546, ``TimeoutException``)."""
+    """The store did not answer in time, or failed while it made a change durable.
+
+    The change may or may not have been made (KIP-546, ``TimeoutException``).
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,20 +80,25 @@ class QuotaStore(Protocol):
     """
 
     async def open(self) -> Snapshot:
-        """Open or create the store, and return all its quotas. Called once, before clients are served."""
+        """Open or create the store, and return all its quotas. Called before clients are served.
+
+        May be called again after it has failed, and is not called again after it has succeeded.
+        """
 
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
         """Store the alterations, and return what changed once it is durable.
 
         A value that is set already, and the removal of a key that is not set, are no changes. Several alterations of
-        one entity are applied in their order.
+        one entity are applied in their order. Raises `ValueError` for NaN, and for keys and values that the store
+        cannot represent; nothing is stored then.
         """
 
     async def changes_since(self, sequence: int) -> Sequence[Change] | None:
         """Return the changes after ``sequence``, in their order; ``None`` if they are no longer kept.
 
-        After ``None`` the caller replaces what it knows by `snapshot`. Cheap if nothing has changed, since it is called
-        several times a second.
+        ``None`` also if the store has never had this position, as after a backup was restored. After ``None`` the
+        caller replaces what it knows by `snapshot`. Cheap if nothing has changed, since it is called several times a
+        second.
         """
 
     async def snapshot(self) -> Snapshot:
@@ -100,4 +108,4 @@ class QuotaStore(Protocol):
         """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first."""
 
     async def close(self) -> None:
-        """Close the store. Later calls raise `StoreError`."""
+        """Close the store. Later calls of the other methods raise `StoreError`."""

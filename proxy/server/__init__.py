@@ -4,7 +4,8 @@ server              the server: owns the nurseries and the state that connection
 running             starting the event loop, and its clock
 configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
-reloading           quotas from the configuration, and reloading it
+reloading           reloading the configuration
+quotas_in_force     putting the quotas of the configuration and of the store into force
 bucket_state_file   the file that keeps bucket state across restarts
 worker_place        the number of a worker, and its view of the memory that all workers share
 memory_limit        closing connections when all together hold too much memory

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import structlog
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 from headrace.config.tables.client_quotas import AlterRule
 from headrace.proxy.errors import StartupError
@@ -18,6 +17,7 @@ from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import StoreError
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
 
 if TYPE_CHECKING:

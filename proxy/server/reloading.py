@@ -1,4 +1,4 @@
-"""Quotas from the configuration, and reloading the configuration.
+"""Reloading the configuration.
 
 An invalid configuration changes nothing, and the log gives the reasons. Called by the server and the supervisor.
 """

@@ -1,8 +1,8 @@
 """The table of Kafka's APIs: versions, header versions, offset of the throttle time, and what the proxy must support.
 
 All functions are look-ups by API key and version, and fast enough for the hot path; the rows are generated from Kafka's
-own definitions (`headrace.proxy.wire.api_rows`). Keys are plain ``int`` values, since a key in a request may be
-unknown; members of `ApiKey` are ints, too.
+own definitions (`headrace.proxy.wire.messages.api_rows`). Keys are plain ``int`` values, since a key in a request may
+be unknown; members of `ApiKey` are ints, too.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.proxy.wire.api_rows import ROWS
+from headrace.proxy.wire.messages.api_rows import ROWS
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 __all__ = [

@@ -97,12 +97,17 @@ class WorkersOperations:
         reasons = [f"worker {number} has not started yet" for number in starting] + await self.not_live()
         if reasons:
             return reasons
-        for slot in self._supervisor.slots:
-            if slot.ready and slot.pipe is not None:
-                with suppress(WorkerSilentError):
-                    answer = await slot.pipe.ask("not_ready", {}, timeout_s=READY_TIMEOUT_S)
-                    return list(answer.head["reasons"])
-        return ["no worker serves"]
+        answer = await self._ask_one("not_ready", {}, timeout_s=READY_TIMEOUT_S)
+        return ["no worker serves"] if answer is None else list(answer.head["reasons"])
+
+    async def quota_changes(self, newest: int, before: int | None) -> dict[str, Any]:
+        """Return the changes of quotas from the first worker that answers, since all share the store."""
+        arguments = {"newest": newest, "before": before}
+        answer = await self._ask_one("quota_changes", arguments, timeout_s=DECISIONS_TIMEOUT_S)
+        if answer is None:
+            return {"changes": [], "problem": "no worker serves"}
+        page: dict[str, Any] = json.loads(answer.body)
+        return page
 
     async def decisions(self, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the recent decisions of all workers and the muted connections, as the page ``/decisions`` has them."""
@@ -153,6 +158,14 @@ class WorkersOperations:
             for worker, value in self._metrics.by_worker(sample):
                 metric.add_metric((str(worker),), value)
             yield Family(metric=metric)
+
+    async def _ask_one(self, do: str, arguments: Mapping[str, object], *, timeout_s: float) -> Message | None:
+        """Ask one worker after the other until one answers; return ``None`` if none does."""
+        for slot in self._supervisor.slots:
+            if slot.ready and slot.pipe is not None:
+                with suppress(WorkerSilentError):
+                    return await slot.pipe.ask(do, arguments, timeout_s=timeout_s)
+        return None
 
     async def _ask_all(
         self,

@@ -90,6 +90,7 @@ class Worker:
             "not_ready": self._not_ready,
             "metrics": self._metrics,
             "decisions": self._decisions,
+            "quota_changes": self._quota_changes,
             "bucket_state": self._report_bucket_state,
         }
 
@@ -166,6 +167,10 @@ class Worker:
 
     async def _report_bucket_state(self, message: Message) -> Answer:
         return {}, await self._bucket_state.report(message.head["since_ms"])
+
+    async def _quota_changes(self, message: Message) -> Answer:
+        page = await self.server.operations.quota_changes(message.head["newest"], message.head["before"])
+        return {}, await trio.to_thread.run_sync(_as_json, page)
 
     async def _decisions(self, message: Message) -> Answer:
         head = message.head

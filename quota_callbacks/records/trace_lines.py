@@ -12,6 +12,7 @@ from collections import Counter
 from typing import Any, Final, NoReturn
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.definitions import check_quota_value
 from headrace.quota_callbacks.entities import (
     DEFAULT,
     LONG_MAX,
@@ -19,7 +20,6 @@ from headrace.quota_callbacks.entities import (
     QuotaEntity,
     QuotaKey,
     bounded_name,
-    check_quota_value,
 )
 from headrace.quota_callbacks.records.replay import Change, Op, Usage
 

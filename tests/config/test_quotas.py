@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from headrace.config import ConfiguredQuota, ConfigValueError, loads
-from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.keys import keys
-from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey, check_quota_value
+from headrace.config.quotas import LIMIT_KEYS
+from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import Quota
 from tests.config.documents import MINIMAL, in_toml, leaf
 from tests.config.quota_cases import ALICE, BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota

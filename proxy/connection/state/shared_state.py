@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
@@ -58,6 +58,9 @@ class ClientQuotaAnswers(Protocol):
         self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
     ) -> bytes:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.answer`."""
+
+    async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
+        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.audit`."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,4 +8,5 @@ composites     codecs of structs and arrays
 scalars        codecs of single values: integers, strings, bytes, varints
 tagged_fields  codecs of tagged fields (KIP-482)
 schemas        Kafka's message definitions, read from the generated file kafka_messages.json
+api_rows       the rows of the table `headrace.proxy.wire.apis`, generated from the same definitions
 """

@@ -17,7 +17,8 @@ from headrace.pipeline.analysis.prices import read_prices
 from headrace.pipeline.analysis.quota_files import as_toml
 from headrace.pipeline.errors import InputError
 from headrace.quota_callbacks.builtin.cost_files import load_costs
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey, check_quota_value
+from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from tests.fuzzing.choices import Choices
 
 LEAVES: Final = tuple(keys(Config))

@@ -1,7 +1,7 @@
 """KAFKA_SEMANTICS §3 as data: what Kafka's classes say of every API, apart from what the proxy believes.
 
-The rows are those of `tests/proxy/wire/kafka_api_table.md`, which knows nothing of `headrace.proxy.wire.api_rows`, so
-that the two can be compared.
+The rows are those of `tests/proxy/wire/kafka_api_table.md`, which knows nothing of
+`headrace.proxy.wire.messages.api_rows`, so that the two can be compared.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     .venv/bin/python -m tests.proxy.wire.generate_messages
 
 `proxy/wire/messages/kafka_messages.json` contains the schemas of every request, response and header,
-`proxy/wire/api_rows.py` the table of APIs, and `quota_callbacks/api_keys.py` the API keys. They cover all versions that
-either of the two jars of `SOURCES` defines: from the newer jar's lowest version on its definition, and the older jar's
-for the versions below. `test_generated_files` generates them again and compares.
+`proxy/wire/messages/api_rows.py` the table of APIs, and `quota_callbacks/api_keys.py` the API keys. They cover all
+versions that either of the two jars of `SOURCES` defines: from the newer jar's lowest version on its definition, and
+the older jar's for the versions below. `test_generated_files` generates them again and compares.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testbed.kafka.artifacts import client_jars
 
 WIRE: Final = Path(__file__).resolve().parents[3] / "proxy" / "wire"
 MESSAGES_FILE: Final = WIRE / "messages" / "kafka_messages.json"
-ROWS_FILE: Final = WIRE / "api_rows.py"
+ROWS_FILE: Final = WIRE / "messages" / "api_rows.py"
 KEYS_FILE: Final = WIRE.parent.parent / "quota_callbacks" / "api_keys.py"
 
 SOURCES: Final = ("3.9.1", "4.4.0")
@@ -245,7 +245,7 @@ def api_name(api_key: int) -> str:
     return API_NAMES.get(api_key, f"API {{api_key}}")
 '''
 
-ROWS_TEMPLATE: Final = '''"""Versions and layout of each API, from Kafka's message definitions. Read only by `apis`.
+ROWS_TEMPLATE: Final = '''"""Versions and layout of each API, from Kafka's message definitions. Read by `wire.apis`.
 
 {notice}
 """

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaKey
 from tests.quota_callbacks.our_quotas import KEY_OF, Op, Outcome
 
@@ -148,7 +149,7 @@ class RandomTrace:
     def _limit(self, key: QuotaKey) -> float:
         low, high = LIMITS[key]
         limit = low * (high / low) ** self._random.random()
-        if key.integral:
+        if BUILTIN_SCHEMA.keys[key].integral:
             return float(round(limit))
         return self._random.choice((limit, float(max(1, round(limit)))))
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from headrace.quota_callbacks.buckets.client_quotas import IDLE_EXPIRY_MS
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.builtin.precedence import Level, QuotaLevels, Tags, sanitize
-from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaEntity, QuotaKey, check_quota_value
+from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaEntity, QuotaKey
 from tests.quota_callbacks.kafka_quotas import java
 from tests.quota_callbacks.our_quotas import Op, OurQuotas
 
@@ -208,27 +208,6 @@ def test_idle_buckets_expire_and_what_was_resolved_before_is_stale(cluster: Clus
     assert cluster.quotas.expire(IDLE_EXPIRY_MS + 6) == 1
     assert list(cluster.quotas) == []
     assert bucket.dropped, "whoever has resolved it has to ask again"
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "entity", "message"),
-    [
-        (KEY, 0, None, "must be a finite number above 0"),
-        (KEY, -2, None, "must be a finite number above 0"),
-        (KEY, float("nan"), None, "must be a finite number above 0"),
-        (KEY, 2.245, None, "must be a whole number of bytes a second"),
-        (KEY, 3.7e19, None, "must be at most 9223372036854775807"),
-        (QuotaKey.PRODUCER_IDS_RATE, 1, QuotaEntity(client_id="c"), "is for users only"),
-    ],
-)
-def test_values_kafka_would_refuse(key: QuotaKey, value: float, entity: QuotaEntity | None, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        check_quota_value(key, value, entity)
-
-
-def test_values_kafka_takes() -> None:
-    check_quota_value(KEY, 2.0000001)
-    check_quota_value(QuotaKey.REQUEST_PERCENTAGE, 0.1)
 
 
 def test_an_entity_needs_a_name() -> None:

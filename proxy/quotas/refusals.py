@@ -1,0 +1,19 @@
+"""The errors with which the client-quota APIs refuse a request or an entry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+UNSUPPORTED_VERSION: Final = 35
+INVALID_REQUEST: Final = 42
+POLICY_VIOLATION: Final = 44
+"""Kafka's error codes (``org.apache.kafka.common.protocol.Errors``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error code of Kafka, and a message for the client."""
+
+    error_code: int
+    error_message: str

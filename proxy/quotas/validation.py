@@ -1,0 +1,181 @@
+"""Kafka's rules for AlterClientQuotas: which alterations of a request are made, and what is answered.
+
+Pure functions: what may be configured is in a `QuotaSchema`, and the caller stores the alterations. The rules, their
+order, and the texts of errors are those of ``ClientQuotaControlManager`` of Kafka 4.3.1; a test compares them with a
+broker. Some follow from its hash maps, and are no more than that, but clients may rely on them:
+
+* An entity with two parts of the same type has the last one.
+* If an entity is in the request twice, the first entry is made, and the answer for both is the error of the second.
+  The same error is returned for a key that is altered twice in one entry, which is then not made.
+* The removal of a key is not checked. A key that is not set, or does not exist, is ignored.
+* A request that makes more than `MAX_CHANGES` changes is refused as a whole.
+
+Names are used as they are sent. Brokers percent-encode names of users and client ids only inside, where they need them
+for metrics (``Sanitizer``), so ``%2A``, ``a b`` and ``<default>`` are ordinary names; ``null`` is the default entity.
+
+Differences to a broker: a value must be finite, an ``ip`` must be an address
+(`headrace.quota_callbacks.definitions.ip_address`), and messages of more than 32,767 bytes are shortened, where a
+broker answers UNKNOWN_SERVER_ERROR.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from headrace.proxy.quotas.hash_order import hash_order
+from headrace.proxy.quotas.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.store import Alteration
+from headrace.proxy.wire.client_quotas import AlterResult
+from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, EntityPart, QuotaOp
+    from headrace.quota_callbacks.definitions import QuotaKeyDefinition, QuotaSchema
+
+MAX_CHANGES: Final = 10_000
+"""Changes of keys that one request may make (``QuorumController.MAX_RECORDS_PER_USER_OP``)."""
+
+_POLICY_MESSAGE: Final = "Request parameters do not satisfy the configured policy."  # Errors.POLICY_VIOLATION
+
+Parts: TypeAlias = "dict[str, str | None]"
+"""The names of an entity by type, in the order of Kafka's hash map; ``None`` is the default entity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidatedRequest:
+    """What an AlterClientQuotas request does, and what is answered."""
+
+    alterations: tuple[Alteration, ...]
+    """What is to be stored, in the order of the request, without changes that would have no effect. Empty if the
+    request only validates."""
+    results: tuple[AlterResult, ...]
+    """The rows of the response, if the alterations can be stored: one for each entity, in the order of the request."""
+
+
+def validate_request(
+    request: AlterRequest,
+    schema: QuotaSchema,
+    current: Callable[[QuotaEntity], Mapping[str, float]],
+    further_check: Callable[[Alteration], Refusal | None] | None = None,
+) -> ValidatedRequest:
+    """Apply all rules to a request.
+
+    ``current`` returns the quotas of an entity that are stored, without those that other sources define.
+    ``further_check`` refuses an alteration that is valid for Kafka by a rule of the caller. Exceptions of the checks of
+    plugins, other than `ValueError`, propagate.
+    """
+    results: dict[frozenset[EntityPart], AlterResult] = {}
+    alterations: list[Alteration] = []
+    changes = 0
+    for entry in request.entries:
+        parts = entity_parts(entry)
+        identity = frozenset(parts.items())
+        if identity in results:
+            outcome: Alteration | Refusal = _duplicate(parts)
+        else:
+            outcome = _validate(parts, entry.ops, schema)
+        if isinstance(outcome, Alteration) and further_check is not None:
+            outcome = further_check(outcome) or outcome
+        results[identity] = _result(parts, outcome)
+        if isinstance(outcome, Alteration) and (effective := _effective(outcome, current(outcome.entity))):
+            alterations.append(Alteration(entity=outcome.entity, values=effective))
+            changes += len(effective)
+            if changes > MAX_CHANGES:
+                refusal = Refusal(error_code=POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
+                return ValidatedRequest(alterations=(), results=refused_results(request, refusal))
+    made = () if request.validate_only else tuple(alterations)
+    return ValidatedRequest(alterations=made, results=tuple(results.values()))
+
+
+def validate_entry(entry: AlterEntry, schema: QuotaSchema) -> Alteration | Refusal:
+    """Apply the rules for one entry. The alteration contains values that are set already, and removals of keys that
+    are not set."""
+    return _validate(entity_parts(entry), entry.ops, schema)
+
+
+def refused_results(request: AlterRequest, refusal: Refusal) -> tuple[AlterResult, ...]:
+    """Return the rows of a response that refuses the whole request, for example if the store cannot be written.
+
+    As in a broker's response, there is a row for each entry, with the parts as they were sent.
+    """
+    return tuple(
+        AlterResult(entity=entry.entity, error_code=refusal.error_code, error_message=refusal.error_message)
+        for entry in request.entries
+    )
+
+
+def entity_parts(entry: AlterEntry) -> Parts:
+    """Return the parts of the entity: the last of each type, in the order of Kafka's hash map."""
+    names = dict(entry.entity)
+    return {entity_type: names[entity_type] for entity_type in hash_order(names, len(entry.entity))}
+
+
+def _result(parts: Parts, outcome: Alteration | Refusal) -> AlterResult:
+    entity = tuple(parts.items())
+    if isinstance(outcome, Refusal):
+        return AlterResult(entity=entity, error_code=outcome.error_code, error_message=outcome.error_message)
+    return AlterResult(entity=entity)
+
+
+def _effective(alteration: Alteration, current: Mapping[str, float]) -> dict[str, float | None]:
+    """Return the values that differ from what is set."""
+    return {key: value for key, value in alteration.values.items() if current.get(key) != value}
+
+
+def _validate(parts: Parts, ops: tuple[QuotaOp, ...], schema: QuotaSchema) -> Alteration | Refusal:
+    values = {op.key: None if op.remove else op.value for op in ops}
+    if len(values) < len(ops):
+        return _duplicate(parts)
+    try:
+        _check_parts(parts, schema)
+        entity = QuotaEntity.of({each: DEFAULT if name is None else name for each, name in parts.items()})
+        keys = schema.keys_of(frozenset(parts))
+        for key in hash_order(values, len(ops)):
+            if (value := values[key]) is not None:
+                _check_value(keys, key, value, entity)
+    except ValueError as error:
+        return _invalid(str(error))
+    return Alteration(entity=entity, values=values)
+
+
+def _check_parts(parts: Parts, schema: QuotaSchema) -> None:
+    """Raise `ValueError` unless the parts are those of an entity that can have quotas."""
+    if not parts:
+        raise ValueError("Invalid empty client quota entity")
+    for entity_type, name in parts.items():
+        if entity_type not in schema.entity_types:
+            raise ValueError(f"Unhandled client quota entity type: {entity_type}")
+        if name == "":
+            raise ValueError(f"Empty {entity_type} not supported")
+    if not schema.keys_of(frozenset(parts)):
+        if IP in parts and (USER in parts or CLIENT_ID in parts):
+            raise ValueError(
+                "Invalid quota entity combination, IP entity shouldnot be combined with User or ClientId"  # as in Kafka
+            )
+        raise ValueError(f"Invalid quota entity combination: {', '.join(parts)}")
+    for entity_type, name in parts.items():
+        check = schema.entity_types[entity_type].check
+        if check is not None and name is not None:
+            check(name)
+
+
+def _check_value(keys: Mapping[str, QuotaKeyDefinition], key: str, value: float, entity: QuotaEntity) -> None:
+    """Raise `ValueError` unless the entity can have the value."""
+    definition = keys.get(key)
+    if definition is None:
+        raise ValueError(f"Invalid configuration key {key}")
+    definition.check_value(value)
+    if definition.check is not None:
+        definition.check(entity, value)
+
+
+def _duplicate(parts: Parts) -> Refusal:
+    shown = ", ".join(f"{each}={'null' if name is None else name}" for each, name in parts.items())
+    return _invalid(f"Ignoring duplicate entity ClientQuotaEntity(entries={{{shown}}})")
+
+
+def _invalid(message: str) -> Refusal:
+    return Refusal(error_code=INVALID_REQUEST, error_message=message)

@@ -1,0 +1,207 @@
+"""DescribeClientQuotas and AlterClientQuotas (KIP-546): reading the requests, and writing the responses.
+
+Names, keys and entity types are any strings: there is no escaping on the wire, and null is the name of the default
+entity. What is valid is decided in `headrace.proxy.quotas`. Bytes of a request that are not valid UTF-8 are read as
+replacement characters, as a broker does.
+
+Every response begins with ``throttle_time_ms``, a field of four bytes at offset 0.
+Source: ``DescribeClientQuotasRequest``, ``AlterClientQuotasRequest`` and their JSON definitions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from headrace.proxy.wire.errors import UnencodableValue
+from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.proxy.wire.messages.composites import UNFIT, element_codec
+from headrace.proxy.wire.messages.scalars import LONGEST_STRING, count_codec
+from headrace.proxy.wire.messages.schemas import schema
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from headrace.proxy.wire.messages.codec import Buffer
+
+EntityPart: TypeAlias = tuple[str, str | None]
+"""An entity type and a name; ``None`` is the default entity of the type."""
+
+_DESCRIBE: Final = "DescribeClientQuotasResponse"
+
+
+class MatchType(IntEnum):
+    """How a component of a filter compares names (``DescribeClientQuotasRequest.MATCH_TYPE_*``)."""
+
+    EXACT = 0
+    """The entity has exactly this name."""
+    DEFAULT = 1
+    """The entity is the default of its type."""
+    SPECIFIED = 2
+    """The entity has any name of the type, or is its default."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterComponent:
+    """One component of a filter, as it was sent."""
+
+    entity_type: str
+    match_type: MatchType | int
+    """An ``int`` if the number is not a known match type."""
+    match: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaFilter:
+    """A DescribeClientQuotas request."""
+
+    components: tuple[FilterComponent, ...]
+    strict: bool
+    """Whether entities with further parts are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaOp:
+    """The new value of a key, or its removal; ``value`` has no meaning then."""
+
+    key: str
+    value: float
+    remove: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterEntry:
+    """The operations on one entity, both in the order of the request and with duplicates."""
+
+    entity: tuple[EntityPart, ...]
+    ops: tuple[QuotaOp, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterRequest:
+    """An AlterClientQuotas request."""
+
+    entries: tuple[AlterEntry, ...]
+    validate_only: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlterResult:
+    """A row of the response to AlterClientQuotas."""
+
+    entity: tuple[EntityPart, ...]
+    error_code: int = 0
+    error_message: str | None = None
+
+
+def read_filter(version: int, body: Buffer) -> QuotaFilter:
+    """Read the body of a DescribeClientQuotas request.
+
+    Raises `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it.
+    """
+    request = decode("DescribeClientQuotasRequest", version, body)
+    return QuotaFilter(
+        components=tuple(
+            FilterComponent(
+                entity_type=row["entity_type"], match_type=_match_type(row["match_type"]), match=row["match"]
+            )
+            for row in request["components"]
+        ),
+        strict=request["strict"],
+    )
+
+
+def _match_type(number: int) -> MatchType | int:
+    try:
+        return MatchType(number)
+    except ValueError:
+        return number
+
+
+def read_alterations(version: int, body: Buffer) -> AlterRequest:
+    """Read the body of an AlterClientQuotas request. Raises the errors of `read_filter`."""
+    request = decode("AlterClientQuotasRequest", version, body)
+    return AlterRequest(
+        entries=tuple(
+            AlterEntry(
+                entity=tuple((part["entity_type"], part["entity_name"]) for part in row["entity"]),
+                ops=tuple(QuotaOp(key=op["key"], value=op["value"], remove=op["remove"]) for op in row["ops"]),
+            )
+            for row in request["entries"]
+        ),
+        validate_only=request["validate_only"],
+    )
+
+
+class DescribeResponse:
+    """The response to a DescribeClientQuotas request that succeeds, which is written entity by entity.
+
+    It needs memory for the bytes of the response only, and the caller can do other work between two entities.
+    """
+
+    __slots__ = ("_count", "_field", "_rows", "_version", "_write")
+
+    def __init__(self, version: int) -> None:
+        """Raises `UnknownMessage` for a version without a schema."""
+        self._field = next(field for field in schema(_DESCRIBE, version).fields if field.name == "entries")
+        self._write = element_codec(self._field).write
+        self._version = version
+        self._rows = bytearray()
+        self._count = 0
+
+    def add(self, entity: Iterable[EntityPart], values: Mapping[str, float]) -> None:
+        """Add an entity and its quotas by key. Raises `UnencodableValue`; nothing is added then."""
+        row = {
+            "entity": [{"entity_type": entity_type, "entity_name": name} for entity_type, name in entity],
+            "values": [{"key": key, "value": value} for key, value in values.items()],
+        }
+        start = len(self._rows)
+        try:
+            self._write(self._rows, row)
+        except (UnencodableValue, *UNFIT) as error:
+            del self._rows[start:]
+            raise UnencodableValue(f"{_DESCRIBE} v{self._version}: entries: {error}") from error
+        self._count += 1
+
+    def body(self, throttle_time_ms: int = 0) -> bytes:
+        """Return the body of the response. Its error message is an empty string, as in a broker's response."""
+        _, pack_count = count_codec(flexible=self._field.flexible, nullable=self._field.nullable)
+        end = b"\0" if self._field.flexible else b""  # no tagged fields
+        fields = {"throttle_time_ms": throttle_time_ms, "error_message": "", "entries": []}
+        head = encode(_DESCRIBE, self._version, fields).removesuffix(pack_count(0) + end)
+        return b"".join((head, pack_count(self._count), self._rows, end))
+
+
+def describe_error(version: int, error_code: int, error_message: str | None, throttle_time_ms: int = 0) -> bytes:
+    """Return the body of the response to a DescribeClientQuotas request that fails: its entries are null."""
+    fields = {
+        "throttle_time_ms": throttle_time_ms,
+        "error_code": error_code,
+        "error_message": _bounded_message(error_message),
+        "entries": None,
+    }
+    return encode(_DESCRIBE, version, fields)
+
+
+def alter_response(version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0) -> bytes:
+    """Return the body of the response to an AlterClientQuotas request."""
+    rows = [
+        {
+            "error_code": result.error_code,
+            "error_message": _bounded_message(result.error_message),
+            "entity": [{"entity_type": entity_type, "entity_name": name} for entity_type, name in result.entity],
+        }
+        for result in results
+    ]
+    return encode("AlterClientQuotasResponse", version, {"throttle_time_ms": throttle_time_ms, "entries": rows})
+
+
+def _bounded_message(message: str | None) -> str | None:
+    """Return a message that fits a string. Messages contain names and keys, which may have this length themselves.
+
+    A broker fails to write such a message: it answers UNKNOWN_SERVER_ERROR, or nothing at all.
+    """
+    if message is None or len(message) <= LONGEST_STRING // 4:
+        return message
+    return message.encode("utf-8", "replace")[:LONGEST_STRING].decode("utf-8", "ignore")

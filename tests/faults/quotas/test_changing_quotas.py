@@ -1,0 +1,219 @@
+"""Quotas that are changed while the proxy runs: in force on live connections, in all processes, and after a crash."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import signal
+from typing import TYPE_CHECKING, Final, Self
+
+import pytest
+
+from testbed.proxy_process import ProxyProcess
+from tests.clients.fronts import eventually, unique
+from tests.clients.quotas.java_quotas import java_quotas
+from tests.clients.users.sasl_clients import java_settings
+from tests.faults.messages import PRODUCE, PRODUCE_VERSION, batch, produce_body, read_produce_reply
+from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.shared_cluster import LISTENER, SECRETS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.clients.quotas.java_quotas import JavaQuotas
+    from tests.shared_cluster import FirstBroker
+
+BYTES: Final = 2000
+LOW: Final = 500.0
+"""A limit that three requests of `BYTES` exceed, in a window of ten seconds."""
+HIGH: Final = 10.0**9
+CONNECTIONS: Final = 16
+
+
+def config(folder: Path, more: str = "") -> str:
+    return f'[client_quotas]\nfile = "{folder / "quotas.sqlite"}"\n{more}'
+
+
+def short_throttles(client_id: str) -> str:
+    """A quota of the file that is never exceeded, and whose policy the stored one has, so that tests wait less."""
+    entity = f'entity = {{ client-id = "{client_id}" }}'
+    return f'[[quotas]]\n{entity}\nproducer_byte_rate = {HIGH:.0f}\nlongest_throttle = "50ms"\n'
+
+
+def changes(proxy: ProxyProcess) -> list[dict[str, object]]:
+    """The audit records, newest first."""
+    status, body = proxy.get("/quotas/audit?newest=1000")
+    assert status == 200, body
+    found: list[dict[str, object]] = json.loads(body)["changes"]
+    return found
+
+
+class Writers:
+    """Connections that produce, with a client id of their own."""
+
+    def __init__(self, port: int, client_id: str, topic: str, count: int = 1) -> None:
+        self._clients = [RawClient(port, client_id=client_id) for _ in range(count)]
+        self._body = produce_body(topic, batch(bytes(BYTES)))
+
+    def throttles_ms(self) -> list[int]:
+        """Produce once on each connection; the throttle times of the replies."""
+        replies = [client.call(PRODUCE, PRODUCE_VERSION, self._body) for client in self._clients]
+        return [read_produce_reply(reply).throttle_ms for reply in replies]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def at_proxy(proxy: ProxyProcess) -> Iterator[JavaQuotas]:
+    with java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+        yield quotas
+
+
+@pytest.fixture(scope="module")
+def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
+    of_file = f'[[quotas]]\nentity = {{ client-id = "of-the-file" }}\nproducer_byte_rate = {HIGH:.0f}\n'
+    with ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path_factory.mktemp("quotas"), of_file)) as process:
+        yield process
+
+
+def test_a_change_applies_to_the_next_request(proxy: ProxyProcess, at_proxy: JavaQuotas, topic: str) -> None:
+    name = unique("follows")
+    with Writers(proxy.port, name, topic) as writer:
+        assert writer.throttles_ms() == [0]
+        at_proxy.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
+        assert [writer.throttles_ms()[0] > 0 for _ in range(2)] == [False, True]
+        at_proxy.alter([({"client-id": name}, {"producer_byte_rate": HIGH})])
+        assert writer.throttles_ms() == [0]
+        at_proxy.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
+        assert writer.throttles_ms()[0] > 0
+        at_proxy.alter([({"client-id": name}, {"producer_byte_rate": None})])
+        assert writer.throttles_ms() == [0]
+
+
+def test_every_change_has_an_audit_record(proxy: ProxyProcess, at_proxy: JavaQuotas) -> None:
+    name = unique("audited")
+    at_proxy.alter([({"user": name}, {"request_percentage": 150.5})])
+    at_proxy.alter([({"user": name}, {"request_percentage": 200.0})], validate_only=True)
+    at_proxy.alter([({"user": name}, {"request_percentage": None})])
+    entity = [{"type": "user", "name": name}]
+    found = [(each["old"], each["new"]) for each in changes(proxy) if each["entity"] == entity]
+    assert found == [(150.5, None), (None, 150.5)]
+    assert changes(proxy)[0]["principal"] == "ANONYMOUS"
+    assert changes(proxy)[0]["address"] == "127.0.0.1"
+    proxy.wait_for_log(f"address=127.0.0.1 entity='user={name}' key=request_percentage old=150.5")
+
+
+def test_a_quota_of_the_file_can_be_overridden_but_not_removed(proxy: ProxyProcess, at_proxy: JavaQuotas) -> None:
+    entity = {"client-id": "of-the-file"}
+    wanted = at_proxy.component("client-id", "of-the-file")
+    (refused,) = at_proxy.alter([(entity, {"producer_byte_rate": None})])
+    assert "producer_byte_rate of client-id=of-the-file is set in the proxy's configuration file" in refused
+    at_proxy.alter([(entity, {"producer_byte_rate": LOW})])
+    assert f"producer_byte_rate={LOW}" in str(at_proxy.describe([wanted]))
+    (removed,) = at_proxy.alter([(entity, {"producer_byte_rate": None})])
+    assert removed.endswith("done")
+    assert "producer_byte_rate=1.0E9" in str(at_proxy.describe([wanted]))
+
+
+def test_the_rate_of_connections_from_an_address(proxy: ProxyProcess, at_proxy: JavaQuotas) -> None:
+    source = "127.0.0.77"
+    at_proxy.alter([({"ip": source}, {"connection_creation_rate": 1.0})])
+
+    def served() -> int:
+        count = 0
+        for _ in range(CONNECTIONS):
+            with (
+                contextlib.suppress(ConnectionEndedError),
+                RawClient(proxy.port, source=source, distinct=False) as each,
+            ):
+                each.call(18, 0)
+                count += 1
+        return count
+
+    assert 10 <= served() < CONNECTIONS
+    at_proxy.alter([({"ip": source}, {"connection_creation_rate": None})])
+    assert served() == CONNECTIONS
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_was_acknowledged_is_in_force_after_a_crash(
+    kafka: FirstBroker, tmp_path: Path, topic: str, workers: int
+) -> None:
+    name = unique("survives")
+    limits = {"producer_byte_rate": LOW, "consumer_byte_rate": HIGH}
+    text = f"workers = {workers}\n{config(tmp_path, short_throttles(name))}"
+    with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, CONNECTIONS) as writers:
+            assert not any(writers.throttles_ms())
+            (result,) = quotas.alter([({"client-id": name}, {**limits})])
+            assert result.endswith("done")
+            eventually(lambda: all(writers.throttles_ms()), "every connection, in every worker, is throttled")
+        proxy.signal(signal.SIGKILL)
+    with ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path)) as proxy:
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+            described = quotas.describe([quotas.component("client-id", name)])
+            assert "{consumer_byte_rate=1.0E9, producer_byte_rate=500.0}" in str(described)
+        with Writers(proxy.port, name, topic) as writer:
+            assert [writer.throttles_ms()[0] > 0 for _ in range(3)] == [False, False, True]
+
+
+def test_two_proxies_share_a_file(kafka: FirstBroker, tmp_path: Path, topic: str) -> None:
+    name = unique("shared")
+    text = config(tmp_path, short_throttles(name))
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=text) as one,
+        ProxyProcess(kafka.bootstrap_servers, config=text) as other,
+        java_quotas(f"127.0.0.1:{one.port}") as at_one,
+        java_quotas(f"127.0.0.1:{other.port}") as at_other,
+        Writers(other.port, name, topic) as writer,
+    ):
+        at_one.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
+        assert f"producer_byte_rate={LOW}" in str(at_other.describe([at_other.component("client-id", name)]))
+        eventually(lambda: writer.throttles_ms()[0] > 0, "the other proxy throttles")
+        assert changes(one) == changes(other)
+
+
+def test_only_administrators_may(kafka: FirstBroker, tmp_path: Path) -> None:
+    administrators = config(tmp_path, 'administrators = ["alice"]\n')
+    with ProxyProcess(kafka.addresses(LISTENER), config=administrators) as proxy:
+
+        def quotas_of(user: str) -> contextlib.AbstractContextManager[JavaQuotas]:
+            return java_quotas(f"127.0.0.1:{proxy.port}", **java_settings("PLAIN", user, SECRETS[user]))
+
+        with quotas_of("alice") as alice, quotas_of("bob") as bob:
+            change = ({"user": "bob"}, {"producer_byte_rate": HIGH})
+            (denied,) = bob.alter([change])
+            assert "ClusterAuthorizationException" in denied
+            assert "ClusterAuthorizationException" in str(bob.describe([]))
+            assert alice.describe([]) == {}
+            (made,) = alice.alter([change])
+            assert made.endswith("done")
+            assert changes(proxy)[0]["principal"] == "alice"
+
+
+def test_without_a_file_quotas_are_described_only(kafka: FirstBroker) -> None:
+    of_file = f'[[quotas]]\nentity = {{ user = "<default>" }}\nproducer_byte_rate = {HIGH:.0f}\n'
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=of_file) as proxy,
+        java_quotas(f"127.0.0.1:{proxy.port}") as quotas,
+    ):
+        assert "producer_byte_rate=1.0E9" in str(quotas.describe([]))
+        (refused,) = quotas.alter([({"user": "alice"}, {"producer_byte_rate": LOW})])
+        assert "client_quotas.file is not set" in refused
+        assert proxy.get("/quotas/audit")[0] == 503
+
+
+def test_anonymous_clients_can_be_excluded(kafka: FirstBroker, tmp_path: Path) -> None:
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path, 'alter = "administrators"\n')) as proxy,
+        java_quotas(f"127.0.0.1:{proxy.port}") as quotas,
+    ):
+        (denied,) = quotas.alter([({"user": "alice"}, {"producer_byte_rate": LOW})])
+        assert "ClusterAuthorizationException" in denied
+        assert quotas.describe([]) == {}
