@@ -28,7 +28,7 @@ DELETE_RETENTION_MS: Final = 7 * DAY_MS
 
 def ensure_topic(settings: TopicSettings, deadline_s: float) -> int:
     """Create the topic unless it exists, and check it. Return its ``delete.retention.ms``. Raises `StoreError`."""
-    from confluent_kafka import KafkaException
+    from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import AdminClient
 
     errors = ClientErrors()
@@ -37,8 +37,14 @@ def ensure_topic(settings: TopicSettings, deadline_s: float) -> int:
     except KafkaException as error:
         raise StoreError(reason_of(error, settings)) from None
     try:
-        replicas = _create(admin, settings, deadline_s)
-        return _check(admin, settings, replicas, deadline_s)
+        replicas, known = _create(admin, settings, deadline_s)
+        while True:
+            try:
+                return _check(admin, settings, replicas, deadline_s)
+            except KafkaException as error:
+                if not known or error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            time.sleep(0.02)  # brokers learn of a new topic one after the other
     except KafkaException as error:
         raise _translated(error, settings, errors) from None
     except TimeoutError:
@@ -63,8 +69,8 @@ def topic_config(replicas: int, history_ms: int) -> dict[str, str]:
     }
 
 
-def _create(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> int:
-    """Create the topic; return the number of replicas it should have."""
+def _create(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> tuple[int, bool]:
+    """Create the topic. Return the number of replicas that it should have, and whether it is known to exist."""
     from confluent_kafka import KafkaError, KafkaException
     from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
@@ -74,28 +80,13 @@ def _create(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> i
     try:
         _result(admin.create_topics([new], request_timeout=_left(deadline_s))[settings.topic], deadline_s)
     except KafkaException as error:
-        refused = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
-        if error.args[0].code() not in (KafkaError.TOPIC_ALREADY_EXISTS, *refused):
+        if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+            return replicas, False
+        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
             raise
     else:
         log.info("the topic of quotas was created", topic=settings.topic, replicas=replicas)
-        _await_leader(admin, settings, deadline_s)
-    return replicas
-
-
-def _await_leader(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> None:
-    """Return when the brokers know the new topic: a moment after the controller has created it."""
-    from confluent_kafka import KafkaError, KafkaException
-
-    while True:
-        try:
-            if _describe(admin, settings, deadline_s).partitions[0].leader is not None:
-                return
-        except KafkaException as error:
-            if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                raise
-        _left(deadline_s)
-        time.sleep(0.02)
+    return replicas, True
 
 
 def _check(admin: AdminClient, settings: TopicSettings, replicas: int, deadline_s: float) -> int:

@@ -38,6 +38,8 @@ PIECE: Final = 256
 RETRY_S: Final = 0.05
 """Pause after an error that is worth trying again: a leader election takes some tenths of a second."""
 LONGEST_POLL_S: Final = 0.5
+NEW_TOPIC_S: Final = 2.0
+"""How long a topic may be unknown to a broker: brokers learn of a new one one after the other."""
 
 
 class LogReplacedError(Exception):
@@ -81,6 +83,9 @@ class ClientErrors:
 class TopicReader:
     """A consumer at a position in the log, at first before the first record.
 
+    Another consumer asks for the end: a broker answers the requests of a connection one after the other, and the first
+    consumer's connection has a Fetch that waits for new records.
+
     Every method may raise `StoreError`, and `StoreTimeoutError` when ``deadline_s`` of the monotonic clock has passed.
     """
 
@@ -96,6 +101,7 @@ class TopicReader:
         self._partition: TopicPartition = TopicPartition(settings.topic, 0, OFFSET_BEGINNING)
         try:
             self._consumer: Consumer = Consumer(self._consumer_settings())
+            self._asking: Consumer = Consumer(self._consumer_settings())
         except KafkaException as error:
             raise StoreError(reason_of(error, settings)) from None
         self._consumer.assign([self._partition])
@@ -107,13 +113,15 @@ class TopicReader:
         """
         from confluent_kafka import KafkaException
 
+        unknown_until_s = time.monotonic() + NEW_TOPIC_S
         while True:
             try:
-                _, end = self._consumer.get_watermark_offsets(
+                _, end = self._asking.get_watermark_offsets(
                     self._partition, timeout=max(0.01, min(LONGEST_POLL_S * 4, deadline_s - time.monotonic()))
                 )
             except KafkaException as error:
-                self._check(error.args[0])
+                if not (_is_unknown(error.args[0]) and time.monotonic() < unknown_until_s):
+                    self._check(error.args[0])
                 self._pause(deadline_s)
                 continue
             if end < self.position:
@@ -133,8 +141,9 @@ class TopicReader:
                 yield piece
 
     def close(self) -> None:
-        """Close the consumer."""
+        """Close the consumers."""
         self._consumer.close()
+        self._asking.close()
 
     def _take(self, end: int, piece: list[LogRecord]) -> bool:
         """Take the next message, unless it is beyond ``end``."""
@@ -160,7 +169,10 @@ class TopicReader:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             raise self._too_late()
-        return self._consumer.consume(PIECE, timeout=min(left_s, LONGEST_POLL_S))
+        first = self._consumer.poll(min(left_s, LONGEST_POLL_S))
+        if first is None:
+            return []
+        return [first, *self._consumer.consume(PIECE - 1, timeout=0)]  # which would wait until there are so many
 
     def _pause(self, deadline_s: float) -> None:
         if time.monotonic() + RETRY_S >= deadline_s:
@@ -174,7 +186,7 @@ class TopicReader:
         """Raise `StoreError` for an error that does not go away by itself; remember another."""
         from confluent_kafka import KafkaError
 
-        if error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION):  # noqa: SLF001 -- librdkafka's own codes begin with an underscore
+        if _is_unknown(error):
             raise UnknownTopicError(self._settings.about("it does not exist"))
         if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
             raise StoreError(self._settings.about(f"it may not be read: {error.str()}"))
@@ -200,12 +212,13 @@ class UnknownTopicError(StoreError):
 
 
 class TopicWriter:
-    """The producer of one process, which is created with the first change."""
+    """The producer of one process. A producer with a fatal error, in librdkafka's sense, is replaced."""
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
         self._errors = ClientErrors()
         self._producer: Producer | None = None
+        self._knows_leader = False
 
     def append(self, records: Sequence[NewRecord], deadline_s: float) -> None:
         """Append ``records`` as one batch, and return when all replicas in sync have it.
@@ -243,23 +256,33 @@ class TopicWriter:
         """Close the producer. Nothing is waiting in it."""
         self._producer = None
 
-    def _ready(self, deadline_s: float) -> Producer:
-        """Return the producer once it knows the leader. Without it, records would be queued one by one."""
+    def connect(self) -> None:
+        """Create the producer, which connects in the background. Otherwise the first change takes a second longer."""
         from confluent_kafka import KafkaException, Producer
 
-        if self._producer is not None:
-            return self._producer
         self._errors = ClientErrors()
         try:
-            producer = Producer(self._producer_settings())
+            self._producer = Producer(self._producer_settings())
         except KafkaException as error:
             raise StoreError(reason_of(error, self._settings)) from None
-        try:
-            producer.list_topics(self._settings.topic, timeout=max(0.01, deadline_s - time.monotonic()))
-        except KafkaException as error:
-            text = f"no change was made: {error.args[0].str()}{self._errors.suffix()}"
-            raise StoreTimeoutError(self._settings.about(text)) from None
-        self._producer = producer
+        self._knows_leader = False
+
+    def _ready(self, deadline_s: float) -> Producer:
+        """Return the producer once it knows the leader. Without it, records would be queued one by one."""
+        from confluent_kafka import KafkaException
+
+        if self._producer is None:
+            self.connect()
+        producer = self._producer
+        if producer is None:
+            raise AssertionError("a producer was created")
+        if not self._knows_leader:
+            try:
+                producer.list_topics(self._settings.topic, timeout=max(0.01, deadline_s - time.monotonic()))
+            except KafkaException as error:
+                text = f"no change was made: {error.args[0].str()}{self._errors.suffix()}"
+                raise StoreTimeoutError(self._settings.about(text)) from None
+            self._knows_leader = True
         return producer
 
     def _discard(self, producer: Producer) -> None:
@@ -338,6 +361,13 @@ def _headers(message: Message) -> Sequence[tuple[str, str | bytes | None]]:
 
 def _bytes(data: str | bytes | None) -> bytes | None:
     return data.encode() if isinstance(data, str) else data
+
+
+def _is_unknown(error: KafkaError) -> bool:
+    from confluent_kafka import KafkaError
+
+    own = KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION  # noqa: SLF001 -- librdkafka's begin with underscores
+    return error.code() in (KafkaError.UNKNOWN_TOPIC_OR_PART, *own)
 
 
 def _is_end(error: KafkaError) -> bool:

@@ -79,8 +79,10 @@ class KafkaLog:
         self._writer = TopicWriter(settings)
 
     def prepare(self, deadline_s: float) -> int:
-        """Create the topic unless it exists, and check it."""
-        return ensure_topic(self._settings, deadline_s)
+        """Create the topic unless it exists, check it, and create the producer."""
+        removals_kept_ms = ensure_topic(self._settings, deadline_s)
+        self._writer.connect()
+        return removals_kept_ms
 
     def reader(self) -> TopicReader:
         """Return a reader at the first record."""
