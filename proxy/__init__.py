@@ -10,6 +10,7 @@ A package or module imports only from those that are listed below it.
     connection      one client's connection: relays, whole requests, replies, authentication
     hooks           loading and calling plugins; combining their verdicts
     network         sockets, listeners, upstream, topology
+    kafka_client    an admin client of Kafka brokers: client quotas and topics
     quotas          quota definitions that change while the proxy runs: stores, the client-quota APIs
     wire            the Kafka protocol without I/O
     counters        counters of connections, requests, bytes and errors

@@ -228,6 +228,9 @@ def enforcement(state: str, admin: AdminClient) -> None:
 
     Turning it off unmutes all clients at once. The state lasts until it is changed again or the proxy restarts; the
     configuration file is not changed.
+
+    The proxy accepts a change from those who have a token of its admin.token_file, or who may connect to its Unix
+    socket.
     """
     enabled = admin.enforcement() if state == "show" else admin.enforce(enabled=state == "on")
     click.echo(f"enforcement is {'on' if enabled else 'off'}")

@@ -317,14 +317,16 @@ def batches_received(request: Request, now_ms: int) -> Throttle | None:
 
 
 @hookspec
-def request_abandoned(request: Request, now_ms: int) -> None:
+def request_abandoned(request: Request, now_ms: int) -> Throttle | None:
     """Give back what `request_received` charged or reserved for a request that gets no reply from the broker.
 
     Called instead of `response_received`, at most once per request: when the connection was closed, the request was
     refused as a whole, or enforcement was switched off meanwhile. ``request.forwarded_s`` is ``None`` if nothing
     reached the broker; ``request.arrived`` is false if the client did not send all of the request, and then
-    ``request.missing_bytes`` is how much of it did not come. Not called for a
-    completely forwarded Produce request with acks=0, which has no reply. May write ``request.notes``.
+    ``request.missing_bytes`` is how much of it did not come. Not called for a completely forwarded Produce request with
+    acks=0, which has no reply. A throttle mutes the client's channel if the request was refused, since the client gets
+    an answer then; otherwise it is ignored. May write ``request.notes``, ``request.charged_thread_ns`` and
+    ``request.connection.thread_ns``.
     """
 
 

@@ -7,6 +7,7 @@ Uses the command line, not the code. The proxy ends with this process, like ever
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -38,6 +39,7 @@ class ProxyProcess:
     `config` is the TOML of the configuration file. The listeners, the upstream and the admin server are set by command
     line arguments, on reserved ports of 127.0.0.1. `python` must be able to import the proxy and its requirements, if
     necessary by variables in `environment`. The log goes to the file descriptor `log_to` if it is given, else to `log`.
+    With `has_token`, the admin server requires the token in `token_file`, and enforcement can be switched.
     Raises TestbedError, with the proxy's output, if it does not become ready.
     """
 
@@ -51,6 +53,7 @@ class ProxyProcess:
         environment: Mapping[str, str] | None = None,
         command_prefix: Sequence[str] = (),
         log_to: int | None = None,
+        has_token: bool = False,
         python: str = sys.executable,
     ) -> None:
         highest = max(int(each) for part in node_ids.split(",") for each in part.split("-"))
@@ -58,6 +61,11 @@ class ProxyProcess:
         self._directory = make_directory("headrace-")
         self.config_file = self._directory.path / "headrace.toml"
         self.config_file.write_text(config, encoding="utf-8")
+        self.token_file = self._directory.path / "admin-token"
+        self._token = secrets.token_hex(32) if has_token else None
+        if self._token is not None:
+            self.token_file.touch(mode=0o600)
+            self.token_file.write_text(self._token, encoding="ascii")
         self.port = self._block.first
         self._in = Path(os.devnull).open("rb")  # noqa: SIM115 - closed by `close`
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
@@ -68,6 +76,7 @@ class ProxyProcess:
                 *(python, "-m", "headrace.proxy.cli", "run", "--config", str(self.config_file)),
                 *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
                 *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
+                *(("--admin-token-file", str(self.token_file)) if has_token else ()),
                 *arguments,
             ],
             environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
@@ -129,10 +138,16 @@ class ProxyProcess:
         """The address of the admin server: "host:port"."""
         return self.output.split(", admin ")[1].split()[0]
 
+    @property
+    def authorization(self) -> dict[str, str]:
+        """The header with the admin server's token; empty without `has_token`."""
+        return {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+
     def get(self, path: str) -> tuple[int, str]:
         """Send a GET request to the admin server, and return status and body."""
+        request = urllib.request.Request(f"http://{self.admin}{path}", headers=self.authorization)
         try:
-            with urllib.request.urlopen(f"http://{self.admin}{path}", timeout=10) as response:
+            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 -- the URL begins with http:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:

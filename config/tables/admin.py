@@ -103,7 +103,7 @@ class Admin(Section):
         text("the path of a file"),
         Key(
             "The file with the bearer tokens that the admin server accepts, one per line. Required unless admin.listen "
-            "is a loopback address or a Unix socket.",
+            "is a loopback address or a Unix socket; without tokens, only a Unix socket accepts changes.",
             restart=True,
             flag="--admin-token-file",
         ),

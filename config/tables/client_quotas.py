@@ -23,6 +23,14 @@ class AlterRule(StrEnum):
     """Administrators only."""
 
 
+class BrokersQuotas(StrEnum):
+    """What is done about the quotas that were set at the brokers themselves."""
+
+    IGNORE = "ignore"
+    SHOW = "show"
+    IMPORT = "import"
+
+
 class ClientQuotas(Section):
     """Quotas that are changed while the proxy runs, with AlterClientQuotas (KIP-546)."""
 
@@ -58,6 +66,15 @@ class ClientQuotas(Section):
             "authenticated, as at a broker without an authorizer; administrators: only they."
         ),
     ] = AlterRule.ANONYMOUS
+    brokers: Annotated[
+        BrokersQuotas,
+        choice(BrokersQuotas),
+        Key(
+            "What to do about quotas of the brokers themselves. ignore: nothing; show: DescribeClientQuotas returns "
+            "them, too, as brokers.<key>; import: copy them into the store once, if no quota was ever set in it.",
+            restart=True,
+        ),
+    ] = BrokersQuotas.IGNORE
     enforcement: Annotated[
         EnforcementMode,
         choice(EnforcementMode),

@@ -34,11 +34,14 @@ def things_to_try(proxy: ProxyProcess) -> str:
         f"kafka-console-producer.sh --bootstrap-server {proxy.bootstrap_servers} --topic {MISBEHAVING.topic.name}"
         " --command-property client.id=misbehaving"
     )
+    curl = f'curl -s --header "Authorization: Bearer $(cat {proxy.token_file})" http://{proxy.admin}'
+    reach = f"--admin {proxy.admin} --token-file {proxy.token_file}"
     commands = [
-        ("the metrics of Headrace", f"curl -s http://{proxy.admin}/metrics | grep '^headrace_'"),
-        ("whether quotas are enforced", f"curl -s http://{proxy.admin}/enforcement"),
-        ("stop enforcing quotas, at once", f"{headrace} enforcement off --admin {proxy.admin}"),
-        ("enforce them again", f"{headrace} enforcement on --admin {proxy.admin}"),
+        ("the metrics of Headrace", f"{curl}/metrics | grep '^headrace_'"),
+        ("whether quotas are enforced", f"{curl}/enforcement"),
+        ("who is throttled, and why", f"{headrace} why {reach}"),
+        ("stop enforcing quotas, at once", f"{headrace} enforcement off {reach}"),
+        ("enforce them again", f"{headrace} enforcement on {reach}"),
         ("a producer with a limit", _by_hand(python, proxy, "misbehaving")),
         ("a producer without a limit", _by_hand(python, proxy, "somebody-else")),
         ("a consumer with a limit", _consumer(python, proxy)),

@@ -93,7 +93,8 @@ class Session:
             usage = make_directory("headrace-usage-")
             self._stack.callback(usage.remove)
             self.usage_folder = usage.path
-            proxy = ProxyProcess(cluster.bootstrap_servers, config=proxy_config(usage.path), node_ids=ids)
+            config = proxy_config(usage.path)
+            proxy = ProxyProcess(cluster.bootstrap_servers, config=config, node_ids=ids, has_token=True)
             self._stack.callback(proxy.close)
             self.proxy = proxy
         with screen.step("creating topics, and records to consume", done="topics and records to consume are ready"):

@@ -5,7 +5,8 @@ Three rules, each against one kind of sender:
 host     The Host header must name this server (`Admin.allowed_hosts`). A page in a browser could otherwise let a name
          of its own resolve to this address (DNS rebinding), and read and send as if it were of this origin.
 origin   Browsers state from which page a request comes; only this server's own origin is accepted.
-token    With `Admin.token_file`, a bearer token; probes need none.
+token    With `Admin.token_file`, a bearer token; probes need none. What changes the proxy needs one in any case, except
+         at a Unix socket: only those whom its permissions admit can connect to it.
 
 A request without a Host or Origin header is not from a current browser, and is subject to the other rules alone. Called
 by `headrace.proxy.admin.server`.
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
+from headrace.config.tables.admin import UnixPath
 from headrace.config.values import HostPort, is_loopback_host
 from headrace.proxy.admin.http import refused
 from headrace.proxy.repeated_lines import RepeatedLines
@@ -46,6 +48,10 @@ REREAD_S: Final = 1.0
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]{16,512}=*")
 """RFC 6750's characters of a bearer token. 16 of them are too many to guess: 96 bits if they are random."""
 _PORT: Final = re.compile(r":[0-9]*$")
+_NO_CHANGES: Final = (
+    "changes need a token, and the proxy has none; set admin.token_file (--admin-token-file), or let admin.listen be a"
+    " Unix socket, such as unix:/run/headrace/admin.sock"
+)
 _QUOTED_CHARACTERS: Final = 80
 """Characters of a header that an error message repeats, at most."""
 
@@ -59,8 +65,11 @@ class Access:
         self._counters = counters
         self._repeated = RepeatedLines()
 
-    async def refusal(self, request: HttpRequest, *, public: bool) -> HttpResponse | None:
-        """Return the response that refuses a request, or ``None`` to answer it. A ``public`` page needs no token."""
+    async def refusal(self, request: HttpRequest, *, public: bool, changes: bool) -> HttpResponse | None:
+        """Return the response that refuses a request, or ``None`` to answer it.
+
+        A ``public`` page needs no token. ``changes`` is whether the request would change the state of the proxy.
+        """
         headers = request.headers
         host = headers.get("host")
         if host is not None and not self._is_allowed(host):
@@ -69,7 +78,10 @@ class Access:
         if _is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), host):
             reason = f"requests of pages of another origin are refused; this is of {_quoted(headers.get('origin', ''))}"
             return self._refuse("origin", request, refused(reason, HTTPStatus.FORBIDDEN))
-        if not public and self._tokens is not None and not await self._tokens.authorize(headers.get("authorization")):
+        if self._tokens is None:
+            if changes and not isinstance(self._settings().listen, UnixPath):
+                return self._refuse("token", request, refused(_NO_CHANGES, HTTPStatus.FORBIDDEN))
+        elif not public and not await self._tokens.authorize(headers.get("authorization")):
             reason = "this needs the header Authorization: Bearer, with a token of admin.token_file"
             response = refused(reason, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
             return self._refuse("token", request, response)

@@ -100,9 +100,12 @@ class AdminClient:
                 connection.close()
             if response.status == http.client.UNAUTHORIZED:
                 hint = "give a file that contains a token of admin.token_file with --token-file"
+            elif response.status == http.client.FORBIDDEN:
+                hint = ""  # the server's reason names the setting
             if response.status not in accepted:
                 reason = _reason(text) or response.reason
-                raise AdminUnreachableError(f"{self.address} answered {response.status}: {reason}; {hint}")
+                advice = f"; {hint}" if hint else ""
+                raise AdminUnreachableError(f"{self.address} answered {response.status}: {reason}{advice}")
             return json.loads(text)
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
             raise AdminUnreachableError(f"cannot reach an admin server at {self.address}: {error}; {hint}") from error

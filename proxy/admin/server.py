@@ -72,7 +72,8 @@ class AdminServer:
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Return the requested page, or the reason why it is refused."""
         page = self._pages.get(request.path)
-        refusal = await self._access.refusal(request, public=page is None or page.public)
+        changes = page is not None and request.method in page.methods and request.method not in _READ
+        refusal = await self._access.refusal(request, public=page is None or page.public, changes=changes)
         if refusal is not None:
             return refusal
         if page is None:
@@ -80,7 +81,7 @@ class AdminServer:
         if request.method not in page.methods:
             allowed = ", ".join(page.methods)
             return refused(f"expected {allowed}", HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", allowed))
-        if request.method not in _READ and not _is_json(request):
+        if changes and not _is_json(request):
             # A browser sends this type to another origin only after that has agreed, which this server never does.
             reason = "a request that changes the proxy needs the header Content-Type: application/json"
             return refused(reason, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)

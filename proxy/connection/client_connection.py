@@ -177,6 +177,8 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
+        if state.authentication is not None:
+            state.authentication.close()
         for exchange in [*state.in_flight.take_all(), *self._requests.unsettled_requests()]:
             if state.upstream is None:  # no broker could be dialled for it, so nothing was sent
                 exchange.forwarded_s = None

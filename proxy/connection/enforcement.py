@@ -100,9 +100,20 @@ def enforce_on_reply(state: ConnectionState, exchange: Exchange, now_s: float) -
 
 
 def abandon(state: ConnectionState, exchange: Exchange) -> None:
-    """Report that the broker will not answer ``exchange``, so that callbacks undo what they reserved for it."""
+    """Report that ``exchange`` gets no reply, so that callbacks undo what they reserved for it."""
     if exchange.enforced:
         state.shared.hooks.request_abandoned(exchange, int(state.shared.clock() * 1000))
+
+
+def enforce_on_own_answer(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
+    """Report that the proxy answers ``exchange`` in place of the broker, as `abandon`; throttle the client for the
+    proxy's own work."""
+    shared = state.shared
+    if not exchange.enforced:
+        return
+    combined = shared.hooks.request_abandoned(exchange, int(now_s * 1000))
+    if combined is not None and shared.enforcement.enabled:
+        _apply(state, exchange, combined, now_s)
 
 
 def _hold(

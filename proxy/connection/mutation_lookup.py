@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
-from headrace.proxy.wire.mutations import read_mutation
 from headrace.proxy.wire.topic_lookups import (
     AUTO_CREATION_FROM,
     BROKERS_DEFAULT,
@@ -47,20 +46,24 @@ MAX_PARTITIONS: Final = 10_000
 
 
 async def look_up_mutations(
-    exchange: Exchange, body: memoryview, ask: AskBroker, created: CreatedTopics, now_s: float, tokens: float
+    exchange: Exchange,
+    asked_for: MutationRequest,
+    body: memoryview,
+    ask: AskBroker,
+    created: CreatedTopics,
+    now_s: float,
+    tokens: float,
 ) -> None:
     """Fill in ``exchange.mutations`` of a CreateTopics, DeleteTopics or CreatePartitions.
 
-    ``tokens`` is what the client's bucket holds. If a CreateTopics would overdraw it, the request is first validated by
-    the broker, so that topics that the broker would refuse cost nothing.
+    ``asked_for`` is what ``body`` contains, and ``tokens`` what the client's bucket holds. If a CreateTopics would
+    overdraw it, the request is first validated by the broker, so that topics that the broker would refuse cost nothing.
     """
-    asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
     exchange.validate_only = asked_for.validate_only
     if exchange.validate_only:
         exchange.mutations = ()
     elif exchange.api_key == ApiKey.CREATE_TOPICS:
         exchange.mutations = await _creations(asked_for, exchange.api_version, body, ask, tokens)
-        created.ask_for(exchange.mutations, now_s)
     else:
         counts = await _partition_counts([topic.key for topic in asked_for.topics], ask)
         if exchange.api_key == ApiKey.DELETE_TOPICS:

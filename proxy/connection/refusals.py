@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.enforcement import abandon
+from headrace.proxy.connection.enforcement import enforce_on_own_answer
 from headrace.proxy.connection.state.reply_actions import AnswerLocally, Rewrite, SettleMutations
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.decisions import Kind
@@ -73,7 +73,7 @@ def refuse(state: ConnectionState, exchange: Exchange, refusal: Refuse, head: by
     note_refusal(state, exchange, refusal)
     if refusal.topics is not None:
         return _refuse_topics(state, exchange, refusal, head, body)
-    abandon(state, exchange)
+    enforce_on_own_answer(state, exchange, state.shared.clock())
     if exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0:
         raise ClientFault(f"refused with error {refusal.error_code}, but a Produce with acks=0 has no reply")
 
@@ -107,14 +107,17 @@ def _refuse_topics(
     refused = {
         topic: TopicRefusal(error_code=code, error_message=message) for topic, code in (refusal.topics or {}).items()
     }
-    asked_for = [topic.key for topic in read_mutation(api_key, version, body).topics]
+    if exchange.mutations:  # one for each topic of the request
+        asked_for = [each.topic for each in exchange.mutations]
+    else:  # a plugin has refused topics without `Detail.MUTATIONS`
+        asked_for = [topic.key for topic in read_mutation(api_key, version, body).topics]
     admitted = split_request(api_key, version, body, refused)
 
     def merge(reply_body: bytes | None, throttle_ms: int) -> bytes:
         return merge_response(api_key, version, reply_body, asked_for, refused, throttle_ms)
 
     if admitted is None:
-        abandon(state, exchange)
+        enforce_on_own_answer(state, exchange, state.shared.clock())
         number = exchange.correlation_id
         answer(
             state,

@@ -34,6 +34,7 @@ from headrace.proxy.connection.state.reply_actions import (
     SettleMutations,
     reply_layout,
 )
+from headrace.proxy.connection.state.thread_time import Stopwatch
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault
@@ -41,23 +42,23 @@ from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
+from headrace.proxy.wire.mutations import read_mutation
 from headrace.proxy.wire.refusals import response_frame
 from headrace.proxy.wire.topic_lookups import ask_for_topics
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Container
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
-    from headrace.proxy.connection.state.reply_actions import Watcher
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.verdicts import Refuse
 
     Forward = Callable[[Exchange, bytes, float], None]
 
 SLICE_BYTES: Final = 16 * 1024
-"""After a longer request was read, others may continue before the callbacks are called."""
+"""Between the steps of the work for a longer request, other tasks may run."""
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
@@ -171,26 +172,44 @@ class WholeRequests:
             return
         exchange, head, refusal = pending.exchange, pending.head, None
         known_reply: bytes | None = None
+        watch = Stopwatch(self._shared.thread_time)
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
             exchange.reply = SettleMutations()
-            known_reply = await self._look_up(exchange, body)
-            if len(body) > SLICE_BYTES:
-                await trio.lowlevel.checkpoint()
+            known_reply = await self._look_up(exchange, body, watch)
+            await self._let_others_run(len(body), watch)
             refusal = self._enforce(exchange, body, self._shared.clock())
+            await self._let_others_run(len(body), watch)
         held = refusal is None and exchange.hold_ms > 0
         while held:
             state.requesting = False  # a drain need not wait for a request that is held
+            watch.pause()
             await state.wait_for_turn()
+            watch.resume()
             state.requesting = True
             held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
         self.pending = None
+        self._note_thread_time(watch)  # before a refusal, which charges it
         if refusal is None and is_answered_here(state, exchange):
             await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :])
         elif exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
         else:
             self._finish(exchange, head, pending.frame, refusal)
+        self._note_thread_time(watch)
+        await self._let_others_run(len(pending.frame), watch)  # before the answer, if it is the proxy's own
+
+    async def _let_others_run(self, size: int, watch: Stopwatch) -> None:
+        """Between two steps of the work for a request of ``size`` bytes, which may take tens of milliseconds each."""
+        if size > SLICE_BYTES:
+            watch.pause()
+            await trio.lowlevel.checkpoint()
+            watch.resume()
+
+    def _note_thread_time(self, watch: Stopwatch) -> None:
+        info = self._state.info
+        if info.measure_thread_time:
+            info.thread_ns += watch.take_ns()
 
     # --- deciding ---
 
@@ -214,12 +233,20 @@ class WholeRequests:
         now_s = self._shared.clock()
         if refusal is None:
             self._forward_and_pause(exchange, frame, now_s)
+            self._note_creations(exchange, (), now_s)
             if exchange.read_batches:
                 self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
             return
         forwarded = refuse(self._state, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :])
         if forwarded is not None:
             self._forward_and_pause(exchange, forwarded, now_s)
+            self._note_creations(exchange, refusal.topics or (), now_s)
+
+    def _note_creations(self, exchange: Exchange, refused: Container[str | bytes], now_s: float) -> None:
+        """Remember the topics of a CreateTopics that were forwarded; those refused cost others nothing."""
+        if exchange.api_key == ApiKey.CREATE_TOPICS and exchange.mutations:
+            forwarded = [each for each in exchange.mutations if each.topic not in refused]
+            self._shared.created_topics.ask_for(forwarded, now_s)
 
     def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
         """Forward the frame, and in two cases nothing more before its reply.
@@ -240,13 +267,16 @@ class WholeRequests:
 
     # --- mutations ---
 
-    async def _look_up(self, exchange: Exchange, body: memoryview) -> bytes | None:
-        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id)
+    async def _look_up(self, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
+        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id, watch)
         created, now_s = self._shared.created_topics, self._shared.clock()
         if exchange.api_key == ApiKey.METADATA:
             return await look_up_auto_creation(exchange, body, ask, created, now_s)
         budget = self._shared.hooks.mutation_budget(exchange, self._now_ms())
-        await look_up_mutations(exchange, body, ask, created, now_s, math.inf if budget is None else budget)
+        asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
+        await self._let_others_run(len(body), watch)
+        tokens = math.inf if budget is None else budget
+        await look_up_mutations(exchange, asked_for, body, ask, created, now_s, tokens)
         return None
 
     def _now_ms(self) -> int:
@@ -304,12 +334,13 @@ class WholeRequests:
             state.authentication = authentication
         if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
             refusal = enforce_on_request(state, exchange, now_s)
-            if refusal is None:
-                _observe(exchange, authentication.authenticate(body, version))
+            if refusal is None and (watch := authentication.authenticate(body, version)) is not None:
+                exchange.reply = Observe(watch)
+                state.in_flight.hold(exchange, len(body))
             return refusal
         anybody = state.accepted and not authentication.accepted
         watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anybody=anybody)
-        _observe(exchange, watch)
+        exchange.reply = Observe(watch)
         refusal = enforce_on_request(state, exchange, now_s)
         if refusal is not None:
             authentication.withdraw()
@@ -319,12 +350,8 @@ class WholeRequests:
         state = self._state
         if state.authentication is not None:
             token.reply = PassToken(state.authentication.token(frame[LENGTH_BYTES:]))
+            state.in_flight.hold(token, len(frame))
         self._forward(token, frame, self._shared.clock())
-
-
-def _observe(exchange: Exchange, watch: Watcher | None) -> None:
-    if watch is not None:
-        exchange.reply = Observe(watch)
 
 
 async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
@@ -339,17 +366,26 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
         if state.is_accepted():
             return
     version, body = ask_for_topics(())
-    await ask_broker(state, head.correlation_id, head.client_id, ApiKey.METADATA, version, body)
+    watch = Stopwatch(state.shared.thread_time)
+    await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
     state.note_accepted()
 
 
 async def ask_broker(
-    state: ConnectionState, correlation_id: int, client_id: str, api_key: int, version: int, body: bytes
+    state: ConnectionState,
+    correlation_id: int,
+    client_id: str,
+    watch: Stopwatch,
+    api_key: int,
+    version: int,
+    body: bytes,
 ) -> bytes:
     """Send a request of the proxy's own, in order with the client's and with its client id; return the reply's body.
 
-    Raises `UpstreamFault` if the broker cannot be reached. Does not return if the connection ends first.
+    ``watch`` does not measure while this waits. Raises `UpstreamFault` if the broker cannot be reached. Does not return
+    if the connection ends first.
     """
+    watch.pause()
     upstream = state.upstream or await state.dial()
     replied = trio.Event()
     found: list[bytes] = []
@@ -369,4 +405,5 @@ async def ask_broker(
     state.shared.counters.lookups += 1
     await upstream.send([frame])
     await replied.wait()
+    watch.resume()
     return found[0]

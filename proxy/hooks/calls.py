@@ -173,10 +173,15 @@ class HookCalls:
         """Call ``batches_received`` for a Produce request whose batches have all been read."""
         return self._collect_verdicts("batches_received", self._batches, request, now_ms)
 
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Call ``request_abandoned`` for a request that will have no response from the broker."""
-        for name, call in self._abandoned.get(request.api_key, ()):
-            self._call_hook("request_abandoned", name, call, request, now_ms)
+    def request_abandoned(self, request: Request, now_ms: int) -> CombinedVerdict | None:
+        """Call ``request_abandoned`` for a request that will have no response from the broker; return the combined
+        verdict, without a refusal, or ``None``."""
+        combined = self._collect_verdicts(
+            "request_abandoned", self._abandoned.get(request.api_key, ()), request, now_ms
+        )
+        if combined is not None:
+            combined.refusal = None  # a plugin raised, and plugins.on_error is "closed"
+        return combined
 
     def request_time_ms(self, request: Request) -> float | None:
         """Return the first plugin's estimate of the broker's handler time in milliseconds, or ``None``.

@@ -6,7 +6,7 @@ Errors are those of a broker (`validation`, `filters`); this module adds the err
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 import trio
@@ -27,7 +27,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from headrace.proxy.quotas.store import Alteration, Change
     from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
     from headrace.quota_callbacks.definitions import QuotaSchema
+    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.quotas")
@@ -55,6 +56,19 @@ LOGGED_CHANGES: Final = 100
 """Changes of one request that are logged one by one. The audit records have all of them."""
 
 
+OF_BROKERS: Final = "brokers."
+"""What precedes the names of the brokers' own quotas in a description."""
+
+
+class BrokersQuotas(Protocol):
+    """What is known of the quotas that were set at the brokers themselves."""
+
+    quotas: Mapping[QuotaEntity, Mapping[str, float]]
+
+    def remark(self) -> str:
+        """Return a sentence about the quotas that both the brokers and the proxy have; empty if there are none."""
+
+
 class ClientQuotaApis:
     """Answers both APIs. ``follower`` is ``None`` if there is no store: then quotas can be described only."""
 
@@ -70,6 +84,9 @@ class ClientQuotaApis:
         self._follower = follower
         self._ask_plugins = ask_plugins
         self.permissions = Permissions()
+        self.brokers: BrokersQuotas | None = None
+        """The brokers' own quotas. ``shows_brokers`` is whether they are described, too."""
+        self.shows_brokers = False
 
     async def answer(
         self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
@@ -107,12 +124,25 @@ class ClientQuotaApis:
         except StoreError as error:
             return describe_error(version, error_code_of(error), str(error))
         response = DescribeResponse(version)
-        for count, entity in enumerate(list(self._definitions.entities()), start=1):
+        for count, entity in enumerate(self._entities(), start=1):
             if count % SLICE == 0:
                 await trio.lowlevel.checkpoint()
-            if matches(entity) and (values := self._definitions.values(entity)):
+            if matches(entity) and (values := self._values(entity)):
                 response.add(described_parts(entity), values)
-        return response.body()
+        return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
+
+    def _entities(self) -> list[QuotaEntity]:
+        entities = list(self._definitions.entities())
+        if self.shows_brokers and self.brokers is not None:
+            entities += [each for each in self.brokers.quotas if not self._definitions.values(each)]
+        return entities
+
+    def _values(self, entity: QuotaEntity) -> Mapping[str, float]:
+        values = self._definitions.values(entity)
+        if not self.shows_brokers or self.brokers is None:
+            return values
+        of_brokers = self.brokers.quotas.get(entity, {})
+        return {**values, **{f"{OF_BROKERS}{key}": value for key, value in of_brokers.items()}}
 
     async def _alter(self, request: AlterRequest, author: Author) -> Sequence[AlterResult]:
         if self._follower is None:

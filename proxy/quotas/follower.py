@@ -40,6 +40,11 @@ class StoreFollower:
         self.failing = False
         """Whether the last call of the store has failed."""
 
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever stored, as far as is known here."""
+        return self._position == 0
+
     async def open(self) -> None:
         """Open the store and put its quotas into force. Raises `StoreError`."""
         async with self._bounded():

@@ -6,6 +6,7 @@ configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
 reloading           reloading the configuration
 quotas_in_force     putting the quotas of the configuration and of the store into force
+brokers_quotas      the quotas that were set at the brokers themselves
 bucket_state_file   the file that keeps bucket state across restarts
 worker_place        the number of a worker, and its view of the memory that all workers share
 memory_limit        closing connections when all together hold too much memory

@@ -6,34 +6,45 @@ serves. Quotas of IP addresses limit new connections (KIP-612); all others are t
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
+import trio
 
 from headrace.config.tables.client_quotas import AlterRule
+from headrace.config.tables.client_quotas import BrokersQuotas as BrokersRule
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quotas.authorization import Permissions
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
-from headrace.proxy.quotas.store import StoreError
+from headrace.proxy.quotas.store import Alteration, Author, StoreError
+from headrace.proxy.server.brokers_quotas import BrokersQuotas
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.config.schema import Config
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.quotas.store import QuotaStore
     from headrace.quota_callbacks.policies import Quota
+    from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.quotas")
+
+
+IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
 class QuotasInForce:
     """The quota definitions of one process. ``apis`` answers the client quota APIs."""
 
-    def __init__(self, config: Config, hooks: HookCalls, admission: Admission) -> None:
+    def __init__(
+        self, config: Config, hooks: HookCalls, admission: Admission, servers: Callable[[], tuple[Address, ...]]
+    ) -> None:
         self._hooks = hooks
         self._admission = admission
         self._unknown: set[str] = set()
@@ -42,6 +53,10 @@ class QuotasInForce:
         store = _store_of(config)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
         self.apis = ClientQuotaApis(BUILTIN_SCHEMA, self.definitions, self._follower, hooks.authorize_quotas)
+        self._brokers = BrokersQuotas(servers, self.definitions)
+        self._imports = settings.brokers is BrokersRule.IMPORT
+        self.apis.brokers = self._brokers
+        self.apis.shows_brokers = settings.brokers is BrokersRule.SHOW
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -65,9 +80,36 @@ class QuotasInForce:
             raise StartupError(str(error)) from error
 
     async def run(self) -> None:
-        """Put into force what changes in the store, until cancelled."""
-        if self._follower is not None:
-            await self._follower.run()
+        """Put into force what changes in the store, and ask the brokers for their quotas, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            if self._follower is not None:
+                nursery.start_soon(self._follower.run)
+                nursery.start_soon(self._warn_of_anonymous_clients)
+                if self._imports and self._follower.is_new:
+                    nursery.start_soon(self._import, self._follower)
+            await self._brokers.run()
+
+    async def _warn_of_anonymous_clients(self) -> None:
+        """Log once that every client can change quotas, if the cluster serves clients that do not authenticate."""
+        await self._brokers.known.wait()
+        if self.apis.permissions.anonymous_may_alter:
+            log.warning(
+                "every client can change quotas, also its own",
+                reason='the cluster serves clients without authentication; set client_quotas.alter = "administrators"',
+            )
+
+    async def _import(self, follower: StoreFollower) -> None:
+        """Copy the brokers' quotas into the store, as soon as they are known, unless it has quotas by then."""
+        await self._brokers.known.wait()
+        quotas = self._brokers.quotas
+        alterations = [Alteration(entity=entity, values=values) for entity, values in quotas.items()]
+        if alterations and follower.is_new:
+            try:
+                changes = await follower.alter(alterations, IMPORT)
+            except StoreError as error:
+                log.warning("the brokers' quotas are not imported", reason=str(error))
+            else:
+                log.info("the brokers' quotas are imported", entities=len(quotas), changes=len(changes))
 
     async def close(self) -> None:
         """Close the store."""

@@ -34,6 +34,9 @@ log = structlog.get_logger("headrace.reload")
 READ_TIMEOUT_S: Final = 30.0
 """Time limit for reading the configuration again. A network file system can hang; signals are handled afterwards."""
 
+MOST_LOGGED_CHANGES: Final = 100
+"""Changes that a reload logs one by one; thousands of lines at once would not fit into the log's queue."""
+
 
 class Reloader:
     """Owns the configuration that is in force in one process, and applies changes of it."""
@@ -122,10 +125,15 @@ async def load_again(load: Callable[[], Config] | None, enforced: frozenset[Quot
 
 
 def log_changes(changes: ConfigDiff) -> None:
-    """Log the settings that changed, and those that take effect only after a restart."""
+    """Log the settings that changed, and those that take effect only after a restart.
+
+    Of the changes that take effect at once, settings come first, and at most `MOST_LOGGED_CHANGES` are logged.
+    """
     log_warnings(changes.effective)
-    for applied in changes.at_once:
+    for applied in changes.at_once[:MOST_LOGGED_CHANGES]:
         log.info("configuration changed", change=str(applied))
+    if left_out := len(changes.at_once[MOST_LOGGED_CHANGES:]):
+        log.info("further configuration changes", count=left_out)
     for waiting in changes.needs_restart:
         log.warning("configuration change waits for a restart", change=str(waiting))
     if not changes:

@@ -148,7 +148,7 @@ class Server:
             workers=place.workers if place is not None else 1,
         )
         check_enforced(config.entity_quotas(), hooks.enforced_quotas())
-        self._quotas = QuotasInForce(config, hooks, self._admission)
+        self._quotas = QuotasInForce(config, hooks, self._admission, lambda: self.shared.upstream.bootstrap_servers)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:
@@ -190,6 +190,7 @@ class Server:
                 if self._place is None:
                     self._open_admin(outer)
                     await self._open_bucket_state(outer)
+                outer.start_soon(self._end_overdue)
                 outer.start_soon(self._sweep)
                 outer.start_soon(self._admission.close_delayed)
                 outer.start_soon(self.shared.upstream.refresh)
@@ -354,13 +355,20 @@ class Server:
     def _now_ms(self) -> int:
         return int(self.shared.clock() * 1000)
 
-    async def _sweep(self) -> None:
-        """Close idle and overdue connections, and drop idle buckets."""
+    async def _end_overdue(self) -> None:
+        """Close idle and overdue connections."""
         while True:
-            await trio.sleep(SWEEP_S)
+            limits = self.shared.limits
+            await trio.sleep(min(SWEEP_S, limits.request_timeout_s / 2, limits.login_timeout_s / 2))
             now_s = trio.current_time()
             for connection in list(self.connections):
                 connection.end_if_overdue(now_s)
+
+    async def _sweep(self) -> None:
+        """Drop idle buckets."""
+        while True:
+            await trio.sleep(SWEEP_S)
+            now_s = trio.current_time()
             if self.shared.hooks.quotas is not None:
                 self.shared.hooks.quotas.expire(int(now_s * 1000))
                 self._collector.freeze_if_grown(len(self.shared.hooks.quotas))

@@ -23,7 +23,7 @@ from headrace.proxy.wire.messages.schemas import schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from headrace.proxy.wire.messages.codec import Buffer
+    from headrace.proxy.wire.messages.codec import Buffer, Message
 
 EntityPart: TypeAlias = tuple[str, str | None]
 """An entity type and a name; ``None`` is the default entity of the type."""
@@ -164,11 +164,12 @@ class DescribeResponse:
             raise UnencodableValue(f"{_DESCRIBE} v{self._version}: entries: {error}") from error
         self._count += 1
 
-    def body(self, throttle_time_ms: int = 0) -> bytes:
-        """Return the body of the response. Its error message is an empty string, as in a broker's response."""
+    def body(self, throttle_time_ms: int = 0, remark: str = "") -> bytes:
+        """Return the body of the response. ``remark`` is its error message, which is empty in a broker's response."""
         _, pack_count = count_codec(flexible=self._field.flexible, nullable=self._field.nullable)
         end = b"\0" if self._field.flexible else b""  # no tagged fields
-        fields = {"throttle_time_ms": throttle_time_ms, "error_message": "", "entries": []}
+        message = _bounded_message(remark)
+        fields: Message = {"throttle_time_ms": throttle_time_ms, "error_message": message, "entries": []}
         head = encode(_DESCRIBE, self._version, fields).removesuffix(pack_count(0) + end)
         return b"".join((head, pack_count(self._count), self._rows, end))
 

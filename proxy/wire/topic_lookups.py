@@ -66,7 +66,7 @@ def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
 
 def read_unknown_topics(version: int, body: Buffer) -> list[str]:
     """Return the names of the topics that do not exist according to a Metadata response."""
-    rows = decode("MetadataResponse", version, body)["topics"]
+    rows = read_rows("MetadataResponse", version, body, "topics", ("error_code", "name"))
     return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
 
 
@@ -122,7 +122,7 @@ def read_validated(version: int, body: Buffer) -> dict[str, int | None]:
     is not authorized to describe configurations.
     """
     found: dict[str, int | None] = {}
-    for row in decode("CreateTopicsResponse", version, body)["topics"]:
-        partitions = row.get("num_partitions", -1)
+    for row in read_rows("CreateTopicsResponse", version, body, "topics", ("name", "error_code", "num_partitions")):
+        partitions = row["num_partitions"]
         found[row["name"]] = 0 if row["error_code"] else partitions if partitions > 0 else None
     return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
+from zlib import crc32
 
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.shared.debts import SharedTimeline
@@ -152,8 +153,8 @@ class QuotaBucket(ABC):
         """Learn until when the entity has to wait, as other workers have decided."""
         if self._row is None:
             return
-        for since_ms, until_ms, limit in self._row.waits():
-            if until_ms > now_ms and limit == self.limit:
+        for since_ms, until_ms, terms in self._row.waits():
+            if until_ms > now_ms and terms == self._terms():
                 self._extend_wait(since_ms, until_ms, now_ms)
 
     def end_wait(self) -> None:
@@ -170,9 +171,13 @@ class QuotaBucket(ABC):
 
     def _impose_wait(self, since_ms: int, until_ms: int, now_ms: int) -> None:
         """Extend the wait, and publish it."""
-        wait, limit = self._extend_wait(since_ms, until_ms, now_ms), self.limit
-        if wait is not None and limit is not None and self._row is not None:
-            self._row.publish_wait(wait.since_ms, wait.until_ms, limit)
+        wait = self._extend_wait(since_ms, until_ms, now_ms)
+        if wait is not None and self._row is not None:
+            self._row.publish_wait(wait.since_ms, wait.until_ms, self._terms())
+
+    def _terms(self) -> float:
+        """Return a checksum of limit and policy: a wait that was imposed on other terms does not apply any more."""
+        return float(crc32(f"{self.limit!r} {self.policy!r}".encode()))
 
     def _extend_wait(self, since_ms: int, until_ms: int, now_ms: int) -> Wait | None:
         """Extend the wait; return it if it is longer than before."""

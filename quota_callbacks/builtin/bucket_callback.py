@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Throttle
 
 
 class BucketCallback:
@@ -37,17 +38,19 @@ class BucketCallback:
         return self.keys
 
     @hookimpl
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
+    def request_abandoned(self, request: Request, now_ms: int) -> Throttle | None:
         """Undo what was charged or reserved for ``request``, or, if it waits and was not charged, end its wait."""
         notes = request.notes
         bucket = next((notes.pop((WAITS, key)) for key in self.keys if (WAITS, key) in notes), None) if notes else None
         if bucket is None:
-            self._undo(request, now_ms)
-        else:
-            bucket.leave(request)
+            return self._undo(request, now_ms)
+        bucket.leave(request)
+        return None
 
-    def _undo(self, request: Request, now_ms: int) -> None:
-        """Give back what was charged or reserved for a request without a reply."""
+    def _undo(self, request: Request, now_ms: int) -> Throttle | None:  # noqa: ARG002 -- for subclasses
+        """Give back what was charged or reserved for a request without a reply; return the throttle for what remains
+        charged."""
+        return None
 
     def _read_options(self, context: PluginContext) -> None:
         """Read the options of the subclass, if it has any. Raises `ValueError` for invalid ones."""

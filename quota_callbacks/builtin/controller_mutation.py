@@ -120,12 +120,12 @@ def _admit(
     admitted: list[TopicMutation] = []
     verdict: Throttle | None = None
     for each in mutations:
-        denied = bucket.admit(each.partitions, now_ms) if each.partitions else None
-        if denied is None:
-            admitted.append(each)
-        else:
+        if each.partitions and verdict is None:  # once the bucket is overdrawn, it denies all that follow
+            verdict = bucket.admit(each.partitions, now_ms)
+        if each.partitions and verdict is not None:
             refused[each.topic] = THROTTLING_QUOTA_EXCEEDED
-            verdict = denied
+        else:
+            admitted.append(each)
     _note_charge(request, bucket, admitted)
     if verdict is None:
         return None

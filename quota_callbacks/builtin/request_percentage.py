@@ -104,16 +104,30 @@ class RequestPercentage(BucketCallback):
             bucket.record(own_ns * PERCENT_PER_NS, now_ms)
         return bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
 
-    def _undo(self, request: Request, now_ms: int) -> None:
-        """Cancel the reservation of a request without a reply; charge one that the broker has got, since it serves a
-        request whose client has closed, too."""
+    def _undo(self, request: Request, now_ms: int) -> Throttle | None:
+        """Cancel the reservation of a request without a reply, and charge what it has cost: the handler time if the
+        broker has got it, since a broker serves a request whose client has closed, too; otherwise the proxy's own time,
+        as a broker charges what it refuses."""
         give_back(request, KEY, now_ms)
-        if request.forwarded_s is None or request.charged_thread_ns is not None or is_exempt(request):
-            return
+        if request.charged_thread_ns is not None or is_exempt(request):
+            return None
         bucket = self._quotas.bucket_for(request, KEY, RateBucket)
-        if bucket is not None:
-            request.charged_thread_ns = nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
-            bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
+        if bucket is None:
+            return None
+        connection = request.connection
+        if request.forwarded_s is None:
+            nanos, connection.thread_ns = connection.thread_ns, 0
+            if nanos == 0:
+                return None
+        else:
+            nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
+        request.charged_thread_ns = nanos
+        amount = nanos * PERCENT_PER_NS
+        if bucket.paced:
+            bucket.record(amount, now_ms)
+            bucket.correct(amount, now_ms)
+            return None
+        return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _exempt(self, request: Request, now_ms: int) -> None:
         connection = request.connection

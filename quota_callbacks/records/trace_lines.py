@@ -189,7 +189,7 @@ def _value(name: str, value: object, entity: QuotaEntity) -> float:
     except OverflowError as error:
         raise BadLineError(f"{path} is {_shown(value)}; expected a number that a double holds") from error
     except ValueError as error:
-        raise BadLineError(f"alter.set: {error}") from error
+        raise BadLineError(f"{path} is {_shown(value)}: {error}") from error
 
 
 def _removed(names: object, entity: QuotaEntity) -> tuple[QuotaKey, ...]:

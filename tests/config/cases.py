@@ -8,7 +8,7 @@ from ipaddress import ip_network
 from typing import Final
 
 from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
-from headrace.config.tables.client_quotas import AlterRule
+from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas
 from headrace.config.values import AUTO
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections
 
@@ -104,6 +104,7 @@ GOOD: Final = (
     Good("client_quotas.timeout", '"10m"', 600.0),
     Good("client_quotas.administrators", '["alice", "<default>"]', ("alice", "<default>")),
     Good("client_quotas.alter", '"administrators"', AlterRule.ADMINISTRATORS),
+    Good("client_quotas.brokers", '"show"', BrokersQuotas.SHOW),
     Good("client_quotas.enforcement", '"paced"', EnforcementMode.PACED),
     Good("client_quotas.new_connections", '"kafka"', NewConnections.KAFKA),
     Good("limits.request_timeout", '"1h"', 3600.0),
@@ -274,6 +275,7 @@ BAD: Final = (
     *_invalid("client_quotas.administrators", "expected a list of users", '"alice"', "true"),
     Bad("client_quotas.administrators", "[7]", "expected a user", "7", 0),
     *_invalid("client_quotas.alter", 'expected "anonymous" or "administrators"', '"nobody"', "false"),
+    *_invalid("client_quotas.brokers", 'expected "ignore", "show" or "import"', '"hide"', "true"),
     *_invalid("client_quotas.enforcement", 'expected "kafka" or "paced"', '"off"', "1"),
     *_invalid("client_quotas.new_connections", 'expected "wait" or "kafka"', '"refuse"', "1"),
     *_duration("limits.login_timeout", "1s", "1h", "999ms", "61m"),

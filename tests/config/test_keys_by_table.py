@@ -95,6 +95,7 @@ def test_the_defaults() -> None:
         "client_quotas.timeout": "10.0",
         "client_quotas.administrators": "()",
         "client_quotas.alter": "anonymous",
+        "client_quotas.brokers": "ignore",
         "client_quotas.enforcement": "kafka",
         "client_quotas.new_connections": "wait",
         "plugins.autoload": "True",

@@ -17,7 +17,7 @@ NEEDS_RESTART = (
     *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.autoload", "plugins.disabled", "plugins.load", "plugins.options"),
-    *("client_quotas.file", "client_quotas.audit_rows"),
+    *("client_quotas.file", "client_quotas.audit_rows", "client_quotas.brokers"),
     *("quota.state.file", "quota.state.interval", "workers"),
 )
 AT_ONCE = (

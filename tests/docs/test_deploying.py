@@ -395,7 +395,7 @@ def test_the_environment_has_variables_of_opentelemetry() -> None:
 
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(kafka.bootstrap_servers) as running:
+    with ProxyProcess(kafka.bootstrap_servers, has_token=True) as running:
         yield running
 
 
@@ -454,13 +454,13 @@ def put_stubs(folder: Path) -> Path:
 def test_every_command_runs(text: str, proxy: ProxyProcess, tmp_path: Path) -> None:
     calls = put_stubs(tmp_path)
     programs = {Path(each[0]).name for each in commands(text)}
-    assert programs <= {*STUBS, *REAL, "pip"}
+    assert programs <= {*STUBS, *REAL, "pip", "export"}
     for program in programs.intersection(REAL):
         needs(program)
     file = tmp_path / "etc" / "headrace" / "headrace.toml"
     file.parent.mkdir(parents=True)
     file.write_text(blocks("toml")[0], encoding="utf-8")
-    file.with_name("admin-token").write_text("0123456789abcdef\n", encoding="utf-8")
+    file.with_name("admin-token").write_text(proxy.token_file.read_text(encoding="ascii"), encoding="ascii")
     script = (
         text.replace("/etc/", f"{tmp_path}/etc/")
         .replace("/opt/", f"{tmp_path}/opt/")
@@ -468,7 +468,8 @@ def test_every_command_runs(text: str, proxy: ProxyProcess, tmp_path: Path) -> N
     )
     script = script.replace(f"--admin {ADMIN}", f"--admin {proxy.admin}")
     path = f"{tmp_path / 'bin'}:{BIN}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
-    result = run("bash", "-euo", "pipefail", "-c", f"export PATH={path}\n{script}")
+    variables = f"export PATH={path} HEADRACE_ADMIN__TOKEN_FILE={file.with_name('admin-token')}"
+    result = run("bash", "-euo", "pipefail", "-c", f"{variables}\n{script}")
     assert result.returncode == 0, result.stdout + result.stderr
     for call in calls.read_text(encoding="utf-8").splitlines() if calls.exists() else ():
         assert all((ROOT / each).is_file() for each in call.split() if each.startswith("docs/")), call

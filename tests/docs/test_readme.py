@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.config.loading import loads
+from headrace.proxy.admin.access import read_tokens
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
 
@@ -27,7 +29,7 @@ def blocks(language: str) -> list[str]:
 
 
 def commands() -> list[list[str]]:
-    return [line.split() for block in blocks("sh") for line in block.splitlines()]
+    return [line.split() for block in blocks("sh") for line in block.splitlines() if line.startswith("headrace ")]
 
 
 def command(word: str) -> list[str]:
@@ -44,20 +46,35 @@ def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
     """``run`` without a file, the Python client, and the switch."""
     asked = command("run")
     assert asked[1:6:2] == ["--bootstrap-servers", "--listen", "--advertised-host"]
-    with ProxyProcess(kafka.bootstrap_servers, arguments=asked[5:7]) as proxy:
+    with ProxyProcess(kafka.bootstrap_servers, arguments=asked[5:7], has_token=True) as proxy:
+
+        def there(arguments: list[str]) -> list[str]:
+            files = {"127.0.0.1:9190": proxy.admin, "admin-token": str(proxy.token_file)}
+            return [files.get(each, each) for each in arguments]
+
         run_tool(Tool.TOPICS, ["--bootstrap-server", kafka.bootstrap_servers, "--create", "--topic", "greetings"])
         code = blocks("python")[0].replace("localhost:9192", proxy.bootstrap_servers)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
-        why = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("why")]
-        told = subprocess.run([BIN / "headrace", *why], capture_output=True, text=True, timeout=60, check=True)
+        told = subprocess.run(
+            [BIN / "headrace", *there(command("why"))], capture_output=True, text=True, timeout=60, check=True
+        )
         assert told.stdout == "no request was throttled or refused\n"
-        switch = [each.replace("127.0.0.1:9190", proxy.admin) for each in command("enforcement")]
-        said = subprocess.run([BIN / "headrace", *switch], capture_output=True, text=True, timeout=60, check=True)
+        said = subprocess.run(
+            [BIN / "headrace", *there(command("enforcement"))], capture_output=True, text=True, timeout=60, check=True
+        )
         assert said.stdout == "enforcement is off\n"
         assert proxy.metric("headrace_enforcement_enabled") == 0
     offsets = run_tool(Tool.GET_OFFSETS, ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "greetings"])
     assert offsets.stdout.strip() == "greetings:0:1"
+
+
+def test_the_token_is_one_that_the_proxy_accepts(tmp_path: Path) -> None:
+    (line,) = [each for each in blocks("sh")[1].splitlines() if "openssl" in each]
+    subprocess.run(["bash", "-euc", line], cwd=tmp_path, timeout=60, check=True)
+    file = tmp_path / str(loads(blocks("toml")[0]).admin.token_file)
+    assert len(read_tokens(str(file))) == 1
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
 def test_the_file_is_one_that_check_config_likes(tmp_path: Path) -> None:

@@ -68,9 +68,9 @@ def test_keep_prints_the_addresses_and_ends_on_an_interrupt() -> None:
         for pattern in (
             r"bootstrap, through Headrace +127\.0\.0\.1:\d+\n",
             r"broker 0, through Headrace +127\.0\.0\.1:\d+ +\(the broker itself: 127\.0\.0\.1:\d+\)",
-            r"curl -s http://127\.0\.0\.1:\d+/metrics",
-            r"curl -s http://127\.0\.0\.1:\d+/enforcement\n",
-            r"headrace enforcement off --admin 127\.0\.0\.1:\d+\n",
+            r"curl -s --header .* http://127\.0\.0\.1:\d+/metrics",
+            r"curl -s --header .* http://127\.0\.0\.1:\d+/enforcement\n",
+            r"headrace enforcement off --admin 127\.0\.0\.1:\d+ --token-file /\S+/admin-token\n",
         ):
             assert re.search(pattern, demo.text), demo.text
         demo.interrupt()

@@ -117,7 +117,7 @@ async def test_a_team_shares_one_bucket(autojump_clock: MockClock) -> None:
         (QuotaPerTopic, {"orders": 0}, "orders = 0: expected bytes per second, above 0"),
         (QuotaPerTopic, {"orders": "much"}, "orders = 'much': expected"),
         (TeamQuotas, {"teams": {"a": {"members": ["x"]}, "b": {"members": ["x"]}}}, "x is in two teams, a and b"),
-        (TeamQuotas, {"teams": {"a": {"producer_byte_rate": -1}}}, "producer_byte_rate = -1: must be"),
+        (TeamQuotas, {"teams": {"a": {"producer_byte_rate": -1}}}, "Quota producer_byte_rate must be greater than 0"),
     ],
 )
 def test_options_that_make_no_sense_are_told(plugin: Any, options: dict[str, Any], said: str) -> None:

@@ -27,6 +27,7 @@ from tests.fuzzing.running import corpus, write_corpus
 from tests.fuzzing.targets import TARGETS
 from tests.fuzzing.targets.messages import MUTATIONS, NAMES, REWRITTEN
 from tests.fuzzing.wire_messages import API_KEYS, RAW, framed
+from tests.proxy.quotas.quota_requests import ANY, CONNECTIONS, CONSUME, DEFAULT, EXACT, PRODUCE, alter, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -199,6 +200,21 @@ def _conversation(key: int, version: int, client_id: str, asked: bytes, answered
     return bytes([200, 0, 0, 0, 0, 0]) + request + struct.pack(">H", len(recipe)) + recipe
 
 
+ALTERATIONS: Final = (
+    *(
+        alter(([("user", "alice"), ("client-id", None)], [(PRODUCE, 1024.0), (CONSUME, None)]), version=version)
+        for version in (0, 1)
+    ),
+    alter(([("ip", "::1")], [(CONNECTIONS, 7.0)]), ([("ip", "::1")], [(CONNECTIONS, 7.0)])),
+    alter(([("user", "a")], [(PRODUCE, 0.5), (PRODUCE, 1.0)]), validate_only=True),
+)
+FILTERS: Final = (
+    *(describe(("user", EXACT, "t"), ("client-id", ANY, None), version=version, strict=True) for version in (0, 1)),
+    describe(("ip", DEFAULT, None)),
+    describe(("user", 3, None)),
+    describe(),
+)
+
 TEXTS: Final[dict[str, dict[str, bytes]]] = {
     "configuration": {"seed sample": b"\1" + sample_text().encode()[:1500]},
     "admin_http": {
@@ -220,6 +236,14 @@ TEXTS: Final[dict[str, dict[str, bytes]]] = {
         "seed plain": b"\1\0\x0c\0alice\0secret",
         "seed scram": b"\1\0\x0cn,,n=alice,r=abc",
         "seed oauth": b"\1\0\x50n,,\x01auth=Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhbGljZSJ9.\x01\x01",
+    },
+    "alterations": {
+        f"seed AlterClientQuotas-v{version}-{number}": bytes([1 - version, RAW]) + body
+        for number, (_, version, body) in enumerate(ALTERATIONS)
+    },
+    "quota_filters": {
+        f"seed DescribeClientQuotas-v{version}-{number}": bytes([1 - version, RAW]) + body
+        for number, (_, version, body) in enumerate(FILTERS)
     },
 }
 

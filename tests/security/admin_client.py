@@ -90,7 +90,7 @@ def switch_off(address: str, headers: Mapping[str, str]) -> Reply:
 
 
 def is_enforced(proxy: ProxyProcess) -> bool:
-    return bool(ask(proxy.admin, "/enforcement").json["enabled"])
+    return bool(ask(proxy.admin, "/enforcement", headers=proxy.authorization).json["enabled"])
 
 
 def headrace(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

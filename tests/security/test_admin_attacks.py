@@ -39,6 +39,15 @@ def proxy() -> Iterator[ProxyProcess]:
         assert "a mistake of headrace" not in process.log
 
 
+@pytest.fixture(scope="module")
+def guarded() -> Iterator[ProxyProcess]:
+    """A proxy with a token, whose holder may change its state."""
+    with ProxyProcess(NOBODY, config=CONFIG, has_token=True) as process:
+        yield process
+        assert "Traceback" not in process.log
+        assert "a mistake of headrace" not in process.log
+
+
 # --- pages in a browser ---
 
 REBOUND: Final = (
@@ -101,21 +110,40 @@ def test_a_browser_gets_no_permission_for_another_origin(proxy: ProxyProcess) ->
             assert not [name for name in reply.headers if name.startswith("access-control-")]
 
 
-def test_what_a_form_can_send_changes_nothing(proxy: ProxyProcess) -> None:
+def test_what_a_form_can_send_changes_nothing(guarded: ProxyProcess) -> None:
     """Browsers send these types to another origin without asking it first; old ones without a header Origin."""
     for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""):
-        assert switch_off(proxy.admin, {"Content-Type": kind}).status == 415, kind
-    assert is_enforced(proxy)
+        assert switch_off(guarded.admin, guarded.authorization | {"Content-Type": kind}).status == 415, kind
+    assert is_enforced(guarded)
 
 
-def test_a_request_of_the_servers_own_origin_is_answered(proxy: ProxyProcess) -> None:
-    host = proxy.admin
+def test_a_request_of_the_servers_own_origin_is_answered(guarded: ProxyProcess) -> None:
+    host = guarded.admin
     own = JSON | {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+    on = ["enforcement", "on", "--admin", host, "--token-file", str(guarded.token_file)]
     try:
-        assert switch_off(proxy.admin, own).status == 200
-        assert not is_enforced(proxy)
+        assert switch_off(host, own).status == 401
+        assert is_enforced(guarded)
+        assert switch_off(host, own | guarded.authorization).status == 200
+        assert not is_enforced(guarded)
     finally:
-        assert CliRunner().invoke(main, ["enforcement", "on", "--admin", proxy.admin]).exit_code == 0
+        assert CliRunner().invoke(main, on).exit_code == 0
+    assert is_enforced(guarded)
+
+
+# --- another account on the host ---
+
+
+def test_without_a_token_file_nobody_switches_enforcement_off_by_tcp(proxy: ProxyProcess) -> None:
+    """Whoever can run a program on the host can connect to loopback; pages are still answered there."""
+    for headers in (JSON, JSON | {"Authorization": "Bearer 0123456789abcdef"}, JSON | {"Host": proxy.admin}, {}):
+        reply = switch_off(proxy.admin, headers)
+        assert reply.status == 403, headers
+        assert all(name in reply.error for name in ("admin.token_file", "Unix socket")), reply.error
+    result = CliRunner().invoke(main, ["enforcement", "off", "--admin", proxy.admin])
+    assert result.exit_code == 1
+    assert all(name in result.output for name in ("admin.token_file", "Unix socket")), result.output
+    assert CliRunner().invoke(main, ["enforcement", "show", "--admin", proxy.admin]).output == "enforcement is on\n"
     assert is_enforced(proxy)
 
 
@@ -179,16 +207,16 @@ BODIES: Final[tuple[tuple[str, bytes, int], ...]] = (
 )
 
 
-def test_malformed_requests_get_a_line_and_no_traceback(proxy: ProxyProcess) -> None:
+def test_malformed_requests_get_a_line_and_no_traceback(proxy: ProxyProcess, guarded: ProxyProcess) -> None:
     for name, request, status in MALFORMED:
         reply = send(proxy.admin, request)
         assert reply.status == status, name
         assert reply.error.isprintable(), name
         assert len(reply.error) < 300, name
     for name, body, status in BODIES:
-        reply = ask(proxy.admin, "/enforcement", method="PUT", headers=JSON, body=body)
+        reply = ask(guarded.admin, "/enforcement", method="PUT", headers=JSON | guarded.authorization, body=body)
         assert (reply.status, bool(reply.error)) == (status, True), name
-    assert is_enforced(proxy)
+    assert is_enforced(guarded)
 
 
 def test_answers_and_errors_name_no_version_and_no_file(proxy: ProxyProcess) -> None:

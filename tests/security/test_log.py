@@ -34,6 +34,8 @@ QUEUE: Final = f"[log]\nmax_queued_lines = {QUEUED_LINES}\n"
 LINES_PER_MINUTE: Final = 20
 LIMITED: Final = f"[log]\nlines_per_minute = {LINES_PER_MINUTE}\n"
 DEBUG: Final = (*JSON_LOG, "--log-level", "debug")
+MANY_QUOTAS: Final = 3000
+LOGGED_CHANGES: Final = 100
 NEGATIVE_SIZE: Final = struct.pack(">i", -1)
 
 
@@ -160,3 +162,18 @@ def test_throttles_are_a_limited_number_of_lines_whatever_client_ids_are_chosen(
         throttled = 'headrace_throttled_requests_total{quota="request_percentage"}'
         wait_until(lambda: series(proxy, throttled) >= 2 * LINES_PER_MINUTE, "they are throttled")
         assert len(settled(proxy, "request throttled", LINES_PER_MINUTE)) == LINES_PER_MINUTE
+
+
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_a_reload_with_thousands_of_quotas_does_not_fill_the_log(workers: int) -> None:
+    config = f"workers = {workers}\n[log]\nmax_queued_lines = 200\n"
+    quotas = "".join(
+        f'[[quotas]]\nentity = {{ client-id = "client-{number}" }}\nproducer_byte_rate = 1000\n'
+        for number in range(MANY_QUOTAS)
+    )
+    with ProxyProcess("127.0.0.1:1", config=config, arguments=JSON_LOG) as proxy:
+        proxy.reload(config + quotas)
+        rest = json.loads(proxy.wait_for_log("further configuration changes", timeout_s=30))
+        assert rest["count"] == MANY_QUOTAS - LOGGED_CHANGES
+        assert len([each for each in events(proxy) if each["event"] == "configuration changed"]) == LOGGED_CHANGES
+        assert series(proxy, DROPPED) == 0

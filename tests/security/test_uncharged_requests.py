@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -10,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, eventually, unique
+from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, quota_front
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.raw_client import RawClient
@@ -27,7 +29,16 @@ entity = { client-id = "<default>" }
 producer_byte_rate = 100000
 request_percentage = 100.0
 """
+REFUSED_TOPICS: Final = 1000
+REFUSED_REQUESTS: Final = 20
 WRITE_TXN_MARKERS: Final = 27
+MUTATIONS: Final = """
+[[quotas]]
+entity = { client-id = "<default>" }
+request_percentage = 2.0
+controller_mutation_rate = 0.01
+"""
+"""Of a window of eleven seconds, 220 ms of thread time."""
 NO_MARKERS: Final = b"\0\1\0"
 """The tagged fields of the header, an empty list, and the tagged fields of the body."""
 
@@ -77,3 +88,20 @@ def test_a_produce_that_is_broken_off(proxy: ProxyProcess, kafka: FirstBroker) -
         with pytest.raises(TimeoutError):
             client.reply()
     assert measured(proxy, "quota_byte_rate", client_id) <= 2 * len(frame) / 10
+
+
+def test_refused_mutations_cost_thread_time(kafka: FirstBroker) -> None:
+    """The broker sees nothing of them; the proxy reads, decodes and answers each. A refusal mutes its connection."""
+    client_id, names = unique("refused"), [unique("refused") for _ in range(REFUSED_TOPICS)]
+    with quota_front(kafka, MUTATIONS) as front:
+        with QuotaClient(front, client_id) as client:
+            assert client.creates(7, (names[0], 1)).errors == {names[0]: 0}
+        before = measured(front.proxy, "quota_request_time", client_id)
+        for _ in range(REFUSED_REQUESTS):
+            with QuotaClient(front, client_id) as client:
+                errors = client.creates(7, *((name, 1) for name in names)).errors
+                assert set(errors.values()) == {THROTTLING_QUOTA_EXCEEDED}
+        assert measured(front.proxy, "quota_request_time", client_id) > 2 * before
+        decisions = json.loads(front.proxy.get(f"/decisions?client_id={client_id}")[1])["decisions"]
+        throttled = {each["quota"] for each in decisions if each["kind"] in ("throttled", "held")}
+        assert "request_percentage" in throttled

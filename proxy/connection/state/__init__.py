@@ -7,5 +7,5 @@ in_flight         the queue of requests that wait for their replies
 reply_actions     the ways to process a reply, and reply layouts by API and version
 muting            the time until which a client is muted
 created_topics    topics whose creation was requested recently
-thread_time       sampling the thread time that relays spend on a connection
+thread_time       measuring the thread time that is spent on a connection
 """

@@ -153,6 +153,11 @@ class Authentication:
         if self._attempt is not None:
             self._end(self._attempt)
 
+    def close(self) -> None:
+        """Free the tokens, since the connection is ended. Memory is freed here: this is part of reference cycles."""
+        if self._attempt is not None:
+            self._attempt.unanswered.clear()
+
     def authenticate(self, body: memoryview, version: int) -> ReplyWatch | None:
         """Observe a SaslAuthenticate that is about to be forwarded. Raises `MalformedMessage`."""
         if self._attempt is None:

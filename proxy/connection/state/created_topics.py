@@ -57,8 +57,8 @@ class CreatedTopics:
             self._since_s.pop(name, None)
 
     def ask_for(self, mutations: Iterable[TopicMutation], now_s: float) -> None:
-        """Note the partitions of topics that a CreateTopics requests. Whether they are created need not be known: the
-        charge for changing a topic is returned if the broker reports that it does not exist."""
+        """Note the partitions of topics that a CreateTopics, which was forwarded, requests. Whether they are created
+        need not be known: the charge for changing a topic is returned if the broker reports that it does not exist."""
         if len(self._asked_for) >= MAX_REMEMBERED:
             self._asked_for.clear()
         self._asked_for.update(

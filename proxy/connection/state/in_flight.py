@@ -168,7 +168,7 @@ class InFlight:
     def forget_unanswered_token(self) -> None:
         """Remove the last request if it is a SASL token, which the broker will not answer."""
         if self._queue and self._queue[-1].is_token:
-            self._queue.pop()
+            self._release(self._queue.pop())
 
     def take_all(self) -> list[Exchange]:
         """Remove and return all requests, which will not be answered."""
@@ -177,6 +177,7 @@ class InFlight:
         self.alone = None
         for exchange in lost:
             exchange.reply = exchange.layout.action  # drop the reference to the watcher: a plugin may keep the request
+        for exchange in list(self._taken):  # also one that was not added, since it was still held
             self._release(exchange)
         self.count_held()
         return lost

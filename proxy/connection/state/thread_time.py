@@ -1,6 +1,7 @@
-"""Sampling the thread time that relays spend on a connection.
+"""Measuring the thread time that is spent on a connection.
 
-Used by both relays. Each sample covers one synchronous step, from a read to the write that follows it.
+Both relays sample it (`ThreadTimeSampler`): each sample covers one synchronous step, from a read to the write that
+follows it. The processing of a request that has to wait in between is sampled by a `Stopwatch`.
 """
 
 from __future__ import annotations
@@ -29,3 +30,34 @@ class ThreadTimeSampler:
     def end(self, begin_ns: int) -> int:
         """Return the nanoseconds since ``begin_ns``, scaled up to include the steps that were not measured."""
         return ONE_OF * (thread_time_ns() - begin_ns)
+
+
+class Stopwatch:
+    """Measures the thread time of one task from its creation on, without that of other tasks while this one waits.
+
+    One of `ONE_OF` is running; the others measure nothing.
+    """
+
+    __slots__ = ("_began_ns", "_sampler", "_total_ns")
+
+    def __init__(self, sampler: ThreadTimeSampler) -> None:
+        self._sampler = sampler
+        self._total_ns = 0
+        self._began_ns = sampler.begin()
+
+    def pause(self) -> None:
+        """Stop measuring, before this task waits and others run."""
+        if self._began_ns:
+            self._total_ns += self._sampler.end(self._began_ns)
+
+    def resume(self) -> None:
+        """Continue measuring after `pause`."""
+        if self._began_ns:
+            self._began_ns = thread_time_ns()
+
+    def take_ns(self) -> int:
+        """Return the nanoseconds that were measured, scaled up, and begin anew at 0."""
+        self.pause()
+        self.resume()
+        taken_ns, self._total_ns = self._total_ns, 0
+        return taken_ns

@@ -85,14 +85,14 @@ class SharedRow:
         """Publish a producer id that this worker has charged to this bucket."""
         self._ids.publish(self._bucket_id, producer_id, now_ms)
 
-    def publish_wait(self, since_ms: int, until_ms: int, limit: float) -> None:
-        """Publish until when the entity has to wait, as this worker has decided, with the limit that caused it."""
+    def publish_wait(self, since_ms: int, until_ms: int, terms: float) -> None:
+        """Publish until when the entity has to wait, as this worker has decided. ``terms`` are those of the quota."""
         column = self._column
-        words = (float(since_ms + column.offset_ms), float(until_ms + column.offset_ms), limit)
+        words = (float(since_ms + column.offset_ms), float(until_ms + column.offset_ms), terms)
         seal(WAIT, column.memory, self._waits_at + column.worker * WAIT_WORDS, words)
 
     def waits(self) -> Iterator[tuple[int, int, float]]:
-        """Yield beginning and end (this worker's ms) of the waits that other workers have imposed, and the limits."""
+        """Yield beginning and end (this worker's ms) of the waits that other workers have imposed, and the terms."""
         column = self._column
         for worker in column.others:
             words = sealed(WAIT, column.memory, self._waits_at + worker * WAIT_WORDS)

@@ -33,7 +33,7 @@ MUTED = '[[quotas]]\nentity = { client-id = "muted" }\nproducer_byte_rate = 100\
 
 @pytest.fixture
 def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(kafka.bootstrap_servers, config=MUTED, arguments=JSON_LOG) as process:
+    with ProxyProcess(kafka.bootstrap_servers, config=MUTED, arguments=JSON_LOG, has_token=True) as process:
         process.wait_for_log("brokers changed")
         yield process
         assert_no_traceback(process)
@@ -123,7 +123,7 @@ def test_what_the_admin_server_does_not_understand_changes_nothing(
 ) -> None:
     connection = http.client.HTTPConnection(proxy.admin, timeout=10)
     try:
-        connection.request(method, path, body, {"Content-Type": "application/json"})
+        connection.request(method, path, body, {"Content-Type": "application/json", **proxy.authorization})
         assert connection.getresponse().status == status
     finally:
         connection.close()
@@ -180,7 +180,15 @@ def test_a_question_that_makes_no_sense_is_told(proxy: ProxyProcess, query: str)
 
 
 def _why_command(proxy: ProxyProcess, *arguments: str) -> list[str | Path]:
-    return [Path(sys.executable).parent / "headrace", "why", "--admin", proxy.admin, *arguments]
+    return [
+        Path(sys.executable).parent / "headrace",
+        "why",
+        "--admin",
+        proxy.admin,
+        "--token-file",
+        proxy.token_file,
+        *arguments,
+    ]
 
 
 def _why(proxy: ProxyProcess, *arguments: str) -> list[str]:

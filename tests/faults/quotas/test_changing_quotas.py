@@ -77,13 +77,13 @@ def at_proxy(proxy: ProxyProcess) -> Iterator[JavaQuotas]:
 
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
-    of_file = f'[[quotas]]\nentity = {{ client-id = "of-the-file" }}\nproducer_byte_rate = {HIGH:.0f}\n'
+    of_file = short_throttles("follows") + short_throttles("of-the-file")
     with ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path_factory.mktemp("quotas"), of_file)) as process:
         yield process
 
 
 def test_a_change_applies_to_the_next_request(proxy: ProxyProcess, at_proxy: JavaQuotas, topic: str) -> None:
-    name = unique("follows")
+    name = "follows"
     with Writers(proxy.port, name, topic) as writer:
         assert writer.throttles_ms() == [0]
         at_proxy.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
@@ -106,6 +106,7 @@ def test_every_change_has_an_audit_record(proxy: ProxyProcess, at_proxy: JavaQuo
     assert found == [(150.5, None), (None, 150.5)]
     assert changes(proxy)[0]["principal"] == "ANONYMOUS"
     assert changes(proxy)[0]["address"] == "127.0.0.1"
+    proxy.wait_for_log("every client can change quotas, also its own")
     proxy.wait_for_log(f"address=127.0.0.1 entity='user={name}' key=request_percentage old=150.5")
 
 
@@ -149,7 +150,7 @@ def test_what_was_acknowledged_is_in_force_after_a_crash(
     limits = {"producer_byte_rate": LOW, "consumer_byte_rate": HIGH}
     text = f"workers = {workers}\n{config(tmp_path, short_throttles(name))}"
     with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
-        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, CONNECTIONS) as writers:
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas, Writers(proxy.port, name, topic, 6) as writers:
             assert not any(writers.throttles_ms())
             (result,) = quotas.alter([({"client-id": name}, {**limits})])
             assert result.endswith("done")
@@ -217,3 +218,43 @@ def test_anonymous_clients_can_be_excluded(kafka: FirstBroker, tmp_path: Path) -
         (denied,) = quotas.alter([({"user": "alice"}, {"producer_byte_rate": LOW})])
         assert "ClusterAuthorizationException" in denied
         assert quotas.describe([]) == {}
+
+
+@pytest.fixture
+def of_the_brokers(kafka: FirstBroker) -> Iterator[str]:
+    """A client id with a quota at the brokers."""
+    name = unique("at-brokers")
+    with java_quotas(kafka.bootstrap_servers) as at_broker:
+        at_broker.alter([({"client-id": name}, {"producer_byte_rate": HIGH})])
+        yield name
+        at_broker.alter([({"client-id": name}, {"producer_byte_rate": None})])
+
+
+def test_quotas_of_the_brokers_can_be_shown(kafka: FirstBroker, tmp_path: Path, of_the_brokers: str) -> None:
+    name = of_the_brokers
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path, f'brokers = "show"\n{of_file(name)}')) as proxy,
+        java_quotas(f"127.0.0.1:{proxy.port}") as quotas,
+    ):
+        proxy.wait_for_log("brokers have the same quotas")
+        described = quotas.describe([quotas.component("client-id", name)])
+        assert "{brokers.producer_byte_rate=1.0E9, producer_byte_rate=1.0E9}" in str(described)
+        (refused,) = quotas.alter([({"client-id": name}, {"brokers.producer_byte_rate": HIGH})])
+        assert "Invalid configuration key brokers.producer_byte_rate" in refused
+
+
+def test_quotas_of_the_brokers_can_be_imported_once(kafka: FirstBroker, tmp_path: Path, of_the_brokers: str) -> None:
+    name, text = of_the_brokers, config(tmp_path, 'brokers = "import"\n')
+    with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy:
+        proxy.wait_for_log("the brokers' quotas are imported")
+        assert changes(proxy)[0]["address"] == "client_quotas.brokers"
+        with java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+            wanted = quotas.component("client-id", name)
+            assert "producer_byte_rate=1.0E9" in str(quotas.describe([wanted]))
+            quotas.alter([({"client-id": name}, {"producer_byte_rate": None})])
+    with ProxyProcess(kafka.bootstrap_servers, config=text) as proxy, java_quotas(f"127.0.0.1:{proxy.port}") as quotas:
+        assert quotas.describe([quotas.component("client-id", name)]) == {}
+
+
+def of_file(client_id: str) -> str:
+    return f'[[quotas]]\nentity = {{ client-id = "{client_id}" }}\nproducer_byte_rate = {HIGH:.0f}\n'

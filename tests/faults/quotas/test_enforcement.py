@@ -33,7 +33,7 @@ QUOTA = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_rate = 
 
 @pytest.fixture
 def proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    with ProxyProcess(kafka.bootstrap_servers, config=QUOTA, arguments=JSON_LOG) as process:
+    with ProxyProcess(kafka.bootstrap_servers, config=QUOTA, arguments=JSON_LOG, has_token=True) as process:
         yield process
         assert_no_traceback(process)
 
@@ -45,6 +45,10 @@ def produce(client: RawClient, topic: str) -> int:
     )
     assert reply.error_code == 0
     return reply.throttle_ms
+
+
+def enforcement(state: str, proxy: ProxyProcess) -> subprocess.CompletedProcess[str]:
+    return headrace("enforcement", state, "--admin", proxy.admin, "--token-file", str(proxy.token_file))
 
 
 def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -61,9 +65,9 @@ def test_off_releases_who_is_muted_and_on_holds_again(proxy: ProxyProcess, topic
     with RawClient(proxy.port) as client:
         assert produce(client, topic) > LONG_MS
         client.request(messages.PRODUCE, messages.PRODUCE_VERSION, messages.produce_body(topic, BATCH))
-        assert headrace("enforcement", "show", "--admin", proxy.admin).stdout == "enforcement is on\n"
+        assert enforcement("show", proxy).stdout == "enforcement is on\n"
 
-        switched = headrace("enforcement", "off", "--admin", proxy.admin)
+        switched = enforcement("off", proxy)
         began_s = time.monotonic()
         assert (switched.returncode, switched.stdout) == (0, "enforcement is off\n")
         _, reply = client.reply()
@@ -73,7 +77,7 @@ def test_off_releases_who_is_muted_and_on_holds_again(proxy: ProxyProcess, topic
         assert proxy.metric("headrace_muted_connections") == 0
         assert proxy.metric("headrace_enforcement_enabled") == 0
 
-        assert headrace("enforcement", "on", "--admin", proxy.admin).stdout == "enforcement is on\n"
+        assert enforcement("on", proxy).stdout == "enforcement is on\n"
         assert produce(client, topic) > LONG_MS
         assert proxy.metric("headrace_muted_connections") == 1
         assert proxy.metric("headrace_enforcement_enabled") == 1
@@ -90,7 +94,7 @@ def test_the_switch_says_where_it_found_nobody(unused_port: Callable[[], int]) -
 @contextlib.contextmanager
 def exempting(kafka: FirstBroker, setting: str) -> Iterator[ProxyProcess]:
     config = f"[enforcement]\n{setting}\n\n{QUOTA}"
-    with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG) as process:
+    with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG, has_token=True) as process:
         yield process
         assert_no_traceback(process)
 
@@ -116,5 +120,5 @@ def test_an_exempt_user_is_not_held(kafka: FirstBroker, topic: str) -> None:
 def test_it_can_be_off_from_the_start(kafka: FirstBroker, topic: str) -> None:
     with exempting(kafka, "enabled = false") as proxy, RawClient(proxy.port) as client:
         assert produce(client, topic) == 0
-        assert headrace("enforcement", "on", "--admin", proxy.admin).returncode == 0
+        assert enforcement("on", proxy).returncode == 0
         assert produce(client, topic) > LONG_MS

@@ -45,8 +45,8 @@ LONG_MS = 60_000
 
 
 @contextlib.contextmanager
-def proxy_of(servers: str, config: str = "") -> Iterator[ProxyProcess]:
-    with ProxyProcess(servers, config=TWO + config, arguments=JSON_LOG) as proxy:
+def proxy_of(servers: str, config: str = "", *, has_token: bool = False) -> Iterator[ProxyProcess]:
+    with ProxyProcess(servers, config=TWO + config, arguments=JSON_LOG, has_token=has_token) as proxy:
         yield proxy
         assert "Traceback" not in proxy.log, proxy.log[-4000:]
 
@@ -162,7 +162,7 @@ def test_an_invalid_file_is_refused_once_and_by_all(proxy: ProxyProcess) -> None
 
 
 def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: FirstBroker, topic: str) -> None:
-    with proxy_of(kafka.bootstrap_servers, SLOW) as proxy:
+    with proxy_of(kafka.bootstrap_servers, SLOW, has_token=True) as proxy:
         with crowd(proxy.port) as clients:
             assert min(produce(client, topic) for client in clients) > LONG_MS
             for client in clients:
@@ -182,6 +182,7 @@ def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: FirstB
 
 def switch(proxy: ProxyProcess, state: str) -> None:
     command = [sys.executable, "-m", "headrace.proxy.cli", "enforcement", state, "--admin", proxy.admin]
+    command += ["--token-file", str(proxy.token_file)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert done.stdout == f"enforcement is {state}\n", done.stderr
 

@@ -20,6 +20,7 @@ from tests.fuzzing.targets.messages import (
     rewriting,
     tokens,
 )
+from tests.fuzzing.targets.quotas import alterations, quota_filters
 from tests.fuzzing.targets.records import trace_lines, usage_rows, why
 from tests.fuzzing.targets.relays import logins, relays
 from tests.fuzzing.targets.sasl import names, observers
@@ -44,6 +45,8 @@ TARGETS: Final[dict[str, Target]] = {
     "lookups": lookups,
     "refusals": refusals,
     "tokens": tokens,
+    "alterations": alterations,
+    "quota_filters": quota_filters,
     "sasl_names": names,
     "sasl_observers": observers,
     "relays": relays,

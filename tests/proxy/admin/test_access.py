@@ -25,7 +25,7 @@ async def status(listen: str, host: str, *, allowed: tuple[str, ...] = (), origi
     settings = Admin.model_validate({"listen": listen, "allowed_hosts": allowed})
     headers = {"host": host} | ({"origin": origin} if origin else {})
     request = HttpRequest(method="GET", path="/metrics", query={}, headers=headers, body=b"", client="127.0.0.1")
-    refusal = await Access(lambda: settings, None, AdminCounters()).refusal(request, public=False)
+    refusal = await Access(lambda: settings, None, AdminCounters()).refusal(request, public=False, changes=False)
     return 200 if refusal is None else refusal.status
 
 
@@ -79,6 +79,32 @@ async def test_origins(origin: str, expected: int) -> None:
 
 
 # --- tokens ---
+
+
+@pytest.mark.parametrize(
+    ("listen", "with_file", "authorization", "expected"),
+    [
+        ("127.0.0.1:9190", False, "", 403),
+        ("127.0.0.1:9190", False, f"Bearer {TOKEN}", 403),
+        ("[::1]:9190", False, "", 403),
+        ("localhost:9190", True, "", 401),
+        ("localhost:9190", True, f"Bearer {TOKEN}", 200),
+        ("unix:/run/admin.sock", False, "", 200),
+        ("unix:/run/admin.sock", True, "", 401),
+        ("unix:/run/admin.sock", True, f"Bearer {TOKEN}", 200),
+    ],
+)
+async def test_changes_need_a_token_or_a_unix_socket(
+    tmp_path: Path, listen: str, with_file: bool, authorization: str, expected: int
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    settings = Admin.model_validate({"listen": listen})
+    headers = {"host": "localhost"} | ({"authorization": authorization} if authorization else {})
+    request = HttpRequest(method="PUT", path="/enforcement", query={}, headers=headers, body=b"", client="127.0.0.1")
+    access = Access(lambda: settings, Tokens(str(file)) if with_file else None, AdminCounters())
+    refusal = await access.refusal(request, public=False, changes=True)
+    assert (200 if refusal is None else refusal.status) == expected
 
 
 def problem(path: Path) -> str:

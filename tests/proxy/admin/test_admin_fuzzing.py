@@ -64,7 +64,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 async def test_mutated_requests(rng: random.Random, autojump_clock: trio.testing.MockClock) -> None:
-    settings, counters = Admin(), AdminCounters()
+    settings, counters = Admin.model_validate({"listen": "unix:/run/admin.sock"}), AdminCounters()
     server = AdminServer(Nothing(), Access(lambda: settings, None, counters), counters)
     connections = AdminConnections(lambda: settings, counters)
     seen: set[int] = set()

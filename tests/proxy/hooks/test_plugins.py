@@ -17,6 +17,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, Metric, hookimpl
+from headrace.quota_callbacks.identities import QuotaOperation
 from headrace.quota_callbacks.policies import Quota
 from headrace.quota_callbacks.requests import Address, ClusterMetadata, Connection
 
@@ -357,6 +358,34 @@ def test_quota_reset_required_is_polled_for_every_request() -> None:
 
 
 # --- other hooks ---
+
+
+def test_the_first_plugin_that_decides_authorizes() -> None:
+    asked: list[QuotaOperation] = []
+
+    def authorizing(answer: object) -> Plugin:
+        class Authorizing(Plugin):
+            @hookimpl
+            def authorize_quotas(self, operation: QuotaOperation) -> Any:
+                asked.append(operation)
+                if answer == "raises":
+                    raise RuntimeError("no list of administrators")
+                return answer
+
+        return Authorizing()
+
+    client = Connection(connection_id=1, peer=Address(host="h", port=1))
+    for answers, expected in (
+        ((None,), None),
+        ((True, None), True),  # the plugin that was registered last is asked first
+        ((False, True), True),
+        ((True, False), False),
+        ((True, "yes"), False),
+        ((True, "raises"), False),
+    ):
+        hooks = hooks_of(*map(authorizing, answers))
+        assert hooks.authorize_quotas(client, QuotaOperation.ALTER) is expected, answers
+    assert set(asked) == {QuotaOperation.ALTER}
 
 
 def test_enforced_quotas_are_collected() -> None:

@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.builtin.byte_rate import ByteRate
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Address, Connection
 
@@ -49,7 +50,12 @@ def test_a_slow_call_is_logged_and_counted_once_a_minute(sleep_s: float) -> None
         assert line["limit"] == "plugins.slow_call = 200 ms"
 
 
-def test_a_built_in_callback_is_not_measured() -> None:
+def test_a_built_in_callback_is_measured_but_for_each_request() -> None:
     hooks = HookCalls(new_plugin_manager(), slow_call_s=LIMIT_S)
     call = ByteRate().request_received
     assert hooks.slow_calls.measured("byte_rate", "request_received", call, ByteRate.__module__) is call
+    update = DefaultQuotaCallback().update_quota
+    assert (
+        hooks.slow_calls.measured("default_quotas", "update_quota", update, DefaultQuotaCallback.__module__)
+        is not update
+    )

@@ -86,19 +86,31 @@ from tests.proxy.replay.replay_traces import (
         (alter(5, {"user": "u"}, producer_byte_rate=None), "alter.set.producer_byte_rate is null; expected a number"),
         (alter(5, {"user": "u"}, producer_byte_rate=True), "alter.set.producer_byte_rate is true; expected a number"),
         (alter(5, {"user": "u"}, producer_byte_rate="1"), 'alter.set.producer_byte_rate is "1"; expected a number'),
-        (alter(5, {"user": "u"}, producer_byte_rate=0), "alter.set: producer_byte_rate = 0: must be a finite number"),
-        (alter(5, {"user": "u"}, request_percentage=-2), "alter.set: request_percentage = -2: must be a finite number"),
+        (
+            alter(5, {"user": "u"}, producer_byte_rate=0),
+            "alter.set.producer_byte_rate is 0: Quota producer_byte_rate must be greater than 0",
+        ),
+        (
+            alter(5, {"user": "u"}, request_percentage=-2),
+            "alter.set.request_percentage is -2: Quota request_percentage must be greater than 0",
+        ),
         (
             alter(5, {"user": "u"}, producer_byte_rate=2.245),
-            "alter.set: producer_byte_rate = 2.245: must be a whole number of bytes a second",
+            "alter.set.producer_byte_rate is 2.245: producer_byte_rate cannot be a fractional value.",
         ),
-        (alter(5, {"user": "u"}, producer_byte_rate=3.7e19), "alter.set: producer_byte_rate = 3.7e+19: must be at"),
+        (
+            alter(5, {"user": "u"}, producer_byte_rate=3.7e19),
+            "alter.set.producer_byte_rate is 3.7e+19: Proposed value for producer_byte_rate is too large for a LONG.",
+        ),
         (alter(5, {"user": "u"}, request_percentage=10**400), "alter.set.request_percentage is 1000"),
         (
             alter(5, PAIR, producer_ids_rate=1),
-            "alter.set: producer_ids_rate is for users only (KIP-936), not for user=<default>, client-id=<default>",
+            "alter.set.producer_ids_rate is 1: producer_ids_rate is for user only, not for user=<default>, client-id=",
         ),
-        (alter(5, {"client-id": "c"}, ["producer_ids_rate"]), "alter.remove: producer_ids_rate is for users only"),
+        (
+            alter(5, {"client-id": "c"}, ["producer_ids_rate"]),
+            "alter.remove: producer_ids_rate is for user only, not for client-id=c",
+        ),
         (
             {"t": 5, "alter": {"entity": {"user": "u"}, "remove": "request_percentage"}},
             'alter.remove is "request_percentage"; expected a list of quota keys',

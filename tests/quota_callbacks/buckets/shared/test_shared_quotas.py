@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, QuotaBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
 from tests.quota_callbacks.buckets.shared.shared_workers import Workers
 from tests.quota_callbacks.our_quotas import KEY_OF, Op, OurQuotas, charge
@@ -213,3 +214,33 @@ def force(bucket: QuotaBucket, op: Op, step: Step, now_ms: int) -> None:
         bucket.charge(step.amount, now_ms)
     else:
         take(bucket, op, step, now_ms)
+
+
+@pytest.mark.parametrize(
+    ("value", "policy"),
+    [
+        (2000.0, KAFKA),
+        (None, KAFKA),
+        (1000.0, QuotaPolicy(longest_throttle_ms=10)),
+        (1000.0, QuotaPolicy(mode=EnforcementMode.PACED)),
+    ],
+    ids=["raised", "removed", "shorter throttles", "paced"],
+)
+def test_a_changed_quota_ends_the_wait_that_another_worker_has_imposed(
+    value: float | None, policy: QuotaPolicy
+) -> None:
+    """The other worker has not used its bucket since the change, so that its wait is still published."""
+    workers = Workers(2)
+    workers.set(QuotaKey.PRODUCER_BYTE_RATE, "alice", None, 1000.0)
+    workers.set(QuotaKey.PRODUCER_BYTE_RATE, "bob", None, 1000.0)
+    assert workers.quotas[0].use(Op.PRODUCE, "alice", "", 100_000, 0).throttle_ms > 0
+
+    def learned() -> QuotaBucket:
+        bucket = workers.quotas[1].quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "alice", "")
+        assert bucket is not None
+        bucket.learn_wait(1)
+        return bucket
+
+    assert learned().gate_ms > 1000
+    workers.set(QuotaKey.PRODUCER_BYTE_RATE, "alice", None, value, policy)
+    assert learned().gate_ms <= 1

@@ -1,0 +1,21 @@
+"""A client of Kafka brokers for administration: client quotas, and topics under the quota of mutations.
+
+Used by the command line, and by users in their programs. It imports `headrace.proxy.wire` and
+`headrace.quota_callbacks`, and nothing of the proxy: the proxy's own connections to brokers are in
+`headrace.proxy.network.upstream`.
+
+    sync               the admin client for programs without trio
+    admin              the admin client on trio
+    topics             creating, deleting and growing topics: values and messages
+    mutations          sending topics again that the quota of mutations refused (KIP-599)
+    quotas             filters and alterations of client quotas: values and messages
+    results            the results of a call by topic or entity
+    calls              attempts, back-off and deadline of one call
+    cluster            the brokers, the controller, and the throttling by each broker
+    connection         one connection: TCP, TLS, versions of APIs, authentication, requests and replies
+    properties         settings from a file in Java's properties format
+    properties_format  that format, and the format of JAAS entries
+    settings           the settings of a client
+    errors             the errors that users catch
+    error_codes        the error codes of Kafka's protocol
+"""

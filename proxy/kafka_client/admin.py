@@ -1,0 +1,180 @@
+"""The admin client on trio: client quotas, and topics under the quota of mutations.
+
+`headrace.proxy.kafka_client.sync` has the same methods for programs without trio. The client starts no tasks, and
+connects with its first call. Several tasks may use one client; a broker gets their requests one after the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from headrace.proxy.kafka_client import quotas, topics
+from headrace.proxy.kafka_client.calls import Caller
+from headrace.proxy.kafka_client.cluster import Cluster
+from headrace.proxy.kafka_client.connection.broker_connection import open_tcp
+from headrace.proxy.kafka_client.errors import KafkaClientError, SettingsError
+from headrace.proxy.kafka_client.mutations import mutate
+from headrace.proxy.kafka_client.quotas import EVERY_QUOTA
+from headrace.proxy.kafka_client.results import Results
+from headrace.proxy.kafka_client.settings import ClientSettings, parse_addresses
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+
+    from headrace.proxy.kafka_client.connection.broker_connection import OpenStream
+    from headrace.proxy.kafka_client.mutations import Mutation
+    from headrace.proxy.kafka_client.quotas import QuotaAlteration, QuotaFilter
+    from headrace.proxy.kafka_client.topics import CreatedTopic, NewPartitions, NewTopic
+    from headrace.quota_callbacks.entities import QuotaEntity
+
+V = TypeVar("V")
+
+
+class AdminClient:
+    """A client of one cluster, or of a proxy in front of it; an async context manager, which closes its connections.
+
+    ``servers`` is a list of addresses such as ``"localhost:9092"``, or all settings. ``open_stream`` opens the
+    connection to an address, by TCP unless it is given; TLS is added to it if the settings have a TLS context.
+
+    In all methods ``timeout_ms`` is the time for the whole call; if it is not given, ``default_api_timeout_ms`` of the
+    settings. Lost connections and NOT_CONTROLLER are tried again until then, as in Java. A method whose results are
+    `Results` raises the first error if ``raise_errors`` is true; otherwise its errors are in the results. A cancelled
+    call may have had its effect.
+    """
+
+    def __init__(self, servers: str | ClientSettings, *, open_stream: OpenStream = open_tcp) -> None:
+        settings = ClientSettings(bootstrap_servers=parse_addresses(servers)) if isinstance(servers, str) else servers
+        self._cluster = Cluster(settings, open_stream)
+        self._caller = Caller(self._cluster, settings)
+        self._closed = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close all connections at once. Later calls raise `SettingsError`."""
+        self._closed = True
+        await self._cluster.aclose()
+
+    async def describe_client_quotas(
+        self, wanted: QuotaFilter = EVERY_QUOTA, *, timeout_ms: int | None = None
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return the quotas of the entities that match, in the broker's order.
+
+        Raises `UnsupportedVersionError` for brokers before Kafka 2.6, and for an entity type that the broker does not
+        know.
+        """
+        self._check_open()
+        call = quotas.describe_call(wanted)
+        return quotas.read_description(await self._caller.call(call, self._caller.deadline(timeout_ms)))
+
+    async def alter_client_quotas(
+        self,
+        alterations: Sequence[QuotaAlteration],
+        *,
+        validate_only: bool = False,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> Results[QuotaEntity, None]:
+        """Set and remove quotas. The alterations of one entity are made completely or not at all.
+
+        ``validate_only`` returns the same results and changes nothing. Each entity may be there once. Raises
+        `UnsupportedVersionError` for brokers before Kafka 2.6; `InvalidRequestError`, with the broker's message, is the
+        result of an entity whose keys or values the broker refuses.
+        """
+        self._check_open()
+        results: Results[QuotaEntity, None]
+        call = quotas.alter_call(alterations, validate_only=validate_only)
+        try:
+            reply = await self._caller.call(call, self._caller.deadline(timeout_ms))
+        except KafkaClientError as error:
+            results = Results(outcomes={each.entity: error for each in alterations})
+        else:
+            results = quotas.read_alterations(alterations, reply)
+        return _checked(results, raise_errors=raise_errors)
+
+    async def create_topics(
+        self,
+        new_topics: Sequence[NewTopic],
+        *,
+        validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> Results[str, CreatedTopic]:
+        """Create topics, and return what the broker made of each.
+
+        Topics that ``controller_mutation_rate`` refuses are sent again until the deadline, unless
+        ``retry_on_quota_violation`` is false. Then, or at the deadline, their error is `ThrottlingQuotaExceeded`.
+        """
+        return await self._mutate(
+            topics.creation(new_topics, validate_only=validate_only),
+            retry_on_quota_violation=retry_on_quota_violation,
+            timeout_ms=timeout_ms,
+            raise_errors=raise_errors,
+        )
+
+    async def delete_topics(
+        self,
+        names: Sequence[str],
+        *,
+        retry_on_quota_violation: bool = True,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> Results[str, None]:
+        """Delete topics. Refusals by ``controller_mutation_rate`` are handled as in `create_topics`."""
+        return await self._mutate(
+            topics.deletion(names),
+            retry_on_quota_violation=retry_on_quota_violation,
+            timeout_ms=timeout_ms,
+            raise_errors=raise_errors,
+        )
+
+    async def create_partitions(
+        self,
+        new_partitions: Mapping[str, int | NewPartitions],
+        *,
+        validate_only: bool = False,
+        retry_on_quota_violation: bool = True,
+        timeout_ms: int | None = None,
+        raise_errors: bool = True,
+    ) -> Results[str, None]:
+        """Give topics more partitions, to the number by topic name, which is of all partitions.
+
+        Refusals by ``controller_mutation_rate`` are handled as in `create_topics`.
+        """
+        return await self._mutate(
+            topics.growth(new_partitions, validate_only=validate_only),
+            retry_on_quota_violation=retry_on_quota_violation,
+            timeout_ms=timeout_ms,
+            raise_errors=raise_errors,
+        )
+
+    async def _mutate(
+        self, mutation: Mutation[V], *, retry_on_quota_violation: bool, timeout_ms: int | None, raise_errors: bool
+    ) -> Results[str, V]:
+        self._check_open()
+        deadline = self._caller.deadline(timeout_ms)
+        results = await mutate(
+            self._caller, mutation, retry_on_quota_violation=retry_on_quota_violation, deadline=deadline
+        )
+        return _checked(results, raise_errors=raise_errors)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SettingsError("the client is closed")
+
+
+K = TypeVar("K")
+
+
+def _checked(results: Results[K, V], *, raise_errors: bool) -> Results[K, V]:
+    if raise_errors:
+        results.raise_errors()
+    return results
