@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,8 +39,10 @@ PIECE: Final = 256
 RETRY_S: Final = 0.05
 """Pause after an error that is worth trying again: a leader election takes some tenths of a second."""
 LONGEST_POLL_S: Final = 0.5
-NEW_TOPIC_S: Final = 2.0
-"""How long a topic may be unknown to a broker: brokers learn of a new one one after the other."""
+LONGEST_QUESTION_S: Final = 1.0
+"""Seconds until the leader is asked again; it answers within milliseconds, if it is the leader and serves."""
+NEW_TOPIC_S: Final = 5.0
+"""How long a topic may be unknown: brokers learn of a new one one after the other, and of all when they start."""
 
 
 class LogReplacedError(Exception):
@@ -117,12 +120,13 @@ class TopicReader:
         while True:
             try:
                 _, end = self._asking.get_watermark_offsets(
-                    self._partition, timeout=max(0.01, min(LONGEST_POLL_S * 4, deadline_s - time.monotonic()))
+                    self._partition, timeout=max(0.01, min(LONGEST_QUESTION_S, deadline_s - time.monotonic()))
                 )
             except KafkaException as error:
                 if not (_is_unknown(error.args[0]) and time.monotonic() < unknown_until_s):
                     self._check(error.args[0])
                 self._pause(deadline_s)
+                self._learn_leader(deadline_s)
                 continue
             if end < self.position:
                 raise LogReplacedError
@@ -139,6 +143,15 @@ class TopicReader:
                     break
             if piece:
                 yield piece
+
+    def _learn_leader(self, deadline_s: float) -> None:
+        """Ask any broker for the leader: librdkafka would go on to ask one that is gone."""
+        from confluent_kafka import KafkaException
+
+        with suppress(KafkaException):
+            self._asking.list_topics(
+                self._settings.topic, timeout=max(0.01, min(LONGEST_QUESTION_S, deadline_s - time.monotonic()))
+            )
 
     def close(self) -> None:
         """Close the consumers."""
@@ -160,6 +173,8 @@ class TopicReader:
             self.position = max(self.position, _offset(message))
         elif _is_replaced(error):
             raise LogReplacedError
+        elif _is_unknown(error):
+            self._errors.note(error)  # to a broker that has just started; `end` finds out
         else:
             self._check(error)
         self._pending.popleft()
