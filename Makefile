@@ -92,7 +92,7 @@ endif
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
-# Guided by coverage if the extra `fuzzing` is installed.
+# Guided by coverage if the dependency group `fuzzing` is installed.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
 
@@ -115,7 +115,7 @@ dist: $(STAMP)
 	$(BIN)/python -m requirements.sbom dist
 
 hashes: $(STAMP)
-	$(PIN) --extra dev --output-file requirements/dev.txt
+	$(PIN) --all-extras --group dev --output-file requirements/dev.txt
 	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
 
 # Needs an advisory service, and says so if there is none. What it finds does not fail: it has to be judged.

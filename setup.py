@@ -12,6 +12,7 @@ if sys.version_info < (3, 11):  # noqa: UP036
 
 import logging
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from setuptools.errors import BaseError, CompileError, LinkError
 
 COMPILER = "mypy==2.4.1"
 """The distribution that contains mypyc."""
+
+FILES_URL = "https://github.com/headrace/headrace/blob/main/"
+"""Address of the repository's files, for links of the description on a package index."""
 
 COMPILED = [
     "src/headrace/proxy/connection/client_connection.py",
@@ -74,6 +78,11 @@ COMPILED = [
 ]
 
 
+def description() -> str:
+    """Return the text of README.md with its relative links made absolute."""
+    return re.sub(r"\]\((?![a-z]+:|#)", f"]({FILES_URL}", Path("README.md").read_text(encoding="utf-8"))
+
+
 def is_pure() -> bool:
     """Return whether nothing is to be compiled."""
     return "editable_wheel" in sys.argv or bool(os.environ.get("HEADRACE_PURE"))
@@ -118,6 +127,8 @@ class AllOrNone(build_ext):
 
 if __name__ == "__main__":
     setup(
+        long_description=description(),
+        long_description_content_type="text/markdown",
         ext_modules=extensions(),
         setup_requires=build_requirements(),
         cmdclass={"build_ext": AllOrNone},

@@ -33,7 +33,6 @@ from headrace.config.schema import (
     LogFormat,
     LogLevel,
     Shutdown,
-    UnknownNodeIdError,
     Upstream,
 )
 from headrace.config.tables.admin import Admin, UnixPath
@@ -70,7 +69,6 @@ __all__ = [
     "SettingChange",
     "Shutdown",
     "UnixPath",
-    "UnknownNodeIdError",
     "Upstream",
     "check",
     "diff",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Mapping
 
+    from headrace.config.loading import PluginFaults
     from headrace.config.schema import Config, Listen
 
 
@@ -41,13 +42,14 @@ def check(
     *,
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
+    plugin_faults: PluginFaults | None = None,
 ) -> CheckReport:
     """Load a configuration as `loading.load` does; return a report instead of raising.
 
     Opens no socket and has no side effects.
     """
     try:
-        config = load(path, flags, environment=environment, plugins=plugins)
+        config = load(path, flags, environment=environment, plugins=plugins, plugin_faults=plugin_faults)
     except ConfigError as error:
         counted = _counted(len(error.problems), "problem", "s")
         return CheckReport(lines=(*map(str, error.problems), counted))

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 from pydantic import ConfigDict
 from pydantic_core import PydanticUndefined
 
-from headrace.quota_callbacks.options import Table, dotted, expected_of, leaves
+from headrace.quota_callbacks.options import Table, expected_of, leaves
+from headrace.quota_callbacks.value_texts import dotted
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler

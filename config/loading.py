@@ -12,7 +12,7 @@ import os
 import re
 import tomllib
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from pydantic import ValidationError
 
@@ -30,15 +30,16 @@ from headrace.config.rules import RULES
 from headrace.config.schema import REMOVED, Config
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.files import read_ordinary_file
-from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, dotted, faults_of
+from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, faults_of
+from headrace.quota_callbacks.value_texts import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
     from headrace.quota_callbacks.entities import QuotaEntity
-    from headrace.quota_callbacks.options import Path
     from headrace.quota_callbacks.policies import Quota
+    from headrace.quota_callbacks.value_texts import Path
 
 MAX_FILE_BYTES: Final = 16 * 2**20
 """Maximum size of a file: sufficient for the quotas of several hundred thousand entities, and a bound for /dev/zero."""
@@ -55,6 +56,8 @@ _TWICE: Final = re.compile(r"Cannot declare \((.*)\) twice")
 _IN_QUOTES: Final = re.compile(r"'([^']*)'")
 
 Document = dict[str, Any]
+PluginFaults: TypeAlias = "Callable[[Config], Iterable[Fault]]"
+"""Finds why plugins reject their options. Invalid keys of the configuration that it gets have their defaults."""
 
 
 def load(
@@ -63,18 +66,20 @@ def load(
     *,
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
+    plugin_faults: PluginFaults | None = None,
 ) -> Config:
     """Return the configuration of a file (none if ``path`` is None) with flags and environment variables.
 
     ``flags`` are values by dotted key, as in `overrides.FLAGS`; None stands for a flag that was not given. ``plugins``
     are the names of the installed plugins; options for others are an error, unless ``plugins`` is None.
+    ``plugin_faults`` finds what the plugins themselves reject, to be reported together with the file's own errors.
     Raises `ConfigError`: `ConfigFileError` if the file cannot be read, `ConfigSyntaxError` if it is not TOML, otherwise
     `ConfigValueError` with every problem.
     """
     if path is None:
-        return _load("", None, flags, environment, plugins)
+        return _load("", None, flags, environment, plugins, plugin_faults)
     source = os.fspath(path)
-    return loads(read_text(source), source, flags, environment=environment, plugins=plugins)
+    return _load(read_text(source), source, flags, environment, plugins, plugin_faults)
 
 
 def loads(
@@ -119,6 +124,7 @@ def _load(
     flags: Mapping[str, object] | None,
     environment: Mapping[str, str] | None,
     plugins: Collection[str] | None,
+    plugin_faults: PluginFaults | None = None,
 ) -> Config:
     written = {} if source is None else parse_toml(text, source)
     from_environment, unknown_variables = environment_overrides(environment or {})
@@ -127,7 +133,7 @@ def _load(
     document = copy.deepcopy(written)
     for override in overrides:
         override.put_into(document)
-    config, faults = _checked(document, plugins)
+    config, faults = _checked(document, plugins, plugin_faults)
     locator = Locator(text, source)
     here = "in a file" if source is None else "here"
     located = (_problem(_with_flag(fault, here), overrides, locator) for fault in faults)
@@ -144,8 +150,10 @@ def _load(
     return config
 
 
-def _checked(document: Document, plugins: Collection[str] | None = None) -> tuple[Config | None, list[Fault]]:
-    """Return the configuration of a document, or all faults: of single keys, and between valid keys."""
+def _checked(
+    document: Document, plugins: Collection[str] | None = None, plugin_faults: PluginFaults | None = None
+) -> tuple[Config | None, list[Fault]]:
+    """Return the configuration of a document, or all faults: of single keys, between valid keys, and of plugins."""
     document = copy.deepcopy(document)
     for leaf in keys(Config):
         if leaf.required:  # so that the key is reported as missing, not its table
@@ -160,6 +168,7 @@ def _checked(document: Document, plugins: Collection[str] | None = None) -> tupl
     if config is not None:
         faults += _faults_between_keys(config, bad)
         faults += _options_without_plugin(config, plugins)
+        faults += plugin_faults(config) if plugin_faults is not None else ()
     return (None if faults else config), faults
 
 
@@ -226,6 +235,8 @@ def _with_flag(fault: Fault, here: str) -> Fault:
 
 
 def _problem(fault: Fault, overrides: list[Override], locator: Locator) -> Problem:
+    if not fault.path:  # of a plugin, and not of an option
+        return Problem(rule=fault.rule)
     set_by = [override for override in overrides if override.sets(fault.path)]
     if not set_by and fault.path not in locator:  # a table that only variables set
         set_by = [override for override in overrides if override.path[: len(fault.path)] == fault.path]

@@ -26,7 +26,7 @@ from headrace.config.schema import Config
 from headrace.quota_callbacks.options import Parsed
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.options import Path
+    from headrace.quota_callbacks.value_texts import Path
 
 PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")
@@ -40,6 +40,9 @@ _KUBERNETES: Final = re.compile(
     r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
 )
 """Variables that Kubernetes sets in all containers of a namespace with a service called headrace (service links)."""
+
+
+_NAMING: Final = "the variable of a key is HEADRACE_ and the key in capitals, with two underscores for each dot"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,14 +128,23 @@ def environment_overrides(environment: Mapping[str, str]) -> tuple[list[Override
         elif name.startswith(options) and all(steps := name.removeprefix(options).lower().split("__")) and steps[1:]:
             overrides.append(Override(path=(*OPTIONS, *steps), value=_as_toml(text), name=name))
         elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(name)):
-            (closest,) = difflib.get_close_matches(name, known, n=1, cutoff=0)
-            problems.append(Problem(flag=name, rule=f"unknown variable; did you mean {closest}?"))
+            closest = _closest(name)
+            hint = _NAMING if closest is None else f"did you mean {closest}?"
+            problems.append(Problem(flag=name, rule=f"unknown variable; {hint}"))
     return sorted(overrides, key=lambda each: len(each.path)), problems
 
 
 def variable_of(path: tuple[str, ...]) -> str:
     """Return the name of the variable that sets the key at ``path``."""
     return PREFIX + "__".join(path).upper()
+
+
+def _closest(name: str) -> str | None:
+    """Return the known variable whose name is most similar; for the name of a table alone, the table's first."""
+    paths = [leaf.path for leaf in keys(Config)]
+    known = {path[0]: path for path in reversed(paths)} | {"__".join(path): path for path in paths}
+    close = difflib.get_close_matches(name.removeprefix(PREFIX).lower(), known, n=1)
+    return variable_of(known[close[0]]) if close else None
 
 
 def _value(leaf: Leaf, given: object) -> object:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from headrace.quota_callbacks.options import Path
+    from headrace.quota_callbacks.value_texts import Path
 
 _SPACE: Final = re.compile(r"[ \t]*")
 _BLANK: Final = re.compile(r"(?:[ \t\r\n]|#[^\n]*)*")

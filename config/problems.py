@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.config.positions import Positions
-from headrace.quota_callbacks.options import NOTHING, dotted, value_text
+from headrace.quota_callbacks.options import NOTHING
+from headrace.quota_callbacks.value_texts import dotted, value_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from headrace.quota_callbacks.options import Fault, Path
+    from headrace.quota_callbacks.options import Fault
+    from headrace.quota_callbacks.value_texts import Path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, TypeVar
 from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.schema import Config
-from headrace.quota_callbacks.options import dotted, toml_text
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
+from headrace.quota_callbacks.value_texts import dotted, toml_text
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity

@@ -31,8 +31,9 @@ from headrace.config.values import (
 )
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
-from headrace.quota_callbacks.options import TRUE_OR_FALSE, Path, choice, list_of, text, whole
+from headrace.quota_callbacks.options import TRUE_OR_FALSE, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.value_texts import Path
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
@@ -51,10 +52,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-class UnknownNodeIdError(LookupError):
-    """A broker id has no port, since ``listen.node_ids`` does not contain it."""
 
 
 class Upstream(Section):
@@ -125,19 +122,6 @@ class Listen(Section):
     def advertised(self) -> HostPort:
         """The bootstrap address that is advertised to clients."""
         return HostPort(host=self.advertised_host or self.address.host, port=self.advertised_port or self.address.port)
-
-    def broker_address(self, node_id: int) -> HostPort:
-        """Return the address to listen on for a broker. Raises `UnknownNodeIdError` for an id outside ``node_ids``."""
-        return HostPort(host=self.address.host, port=self.address.port + self._offset(node_id))
-
-    def advertised_broker(self, node_id: int) -> HostPort:
-        """Return the advertised address of a broker. Raises `UnknownNodeIdError` for an id outside ``node_ids``."""
-        return HostPort(host=self.advertised.host, port=self.advertised.port + self._offset(node_id))
-
-    def _offset(self, node_id: int) -> int:
-        if node_id not in self.node_ids:
-            raise UnknownNodeIdError(f"broker {node_id} has no port: extend listen.node_ids, which is {self.node_ids}")
-        return 1 + node_id
 
 
 class Watchdog(Section):

@@ -17,7 +17,8 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.quota_callbacks.options import Parsed, toml_text
+from headrace.quota_callbacks.options import Parsed
+from headrace.quota_callbacks.value_texts import toml_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.quota_callbacks.options import without_user_info
+from headrace.quota_callbacks.value_texts import without_user_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -22,21 +22,22 @@ from headrace.config.loading import load
 from headrace.config.overrides import ADMIN_TOKEN, FLAGS, variable_of
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
-from headrace.proxy.errors import StartupError
+from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.output_queue import queued_output, replace_output
-from headrace.proxy.server.preflight import problems_of, warnings_of
+from headrace.proxy.server.preflight import plugin_faults, problems_of, warnings_of
 from headrace.proxy.server.service_manager import READY, ServiceManager
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
     from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.server.server import Server
     from headrace.proxy.workers.supervisor import Supervisor
+    from headrace.quota_callbacks.options import Fault
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_ADMIN = "127.0.0.1:9190"
@@ -96,9 +97,16 @@ def run(path: Path | None, **options: Any) -> None:
         config = load_again()
         configure_logs(config.log)
         _run(config, load_again if path is not None else None)
-    except ConfigError as error:
-        _fail("\n".join(map(str, error.problems)))
-    except StartupError as error:
+    except (ConfigError, StartupError) as error:
+        at_start = error.faults if isinstance(error, PluginConfigurationError) else ()
+
+        def faults(config: Config) -> Sequence[Fault]:
+            return plugin_faults(config) or at_start
+
+        try:
+            load(path, flags, environment=os.environ, plugins=installed_plugins(), plugin_faults=faults)
+        except ConfigError as every:  # with what plugins reject, and its lines in the file
+            _fail(str(every))
         _fail(str(error))
 
 
@@ -153,7 +161,7 @@ def check_config(path: Path | None) -> None:
     Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
     started, written or connected to.
     """
-    report = check(path, environment=os.environ, plugins=installed_plugins())
+    report = check(path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults)
     config = report.config
     if config is None:
         click.echo(str(report), err=True)

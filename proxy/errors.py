@@ -5,6 +5,13 @@ A `ConnectionFault` ends its own connection, which logs one line; other connecti
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.quota_callbacks.options import Fault
+
 
 class ConnectionFault(Exception):  # noqa: N818 -- named for the side at fault
     """A connection cannot continue. ``str()`` is the reason that is logged."""
@@ -33,3 +40,14 @@ class StartupError(Exception):
 
     Printed without a traceback.
     """
+
+
+class PluginConfigurationError(StartupError):
+    """Plugins have raised exceptions when they were configured. Contains no secret of their options.
+
+    ``faults`` are the invalid options with their paths in the configuration; other errors have an empty path.
+    """
+
+    def __init__(self, message: str, faults: Iterable[Fault]) -> None:
+        self.faults: tuple[Fault, ...] = tuple(faults)
+        super().__init__(message)

@@ -15,6 +15,7 @@ milliseconds of a monotonic clock.
     records      usage records, traces, and their replay
     api_keys     the numbers and names of Kafka's APIs
     options      typed tables for the options of plugins
+    value_texts  values and their paths as text for messages, with secrets hidden
     files        reading ordinary files, and creating files that others cannot read
     testing      connections, requests and a context for the tests of a plugin
     topic_names  the names of topics by their ids

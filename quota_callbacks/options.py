@@ -14,10 +14,7 @@ Not imported by modules of the request path, since pydantic costs memory and tim
 
 from __future__ import annotations
 
-import datetime as dt
 import difflib
-import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -27,36 +24,21 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretS
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
 from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.value_texts import Path, dotted, value_text
 
 if TYPE_CHECKING:
     from pydantic import GetJsonSchemaHandler
     from pydantic.fields import FieldInfo
 
 JsonSchema: TypeAlias = dict[str, Any]
-Path: TypeAlias = tuple[str | int, ...]
-"""The path of a value from the root of a document: names of tables and keys, and indices of arrays."""
 
 TableT = TypeVar("TableT", bound="Table")
 
-LONGEST_VALUE: Final = 80
-"""Maximum length of a value in an error message, in characters, so that the message stays on one line."""
 LONGEST_SECRET_BYTES: Final = 64 * 1024
 """Maximum size of a file with a secret: sufficient for a private key with its chain, and a bound for /dev/zero."""
-HIDDEN: Final = "***"
-"""Replaces secret values in messages."""
 
 _CLOSE: Final = 0.7
 """Minimum similarity of a suggested key: low enough for typing errors, too high for the keys of other quotas."""
-_SECRET: Final = re.compile(
-    r"passw|passphrase|pwd|secret|token|credential|private|bearer|authorization|jaas|(api|access)[._-]?key|\.pem\b",
-    re.IGNORECASE,
-)
-_USER_INFO: Final = re.compile(r"(?<=://)[^\s\"']*@|[^\s/@:\"']+:[^\s@\"']+@")
-"""User name and password in a URL, or in an address without a scheme."""
-_OPTIONS_OF_PLUGINS: Final = ("plugins", "options")
-_SHORTEST_SECRET_NUMBER: Final = 4
-"""Digits of a number that can be a secret; replacing a shorter one would distort the other numbers of a message."""
-_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 
 
 class Nothing(Enum):
@@ -88,6 +70,14 @@ class Fault:
         found = None if self.found is NOTHING else value_text(self.path, self.found)
         subject = dotted(self.path) if found is None else f"{dotted(self.path)} = {found}"
         return f"{subject}: {self.rule}" if subject else self.rule
+
+
+class OptionsError(ValueError):
+    """Options of a plugin are invalid. ``faults`` have the paths of the options in the configuration."""
+
+    def __init__(self, faults: Iterable[Fault]) -> None:
+        self.faults: tuple[Fault, ...] = tuple(faults)
+        super().__init__("\n".join(map(str, self.faults)))
 
 
 def misfits(faults: Iterable[Fault]) -> ValidationError:
@@ -283,12 +273,12 @@ def read_secret(path: object) -> str:
 
 
 def read_options(options: type[TableT], table: Mapping[str, object], plugin: str) -> TableT:
-    """Return a plugin's options. Raises `ValueError` with one line per error: the option, its value and the rule."""
+    """Return a plugin's options. Raises `OptionsError` with one line per error: the option, its value and the rule."""
     try:
         return options.model_validate(dict(table))
     except ValidationError as error:
         faults = faults_of(error, options, ("plugins", "options", plugin))
-    raise ValueError("\n".join(map(str, faults)))
+    raise OptionsError(faults)
 
 
 def faults_of(error: ValidationError, table: type[Table], outer: Path = ()) -> list[Fault]:
@@ -391,83 +381,3 @@ def _table_at(table: type[Table], place: Path) -> type[Table]:
 
 def _leaf_names(table: type[Table], place: Path) -> list[str]:
     return [key for key, field in fields_by_key(_table_at(table, place)).items() if table_of(field) is None]
-
-
-# --- formatting -------------------------------------------------------------------------------------------------------
-
-
-def dotted(path: Path) -> str:
-    """Return a path as a dotted TOML key, with array indices in brackets: ``quotas[2].entity.client-id``."""
-    text = ""
-    for step in path:
-        if isinstance(step, int):
-            text += f"[{step}]"
-        else:
-            name = step if _BARE_KEY.fullmatch(step) else json.dumps(step, ensure_ascii=False)
-            text += f".{name}" if text else name
-    return text
-
-
-def is_secret(name: object) -> bool:
-    """Return whether the value of a setting with this name is a secret, or the path of a file with a secret.
-
-    A path is treated as a secret, since the secret itself is easily written in its place.
-    """
-    return isinstance(name, str) and _SECRET.search(name) is not None
-
-
-def value_text(path: Path, value: object) -> str:
-    """Return the value at ``path`` as `toml_text`, or `HIDDEN` if it is or may contain a secret.
-
-    Text in place of the options of plugins, or of one plugin, is hidden: it may be a whole table.
-    """
-    of_plugins = path == _OPTIONS_OF_PLUGINS[:1] or path[:-1] == _OPTIONS_OF_PLUGINS or path == _OPTIONS_OF_PLUGINS
-    if any(map(is_secret, path)) or (of_plugins and value and isinstance(value, str | list)):
-        return HIDDEN
-    return toml_text(value)
-
-
-def without_secrets(message: str, settings: Mapping[str, object]) -> str:
-    """Return a message in which the secrets among ``settings``, a table with tables in it, are replaced by `HIDDEN`."""
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            message = without_secrets(message, value)
-        elif is_secret(name):
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if (isinstance(each, str) and each) or len(str(each)) >= _SHORTEST_SECRET_NUMBER:
-                    message = message.replace(str(each), HIDDEN)
-    return without_user_info(message)
-
-
-def without_user_info(text: str) -> str:
-    """Return a text in which the user name and password of URLs and addresses are replaced by `HIDDEN`."""
-    return _USER_INFO.sub(f"{HIDDEN}@", text) if "@" in text else text
-
-
-def toml_text(value: object) -> str:
-    """Return a value as TOML on one line, truncated to `LONGEST_VALUE` characters; secrets in tables are hidden."""
-    toml = _toml(value)
-    return toml if len(toml) <= LONGEST_VALUE else toml[: LONGEST_VALUE - 3] + "..."
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case SecretStr():
-            return HIDDEN
-        case str():
-            return json.dumps(without_user_info(value), ensure_ascii=False)
-        case Mapping():
-            inside = ", ".join(
-                f"{dotted((name,))} = {HIDDEN if is_secret(name) else _toml(item)}" for name, item in value.items()
-            )
-            return f"{{ {inside} }}" if inside else "{}"
-        case list() | tuple():
-            return f"[{', '.join(map(_toml, value))}]"
-        case dt.date() | dt.time():
-            return value.isoformat()
-        case int() if abs(value) >= 10**LONGEST_VALUE:  # str() refuses integers of over 4,300 digits
-            return f"{value:#x}"
-        case _:
-            return str(value)

@@ -73,7 +73,7 @@ class Scheduling(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling:
-    """Return the scheduler, whatever ``--dist`` says."""
+    """Return the scheduler, regardless of ``--dist``."""
     return Scheduling(config, log)
 
 

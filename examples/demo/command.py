@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 
 SHORTEST_S: Final = 24
 """A quota window, and the time over which its mean is averaged (see `scenario`); less cannot verify a limit."""
-NEEDED: Final = {
-    "confluent_kafka": "clients",
-    "kafka": "clients",
-    "jgo": "testbed",
-    "psutil": "testbed",
-    "pyspark": "pipeline",
-}
-"""Packages that the proxy does not require, and the extras that install them."""
+NEEDED: Final = ("confluent_kafka", "kafka", "jgo", "psutil", "pyspark")
+"""Packages that the proxy does not require."""
 FAILED: Final = 1
 
 
@@ -182,11 +176,7 @@ def _keep(screen: Screen, session: Session) -> None:
 
 
 def _check_packages() -> None:
-    missing = {package: extra for package, extra in NEEDED.items() if find_spec(package) is None}
+    missing = [package for package in NEEDED if find_spec(package) is None]
     if missing:
-        extras = ",".join(sorted(set(missing.values())))
-        click.echo(
-            f"demo: the packages {', '.join(missing)} are missing: pip install 'headrace[{extras}]', or run make demo",
-            err=True,
-        )
+        click.echo(f"demo: these packages are missing, and make demo installs them: {', '.join(missing)}", err=True)
         sys.exit(FAILED)

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.plugins.usage_records.pending_losses import LossSummary
-from headrace.quota_callbacks.options import HIDDEN, without_secrets
+from headrace.quota_callbacks.options import Fault, OptionsError
+from headrace.quota_callbacks.value_texts import HIDDEN, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +58,8 @@ class KafkaSink:
         try:
             self._producer = self._new_producer()
         except KafkaException as error:
-            raise ValueError(f"plugins.options.usage_records.client: {_reason(error, client)}") from None
+            path = ("plugins", "options", "usage_records", "client")
+            raise OptionsError([Fault(path=path, rule=_reason(error, client))]) from None
 
     @property
     def accepts_loss_records(self) -> bool:

@@ -108,7 +108,18 @@ class AdminClient:
                 raise AdminUnreachableError(f"{self.address} answered {response.status}: {reason}{advice}")
             return json.loads(text)
         except (OSError, ValueError, RecursionError, http.client.HTTPException) as error:
-            raise AdminUnreachableError(f"cannot reach an admin server at {self.address}: {error}; {hint}") from error
+            why = _in_words(error)
+            raise AdminUnreachableError(f"cannot reach an admin server at {self.address}: {why}; {hint}") from error
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return (error.strerror or str(error)).lower()
+    if isinstance(error, http.client.HTTPException):
+        return "its answer is not HTTP"
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError | RecursionError):
+        return "its answer is not JSON"
+    return str(error)
 
 
 def _reason(text: bytes) -> str:

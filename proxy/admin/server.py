@@ -127,7 +127,7 @@ class AdminServer:
         if newest is None:
             return refused(_not_whole("newest", query["newest"], KEPT_DECISIONS))
         page = await self._operations.decisions(query.get("user"), query.get("client_id"), newest)
-        return _json(page)
+        return _json({"enforcement": self._operations.enforcement_enabled, **page})
 
     async def _quota_changes(self, request: HttpRequest) -> HttpResponse:
         query = request.query

@@ -41,7 +41,12 @@ _CLEAR: Final = "\x1b[H\x1b[2J"
 
 
 def format_page(page: Page) -> Iterator[str]:
-    """Yield the lines for a page, sorted by the number of muted connections and the age of the last decision."""
+    """Yield the lines for a page: that enforcement is off, if so, and the groups of entity and quota.
+
+    The groups are sorted by the number of muted connections and the age of the last decision.
+    """
+    if page.get("enforcement") is False:  # missing if the proxy is older than the command
+        yield "enforcement is off: no request is throttled or refused until it is on again"
     groups: dict[tuple[str, str], _Group] = {}
     for row in page["waiting"]:
         _group_of(groups, row).waiting.append(row)

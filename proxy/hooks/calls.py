@@ -14,9 +14,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headrace.proxy.errors import StartupError
+from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
-from headrace.proxy.hooks.plugin_errors import collected, configuration_problem, description, raise_cancellation
+from headrace.proxy.hooks.plugin_errors import (
+    collected,
+    configuration_faults,
+    configuration_problem,
+    description,
+    raise_cancellation,
+)
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -33,6 +39,7 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
+    from headrace.quota_callbacks.options import Fault
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
     from headrace.quota_callbacks.verdicts import Verdict
@@ -73,6 +80,8 @@ class HookCalls:
         """API keys whose requests are collected because a plugin requires the mutations (`Detail.MUTATIONS`)."""
         self.completions: frozenset[int] = frozenset()
         """API keys with callbacks to call when a request is completed."""
+        self._updates: Calls = ()
+        self._removals: Calls = ()
         self._opened: Calls = ()
         self._closed: Calls = ()
         self._reset: Calls = ()
@@ -89,11 +98,13 @@ class HookCalls:
     ) -> None:
         """Call ``configure`` of every plugin with its options.
 
-        ``context`` has everything that all plugins share. Raises `StartupError` with the plugin's name and its error:
-        for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is true.
+        ``context`` has everything that all plugins share. Raises `PluginConfigurationError` with the plugin's name and
+        its error: for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is
+        true.
         """
         self.quotas = quotas
-        problems = []
+        problems: list[str] = []
+        faults: list[Fault] = []
         shared = context or PluginContext(options={}, quotas=quotas)
         shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
         for name, call in self._calls("configure", ("context",)):
@@ -101,10 +112,11 @@ class HookCalls:
                 call(replace(shared, options=options.get(name, {})))
             except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
                 problems.append(configuration_problem(name, error, options.get(name, {})))
+                faults += configuration_faults(name, error, options.get(name, {}))
                 if not shared.dry:
-                    raise StartupError(*problems) from error  # noqa: ASYNC104
+                    raise PluginConfigurationError(problems[0], faults) from error  # noqa: ASYNC104
         if problems:
-            raise StartupError("\n".join(problems))
+            raise PluginConfigurationError("\n".join(problems), faults)
 
     def flatten(self) -> None:
         """Build the flat lists. Call it after `configure`, since a plugin's interests may depend on its options."""
@@ -120,6 +132,8 @@ class HookCalls:
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
         self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._calls("request_time_ms", ("request",))
+        self._updates = self._calls("update_quota", ("key", "entity", "value", "policy"))
+        self._removals = self._calls("remove_quota", ("key", "entity"))
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
@@ -303,12 +317,12 @@ class HookCalls:
 
     def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
         """Call ``update_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
-        for name, call in self._calls("update_quota", ("key", "entity", "value", "policy")):
+        for name, call in self._updates:
             self._call_hook("update_quota", name, call, key, entity, quota.value, quota.policy)
 
     def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
         """Call ``remove_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
-        for name, call in self._calls("remove_quota", ("key", "entity")):
+        for name, call in self._removals:
             self._call_hook("remove_quota", name, call, key, entity)
 
     def update_cluster_metadata(self, cluster: ClusterMetadata) -> None:

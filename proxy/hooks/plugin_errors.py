@@ -7,6 +7,7 @@ proxy nor a connection. Only trio's cancellation, which belongs to the proxy, pa
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,6 +16,8 @@ from headrace.quota_callbacks.hookspecs import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.quota_callbacks.options import Fault
 
 
 def raise_cancellation(error: BaseException) -> None:
@@ -35,9 +38,23 @@ def configuration_problem(name: str, error: BaseException, options: Mapping[str,
 
     A plugin's message may repeat a value: pydantic's own messages do.
     """
-    from headrace.quota_callbacks.options import without_secrets  # here, since pydantic costs memory and time
+    from headrace.quota_callbacks.value_texts import without_secrets  # here, since pydantic costs memory and time
 
     return f"plugin {name!r}: {without_secrets(description(error), options)}"
+
+
+def configuration_faults(name: str, error: BaseException, options: Mapping[str, Any]) -> list[Fault]:
+    """Return the same as faults: one for each invalid option, with its path, or else one without a path."""
+    from headrace.quota_callbacks.options import Fault, OptionsError
+    from headrace.quota_callbacks.value_texts import without_secrets
+
+    if not isinstance(error, OptionsError):
+        return [Fault(rule=configuration_problem(name, error, options))]
+    faults = []
+    for fault in error.faults:
+        found = without_secrets(fault.found, options) if isinstance(fault.found, str) else fault.found
+        faults.append(replace(fault, rule=without_secrets(fault.rule, options), found=found))
+    return faults
 
 
 def collected(call: Callable[[], Iterable[Metric] | None]) -> tuple[Metric, ...]:

@@ -101,8 +101,9 @@ class StoreFollower:
 
     @asynccontextmanager
     async def _bounded(self) -> AsyncIterator[None]:
+        """Bound what is awaited in the context by the timeout, and note whether the store has failed."""
         try:
-            with trio.fail_after(self.timeout_s):
+            with trio.fail_after(self.timeout_s):  # noqa: ASYNC100 -- the caller's block has checkpoints
                 yield
         except trio.TooSlowError:
             self.failing = True

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.errors import StartupError
+from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
 from headrace.proxy.server.configured import choice_of
@@ -15,9 +15,10 @@ from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey
 from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.options import Fault
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.config.schema import Config
     from headrace.quota_callbacks.entities import QuotaEntity
@@ -32,6 +33,29 @@ def problems_of(config: Config) -> list[str]:
 
     Plugins are configured with ``dry`` set, so they start nothing, and are closed afterwards.
     """
+    try:
+        check_enforced(config.entity_quotas(), _enforced_quotas(config))
+    except StartupError as error:
+        return [str(error)]
+    return []
+
+
+def plugin_faults(config: Config) -> Sequence[Fault]:
+    """Return why plugins would not start: invalid options with their paths, and other errors with an empty path.
+
+    As for `problems_of`, plugins start nothing.
+    """
+    try:
+        _enforced_quotas(config)
+    except PluginConfigurationError as error:
+        return error.faults
+    except StartupError as error:
+        return (Fault(rule=str(error)),)
+    return ()
+
+
+def _enforced_quotas(config: Config) -> frozenset[QuotaKey]:
+    """Load and configure the plugins, close them, and return the quota keys that they enforce."""
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
     try:
@@ -43,12 +67,9 @@ def problems_of(config: Config) -> list[str]:
         )
         hooks.configure(quotas, config.plugins.options, PluginContext(options={}, quotas=quotas, dry=True))
         hooks.flatten()
-        check_enforced(config.entity_quotas(), hooks.enforced_quotas())
-    except StartupError as error:
-        return [str(error)]
+        return hooks.enforced_quotas()
     finally:
         hooks.close()
-    return []
 
 
 def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: frozenset[QuotaKey]) -> None:

@@ -151,7 +151,7 @@ def _download(cache: Path, coordinates: Sequence[str]) -> tuple[Path, ...]:
         from jgo.parse import Coordinate
     except ImportError as error:
         raise ArtifactsUnavailableError(
-            f"cannot resolve {' and '.join(coordinates)}: the package jgo is missing; install headrace[testbed]"
+            f"cannot resolve {' and '.join(coordinates)}: the package jgo is missing; make installs it"
         ) from error
     repository = os.environ.get(REPOSITORY_VARIABLE) or MAVEN_CENTRAL_URL
     context = MavenContext(repo_cache=cache / "maven", remote_repos={"central": repository.rstrip("/")})

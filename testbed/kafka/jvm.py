@@ -108,7 +108,7 @@ def start_jvm() -> Any:
     try:
         import jpype
     except ImportError as error:
-        raise JvmError("the package jpype1 is missing; install headrace[dev]") from error
+        raise JvmError("the package jpype1 is missing; make installs it") from error
     with _starting:
         if not jpype.isJVMStarted():
             java = find_java()

@@ -15,7 +15,7 @@ from benchmarks.bench.errors import BenchError
 from testbed.proxy_process import ProxyProcess
 
 SPIN = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\nsys.stdin.read()"
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 """No broker."""
 GONE = 2**22 + 1
 """Above the highest process id that Linux gives."""
@@ -42,7 +42,7 @@ def test_children_count() -> None:
 
 
 def test_the_supervisor_the_fork_server_and_both_workers_count() -> None:
-    with ProxyProcess(NOBODY, config="workers = 2\n") as proxy:
+    with ProxyProcess(UNREACHABLE, config="workers = 2\n") as proxy:
         (fork_server,) = psutil.Process(proxy.pid).children()
         assert len(proxy.worker_pids) == 2
         pids = [proxy.pid, fork_server.pid, *proxy.worker_pids]

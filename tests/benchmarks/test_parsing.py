@@ -1,4 +1,4 @@
-"""What Kafka's tools print, what is typed on the command line, and what the peers are told."""
+"""What Kafka's tools print, what is typed on the command line, and the configuration of the peers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_what_the_peers_are_told() -> None:
     assert "server broker 127.0.0.1:2222" in plain
     assert "splice" not in plain
     assert "option splice-auto" in haproxy_config(1111, 2222, splice=True)
-    told = kroxylicious_config(3333, "127.0.0.1:4444")
-    assert "bootstrapAddress: 127.0.0.1:3333" in told
-    assert "nodeStartPort: 3334" in told
-    assert "bootstrapServers: 127.0.0.1:4444" in told
+    config = kroxylicious_config(3333, "127.0.0.1:4444")
+    assert "bootstrapAddress: 127.0.0.1:3333" in config
+    assert "nodeStartPort: 3334" in config
+    assert "bootstrapServers: 127.0.0.1:4444" in config

@@ -226,7 +226,7 @@ class _LibrdkafkaAdmin:
 
 
 class Java:
-    """kafka-clients. Its errors are exceptions, and records that were sent again, which its metrics tell."""
+    """kafka-clients. Its errors are exceptions, and records that were sent again, which its metrics count."""
 
     def __init__(self, side: Side, group_protocol: str = "classic") -> None:
         self.side = side

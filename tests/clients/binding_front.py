@@ -254,7 +254,7 @@ def _sum(page: Sequence[str], name: str, *labels: str) -> float:
 
 
 def _is_fault(line: str) -> bool:
-    """Whether a line of the log says that something went wrong, in the proxy, in the broker or in a client."""
+    """Return whether a line of the log reports an error of the proxy, the broker or a client."""
     if not line.startswith("{"):
         return True
     event = json.loads(line)

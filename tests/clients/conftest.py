@@ -1,4 +1,4 @@
-"""Proxies in front of Kafka 4.3.1 and 3.9.1, and the check that nobody goes around them and nothing goes wrong in them.
+"""Proxies in front of Kafka 4.3.1 and 3.9.1, and the check that all clients use them without errors.
 
 Each test that asks for a front is watched: see `peers`. Its proxy must log no error and count no fault of the brokers'
 or its own meanwhile.
@@ -139,7 +139,8 @@ def slow(creating: KafkaCluster) -> Iterator[Front]:
 def _ready(front: Front) -> Front:
     """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators are elected.
 
-    A cluster makes the topic behind a kind of coordinators when a client first asks for one, and tells it to ask again.
+    A cluster makes the topic behind a kind of coordinators when a client first asks for one. Until then it
+    answers with an error that can be retried.
     """
     brokers = len(front.cluster.brokers)
     eventually(lambda: front.proxy.metric("headrace_brokers") == brokers, f"the proxy knows {brokers} brokers")
@@ -149,7 +150,7 @@ def _ready(front: Front) -> Front:
 
 
 def _is_fault(line: str) -> bool:
-    """Whether a line of the log says that something went wrong."""
+    """Return whether a line of the log reports that something went wrong."""
     if not line.startswith("{"):
         return True
     event = json.loads(line)

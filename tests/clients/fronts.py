@@ -114,7 +114,7 @@ class Front:
         connect = ("--bootstrap-server", self.bootstrap_servers)
         if tool is Tool.CLUSTER:  # its options stand behind the name of the action
             command = [*arguments, *connect]
-        elif tool is Tool.PRODUCER_PERF_TEST:  # in 3.9, it is told by a property
+        elif tool is Tool.PRODUCER_PERF_TEST:  # in 3.9, a property sets it
             command = list(arguments)
         else:
             command = [*connect, *arguments]

@@ -1,4 +1,4 @@
-"""docs/clients.md says what these tests test: each line names a test, and each test of a file it names has a line."""
+"""docs/clients.md describes these tests: each line names a test, and each test of a file it names has a line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NO_BROKER = "–"  # noqa: RUF001 - the dash of an empty cell
 
 
 def brokers_by_test(files: set[str]) -> dict[tuple[str, str], str]:
-    """Every test in these files, and its brokers as the page writes them: a test's fixtures tell."""
+    """Every test in these files, and its brokers as the page writes them, found by the tests' fixtures."""
     return {
         (file, function.name): _brokers({argument.arg for argument in function.args.args})
         for file in files

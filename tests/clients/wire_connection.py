@@ -1,6 +1,6 @@
 """A client that is nothing but a socket: sends one request in a given version and waits for its reply.
 
-The messages are plain values (`headrace.proxy.wire.messages.codec`). Called where a test wants to say exactly which
+The messages are plain values (`headrace.proxy.wire.messages.codec`). Used where a test decides exactly which
 bytes go out, or to ask a broker directly and the proxy the same.
 """
 

@@ -57,11 +57,11 @@ def test_one_quota(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "told"), [("1", []), ("2", ["ok: 2 workers"]), ('"auto"', ["ok: a worker for each core"])]
+    ("workers", "expected"), [("1", []), ("2", ["ok: 2 workers"]), ('"auto"', ["ok: a worker for each core"])]
 )
-def test_several_workers(tmp_path: Path, workers: str, told: list[str]) -> None:
+def test_several_workers(tmp_path: Path, workers: str, expected: list[str]) -> None:
     lines = checked(tmp_path, f"workers = {workers}\n").lines
-    assert [line for line in lines if "worker" in line] == told
+    assert [line for line in lines if "worker" in line] == expected
 
 
 def test_problems(tmp_path: Path) -> None:

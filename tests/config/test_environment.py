@@ -75,6 +75,9 @@ def test_options_of_plugins_are_laid_over_those_of_the_file() -> None:
     [
         ("HEADRACE_LISTN__ADDRESS", "HEADRACE_LISTEN__ADDRESS"),
         ("HEADRACE_LISTEN_ADDRESS", "HEADRACE_LISTEN__ADDRESS"),
+        ("HEADRACE_LISTN", "HEADRACE_LISTEN__ADDRESS"),
+        ("HEADRACE_LISTEN", "HEADRACE_LISTEN__ADDRESS"),
+        ("HEADRACE_UPSTREM__SERVERS", "HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS"),
         ("HEADRACE_WORKER", "HEADRACE_WORKERS"),
         ("HEADRACE_LISTEN__ADVERTISD_PORT", "HEADRACE_LISTEN__ADVERTISED_PORT"),
         ("HEADRACE_PLUGINS__OPTIONS__TRACING", "HEADRACE_PLUGINS__OPTIONS"),
@@ -83,6 +86,11 @@ def test_options_of_plugins_are_laid_over_those_of_the_file() -> None:
 )
 def test_a_variable_that_is_none_is_an_error_without_its_value(name: str, closest: str) -> None:
     assert refused({name: "hunter2"}) == [f"{name}: unknown variable; did you mean {closest}?"]
+
+
+def test_a_variable_that_resembles_no_key_gets_the_rule_for_names() -> None:
+    rule = "the variable of a key is HEADRACE_ and the key in capitals, with two underscores for each dot"
+    assert refused({"HEADRACE_XYZ": "hunter2"}) == [f"HEADRACE_XYZ: unknown variable; {rule}"]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,6 @@ HEAD = 'upstream.bootstrap_servers = ["a:1"]\nlisten.address = "{}"\n'
 def test_the_listening_host_is_advertised_unless_another_is_given(address: str, host: str) -> None:
     listen = loads(HEAD.format(address)).listen
     assert listen.advertised == HostPort(host=host, port=9192)
-    assert listen.advertised_broker(3) == HostPort(host=host, port=9196)
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9192", "[::]:9192"])

@@ -16,13 +16,12 @@ from headrace.config import (
     HostPort,
     Listen,
     Problem,
-    UnknownNodeIdError,
     Upstream,
     load,
     loads,
 )
 from headrace.config.loading import MAX_FILE_BYTES
-from headrace.quota_callbacks.options import dotted, toml_text
+from headrace.quota_callbacks.value_texts import dotted, toml_text
 from tests.config.documents import MINIMAL
 
 
@@ -260,14 +259,7 @@ def test_a_value_is_shortened_in_the_rule_that_names_it() -> None:
     assert len(said) < 400
 
 
-def test_where_brokers_are() -> None:
-    config = loads(MINIMAL + 'listen.advertised_port = 29192\nlisten.node_ids = "0-2,1001"\n')
-    listen = config.listen
+def test_the_advertised_port_is_the_listening_port_unless_another_is_given() -> None:
+    listen = loads(MINIMAL + "listen.advertised_port = 29192\n").listen
     assert listen.advertised == HostPort(host="kafka.example.com", port=29192)
-    assert listen.broker_address(0) == HostPort(host="127.0.0.1", port=19193)
-    assert listen.broker_address(1001) == HostPort(host="127.0.0.1", port=20194)
-    assert listen.advertised_broker(2) == HostPort(host="kafka.example.com", port=29195)
     assert loads(MINIMAL).listen.advertised == HostPort(host="kafka.example.com", port=19192)
-    with pytest.raises(UnknownNodeIdError) as caught:
-        listen.advertised_broker(3)
-    assert str(caught.value) == "broker 3 has no port: extend listen.node_ids, which is 0-2,1001"

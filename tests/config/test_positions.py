@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.config.positions import Position, Positions
-from headrace.quota_callbacks.options import Path
+from headrace.quota_callbacks.value_texts import Path
 
 BARE = st.text("abcXYZ019_-", min_size=1, max_size=4)
 ANY = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=4)

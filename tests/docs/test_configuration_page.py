@@ -1,4 +1,4 @@
-"""The page about configuration: its variables set what it says, and its secret is read."""
+"""The page about configuration: its variables set the keys that it names, and its secret is read."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ from headrace.config.loading import loads
 from headrace.config.schema import Config, Shutdown
 from headrace.config.tables.limits import Limits
 from headrace.config.values import HostPort
+from headrace.proxy.network.topology import Topology
 from headrace.proxy.output_queue import END_TIMEOUT_S
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.kafka.cluster import KafkaCluster
@@ -89,7 +90,7 @@ def example() -> Config:
 
 def ports(config: Config) -> list[int]:
     listen = config.listen
-    return [listen.address.port, *(listen.broker_address(node_id).port for node_id in listen.node_ids)]
+    return [listen.address.port, *(listen.address.port + 1 + node_id for node_id in listen.node_ids)]
 
 
 def run(*command: str | Path, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
@@ -116,12 +117,12 @@ def test_every_configuration_loads(text: str) -> None:
 
 
 def test_mapped_ports_are_as_the_comment_says() -> None:
-    config = loads(block("toml", "advertised_port"))
-    said = re.search(r"brokers 0, 1, 2 are advertised at (\d+), (\d+), (\d+)", PAGE)
-    assert said is not None
-    assert [config.listen.advertised_broker(node_id).port for node_id in range(3)] == [
-        int(each) for each in said.groups()
-    ]
+    listen = loads(block("toml", "advertised_port")).listen
+    host, port = listen.advertised.host, listen.advertised.port
+    topology = Topology(advertised_host=host, advertised_port=port, node_ids=listen.node_ids)
+    stated = re.search(r"brokers 0, 1, 2 are advertised at (\d+), (\d+), (\d+)", PAGE)
+    assert stated is not None
+    assert [topology.advertised(node_id) for node_id in range(3)] == [(host, int(each)) for each in stated.groups()]
 
 
 @pytest.mark.parametrize(
@@ -525,16 +526,18 @@ def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluste
             there = [each.replace("kafka-1.internal:9092", server) for each in arguments]
             said += run_tool(KAFKA_TOOLS[program], there).stdout
     assert all(f"User:orders, host=192.0.2.{last}, operation=WRITE" in said for last in (11, 12))
-    told = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
-    assert told.count("connection_creation_rate=1000.0") == 2
+    described = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "ips"]).stdout
+    assert described.count("connection_creation_rate=1000.0") == 2
     brokers = ["--bootstrap-server", server, "--entity-type", "brokers", "--entity-default"]
     assert "overrides=192.0.2.11:10000,192.0.2.12:10000" in run_tool(Tool.CONFIGS, [*brokers, "--describe"]).stdout
 
     with ProxyProcess(server) as running:
         quota = ["--alter", "--entity-type", "clients", "--entity-name", "x", "--add-config", "producer_byte_rate=1000"]
         run_tool(Tool.CONFIGS, ["--bootstrap-server", running.bootstrap_servers, *quota])
-        told = run_tool(Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "clients"]).stdout
-        assert "producer_byte_rate=1000" in told
+        described = run_tool(
+            Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "clients"]
+        ).stdout
+        assert "producer_byte_rate=1000" in described
 
         direct, proxied = (guarded.brokers[0].host, guarded.brokers[0].port), ("127.0.0.1", running.broker_port(0))
         assert two_clients(proxied) == [True, True]

@@ -56,13 +56,11 @@ def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
         code = blocks("python")[0].replace("localhost:9192", proxy.bootstrap_servers)
         result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
         assert result.returncode == 0, result.stderr
-        told = subprocess.run(
-            [BIN / "headrace", *there(command("why"))], capture_output=True, text=True, timeout=60, check=True
-        )
-        assert told.stdout == "no request was throttled or refused\n"
-        said = subprocess.run(
-            [BIN / "headrace", *there(command("enforcement"))], capture_output=True, text=True, timeout=60, check=True
-        )
+        why = [BIN / "headrace", *there(command("why"))]
+        result = subprocess.run(why, capture_output=True, text=True, timeout=60, check=True)
+        assert result.stdout == "no request was throttled or refused\n"
+        switch = [BIN / "headrace", *there(command("enforcement"))]
+        said = subprocess.run(switch, capture_output=True, text=True, timeout=60, check=True)
         assert said.stdout == "enforcement is off\n"
         assert proxy.metric("headrace_enforcement_enabled") == 0
     offsets = run_tool(Tool.GET_OFFSETS, ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "greetings"])

@@ -40,13 +40,13 @@ def test_every_series_is_there() -> None:
 @pytest.mark.parametrize("across", AcrossWorkers)
 def test_the_series_of_quotas_are_merged_as_it_says(across: AcrossWorkers) -> None:
     word = {AcrossWorkers.SUM: "the sum", AcrossWorkers.MAX: "the highest", AcrossWorkers.MIN: "the lowest"}[across]
-    told = {
+    listed = {
         name
         for line in MERGED.splitlines()
         if (cells := line.strip("|").split(" | "))[-1].strip().startswith(word)
         for name in re.findall(r"`(headrace_quota_[a-z_]+)`", cells[0])
     }
-    assert told == {m.instrument.replace(".", "_") for m in MEASURES if m.across_workers is across}
+    assert listed == {m.instrument.replace(".", "_") for m in MEASURES if m.across_workers is across}
 
 
 @pytest.mark.parametrize(

@@ -139,7 +139,7 @@ class DemoProcess:
                 continue
             try:
                 data = os.read(self._ours, READ_BYTES)
-            except OSError:  # how a terminal says that nobody has its other end any more
+            except OSError:  # the error of a terminal whose other end is closed
                 data = b""
             if not data:
                 return

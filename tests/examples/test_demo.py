@@ -141,5 +141,5 @@ def test_missing_packages_are_named(tmp_path: Path) -> None:
     assert sys.flags.isolated == 0
     with DemoProcess(environment={"PYTHONPATH": str(tmp_path)}) as demo:
         assert demo.end() == 1
-        assert "the packages jgo are missing: pip install 'headrace[testbed]'" in demo.text
+        assert "these packages are missing, and make demo installs them: jgo\n" in demo.text
         assert "Traceback" not in demo.text

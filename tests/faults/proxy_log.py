@@ -20,8 +20,8 @@ def events(proxy: ProxyProcess) -> list[dict[str, Any]]:
 
 def lines_of(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:
     """What was logged about one connection, but for what quotas decided about its requests."""
-    told = [event for event in events(proxy) if event.get("peer") == peer]
-    return [event for event in told if "throttle_ms" not in event]
+    logged = [event for event in events(proxy) if event.get("peer") == peer]
+    return [event for event in logged if "throttle_ms" not in event]
 
 
 def wait_for_lines(proxy: ProxyProcess, peer: str) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ def _connect(port: int, timeout_s: float, source: str) -> socket.socket:
 
 
 def _connect_anew(port: int, timeout_s: float, source: str) -> socket.socket:
-    """A connection from a port that none to `port` has come from before: the log tells clients apart by their ports."""
+    """A connection from a port that none to `port` has come from before: the log has their ports."""
     repeated: list[socket.socket] = []
     try:
         while True:

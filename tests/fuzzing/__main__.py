@@ -1,7 +1,7 @@
 """Fuzz targets for some time: ``python -m tests.fuzzing [--minutes M] [TARGET ...]`` (``make fuzz``).
 
-With atheris (``pip install '.[fuzzing]'``) inputs are guided by coverage; without it they are the corpus, mutated at
-random. Inputs that reach new code are kept in ``.cache/fuzzing``, where the next run begins. The status is 1 if
+With atheris (the dependency group ``fuzzing``) inputs are guided by coverage. Without it they are the corpus, mutated
+at random. Inputs that reach new code are kept in ``.cache/fuzzing``, where the next run begins. The status is 1 if
 something was found; the inputs are then in ``.cache/fuzzing/found``.
 """
 

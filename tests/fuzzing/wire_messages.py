@@ -1,6 +1,6 @@
 """Messages of Kafka's protocol, made from the decisions of a fuzzing input.
 
-A message is written field by field, as its schema in Kafka's definitions says. Every length, count, varint and tagged
+A message is written field by field, by its schema in Kafka's definitions. Every length, count, varint and tagged
 field can also be written wrong: a length that does not fit, null where none is allowed, a varint of more bytes than
 necessary, tagged fields twice. An input can contain the bytes of a message instead, so that messages of real clients
 are seeds.

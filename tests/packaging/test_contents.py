@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 PRODUCT = ("config", "pipeline", "plugins", "proxy", "quota_callbacks")
 SHIPPED = (".py", "py.typed", ".toml", ".json", ".properties")
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
+GROUPS = PYPROJECT["dependency-groups"]
 FOR_USERS = {"tracing", "metrics-otlp", "usage", "pipeline"}
 
 
@@ -94,7 +96,22 @@ def test_its_metadata(wheel: Path) -> None:
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata["Author"]
     assert {"Homepage", "Documentation", "Changelog", "Issues"} <= set(PROJECT["urls"])
-    assert set(metadata.get_all("Provides-Extra", [])) >= FOR_USERS
+    assert set(metadata.get_all("Provides-Extra", [])) == FOR_USERS
+
+
+def test_each_link_of_the_published_description_is_absolute(wheel: Path) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    content = metadata_of(wheel).get_payload(decode=True)
+    assert isinstance(content, bytes)
+    description = content.decode()
+    text, repository = re.compile(r"\]\([^)]*\)"), PROJECT["urls"]["Source"]
+    assert text.split(description.strip()) == text.split(readme.strip()), "only targets of links are changed"
+    links = re.findall(r"\]\(([^)]*)\)", description)
+    assert len(links) > 10
+    for link in links:
+        assert link.startswith(("https://", "#")), link
+        if link.startswith(f"{repository}/blob/main/"):
+            assert (ROOT / link.removeprefix(f"{repository}/blob/main/")).is_file(), link
 
 
 def test_what_is_off_by_default_is_no_dependency(wheel: Path) -> None:
@@ -103,18 +120,26 @@ def test_what_is_off_by_default_is_no_dependency(wheel: Path) -> None:
     assert core == {"click", "h11", "mmh3", "pluggy", "prometheus-client", "pydantic", "structlog", "trio"}
 
 
-def test_the_dev_extra_includes_all_others() -> None:
+def lines_of(group: str) -> list[str]:
+    """Requirements of a dependency group, without those of the groups that it includes."""
+    return [line for line in GROUPS[group] if isinstance(line, str)]
+
+
+def required_for_work() -> list[str]:
+    """Requirements of the product, of its extras and of the dependency groups, as `make hashes` lists them."""
+    extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
+    groups = [line for group in GROUPS if group != "fuzzing" for line in lines_of(group)]
+    return [*PROJECT["dependencies"], *extras, *groups]
+
+
+def test_the_group_dev_includes_all_others() -> None:
     """But not ``fuzzing``, which cannot be installed everywhere."""
-    extras = PROJECT["optional-dependencies"]
-    included = next(each for each in extras["dev"] if each.startswith("headrace["))
-    assert set(included.removeprefix("headrace[").removesuffix("]").split(",")) == extras.keys() - {"dev", "fuzzing"}
+    included = {line["include-group"] for line in GROUPS["dev"] if isinstance(line, dict)}
+    assert included == GROUPS.keys() - {"dev", "fuzzing"}
 
 
 def test_every_dependency_has_a_pinned_version() -> None:
-    extras = PROJECT["optional-dependencies"]
-    wanted = [extra for name, extra in extras.items() if name != "fuzzing"]  # which is not a part of `dev`
-    lines = [*PROJECT["dependencies"], *(line for extra in wanted for line in extra)]
-    named = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in lines} - {"headrace"}
+    named = {re.split(r"[^\w.-]", line)[0].lower().replace("_", "-") for line in required_for_work()}
     pins = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert named <= {pin.split("==")[0].lower().replace("_", "-") for pin in pins}
 

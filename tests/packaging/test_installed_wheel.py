@@ -56,7 +56,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory, environment: Mapping[str
 
 @pytest.fixture
 def workspace(tmp_path: Path) -> Iterator[Path]:
-    """A working directory whose folders have the names of the packages' folders, and break whoever imports them."""
+    """A working directory whose folders have the names of the packages, and break every program that imports them."""
     for name in ("config", "plugins", "proxy", "quota_callbacks", "pipeline"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").write_text("raise RuntimeError('imported from the working directory')\n")

@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name
 from requirements.audit import report
 from requirements.sbom import EXTRAS, pinned_hashes, sbom
 from tests.packaging.building import ROOT
-from tests.packaging.test_contents import PROJECT
+from tests.packaging.test_contents import PROJECT, required_for_work
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,11 +56,9 @@ def test_what_a_proxy_needs_is_a_part_with_the_same_hashes() -> None:
 def test_the_lists_fit_what_the_project_asks_for() -> None:
     """`make hashes` was run after the last change of `pyproject.toml`."""
     found = entries("dev.txt")
-    extras = [lines for name, lines in PROJECT["optional-dependencies"].items() if name != "fuzzing"]  # not in `dev`
-    for line in (*PROJECT["dependencies"], *(line for lines in extras for line in lines)):
+    for line in required_for_work():
         required = Requirement(line)
-        if required.name != "headrace":
-            assert required.specifier.contains(found[canonicalize_name(required.name)]["version"]), line
+        assert required.specifier.contains(found[canonicalize_name(required.name)]["version"]), line
 
 
 def test_make_and_the_image_install_by_hash() -> None:

@@ -60,13 +60,13 @@ def outcome(frame: bytes, api_key: int, version: int) -> tuple[dict[str, int], i
 async def validates(book: Book, *topics: tuple[str, int], number: int = 1) -> None:
     """Answer the proxy's ValidateOnly request: the broker would create all topics."""
     await book.upstream.wait_for_dial(1)
-    assert asked(await book.broker.hears(), CREATE, 6)["validate_only"] is True
+    assert asked(await book.broker.receives(), CREATE, 6)["validate_only"] is True
     rows = [{"name": name, "num_partitions": count} for name, count in topics]
-    await book.broker.says(reply(CREATE, 6, number, topics=rows))
+    await book.broker.sends(reply(CREATE, 6, number, topics=rows))
 
 
 async def next_at_s(book: Book) -> float:
     """Return the time on the fake clock at which the client's next request reaches the broker."""
-    await book.client.says(request(HEARTBEAT, 4, 99))
-    await book.broker.hears()
+    await book.client.sends(request(HEARTBEAT, 4, 99))
+    await book.broker.receives()
     return trio.current_time()

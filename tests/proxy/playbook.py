@@ -128,11 +128,11 @@ class Party:
         self.socket = socket
         self._read = bytearray()
 
-    async def says(self, *frames: bytes) -> None:
+    async def sends(self, *frames: bytes) -> None:
         """Send frames in one write."""
         await self.socket.send(frames)
 
-    async def hears(self) -> bytes:
+    async def receives(self) -> bytes:
         """Return the next complete frame."""
         chunk = bytearray(65536)
         with trio.fail_after(WAIT_S):
@@ -146,7 +146,7 @@ class Party:
         del self._read[:size]
         return frame
 
-    async def hears_the_end(self) -> None:
+    async def receives_the_end(self) -> None:
         """Wait until the proxy closes this side, without sending anything before."""
         with trio.fail_after(WAIT_S):
             while True:
@@ -154,7 +154,7 @@ class Party:
                 if self.socket.receive_into(memoryview(bytearray(100))) == 0:
                     return
 
-    def hears_nothing(self) -> bool:
+    def receives_nothing(self) -> bool:
         """Return whether nothing has arrived."""
         return not self._read and not self.socket.waiting
 
@@ -207,11 +207,11 @@ class Book:
 
     async def round_trip(self, request: bytes, reply: bytes) -> bytes:
         """Send a request, check that it reaches the broker unchanged, and return the reply that reaches the client."""
-        await self.client.says(request)
+        await self.client.sends(request)
         await self.upstream.wait_for_dial(1)
-        assert await self.broker.hears() == request
-        await self.broker.says(reply)
-        return await self.client.hears()
+        assert await self.broker.receives() == request
+        await self.broker.sends(reply)
+        return await self.client.receives()
 
 
 def new_hooks(plugins: Mapping[str, Any], *, fail_closed: bool = False) -> HookCalls:

@@ -145,7 +145,7 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
             "request_percentage of client-id=a would not be enf",
         ),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
-        ("[plugins.options.tracing]\nsample_ratio = 7", "plugin 'tracing': "),
+        ("[plugins.options.tracing]\nsample_ratio = 7", "bad.toml:7: plugins.options.tracing.sample_ratio = 7: "),
     ],
 )
 def test_check_config_finds_what_would_keep_it_from_starting(tmp_path: Path, config: str, message: str) -> None:
@@ -185,8 +185,20 @@ def test_check_config_lists_the_wrong_options_of_all_plugins(tmp_path: Path) -> 
     file.write_text(COMPLETE + options)
     result = headrace("check-config", file)
     assert (result.returncode, result.stdout) == (1, "")
-    assert "plugin 'tracing': plugins.options.tracing.sample_ratio = 7" in result.stderr
-    assert "plugin 'metrics': plugins.options.metrics.idle_s = -1" in result.stderr
+    tracing, metrics, counted = result.stderr.splitlines()
+    assert tracing.startswith(f"{file}:6: plugins.options.tracing.sample_ratio = 7: expected a number from 0")
+    assert metrics.startswith(f"{file}:8: plugins.options.metrics.idle_s = -1: expected")
+    assert counted == "2 problems"
+
+
+@pytest.mark.parametrize("command", [("check-config",), ("run", "--config")])
+def test_wrong_options_are_listed_with_the_errors_of_the_file(tmp_path: Path, command: tuple[str, ...]) -> None:
+    file = tmp_path / "headrace.toml"
+    file.write_text(f"{COMPLETE}backlog = 0\n[plugins.options.tracing]\nsample_ratio = 7\nworkers = 2\n")
+    result = headrace(*command, file)
+    assert result.returncode == 1
+    places = [line.removeprefix("headrace: ").partition(" ")[0] for line in result.stderr.splitlines()]
+    assert places[:3] == [f"{file}:5:", f"{file}:7:", f"{file}:8:"]
 
 
 def test_check_config_heeds_variables(tmp_path: Path) -> None:
@@ -231,7 +243,7 @@ def test_variables_alone_start_a_proxy() -> None:
 
 
 def test_a_usage_folder_that_cannot_be_written_stops_the_start() -> None:
-    with pytest.raises(TestbedError, match=r"usage_records\.folder is '/proc': .*; expected a writable folder"):
+    with pytest.raises(TestbedError, match=r'toml:\d+: plugins.*\.folder = "/proc": .*; expected a writable folder'):
         ProxyProcess(UNREACHABLE, config="[plugins.options.usage_records]\nfolder = '/proc'\n")
 
 
@@ -271,8 +283,8 @@ def test_config_schema_is_json() -> None:
     assert "properties" in json.loads(headrace("config-schema").stdout)
 
 
-def test_enforcement_without_a_proxy_says_what_to_check() -> None:
+def test_enforcement_without_a_proxy_reports_what_to_check() -> None:
     result = headrace("enforcement", "off", "--admin", UNREACHABLE)
     assert result.returncode == 1
-    assert f"cannot reach an admin server at {UNREACHABLE}" in result.stderr
+    assert f"cannot reach an admin server at {UNREACHABLE}: connection refused; is the proxy running" in result.stderr
     assert "admin.listen" in result.stderr

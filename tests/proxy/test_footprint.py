@@ -1,6 +1,6 @@
 """What a proxy imports only when it is asked for it: each of these is resident memory of every process that has it.
 
-The interpreter itself tells (``-X importtime``), so that what is imported and forgotten is found, too.
+The interpreter itself reports them (``-X importtime``), so that what is imported and forgotten is found, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-NOBODY = "127.0.0.1:1"
+UNREACHABLE = "127.0.0.1:1"
 """No broker: what is imported for the first connection may be, and nothing else."""
 
 QUOTAS = """
@@ -55,14 +55,14 @@ HEAVY = METRICS_PAGE | TRACING | METRICS_PUSH | USAGE_FILE | WORKERS | OTHER_COM
 
 def imported(proxy: ProxyProcess) -> set[str]:
     """Every module so far, and every package of one; but for those that ``importlib.import_module`` is asked for, of
-    which the interpreter tells only what they import in turn."""
+    which the interpreter reports only what they import in turn."""
     lines = [line for line in proxy.log.splitlines() if line.startswith("import time:")]
     modules = {line.rsplit("|", 1)[1].strip() for line in lines}
     return modules | {module.rsplit(".", depth)[0] for module in modules for depth in range(1, module.count(".") + 1)}
 
 
 def started(config: str, *arguments: str) -> ProxyProcess:
-    return ProxyProcess(NOBODY, config=config, arguments=arguments, environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    return ProxyProcess(UNREACHABLE, config=config, arguments=arguments, environment={"PYTHONPROFILEIMPORTTIME": "1"})
 
 
 def test_a_proxy_with_all_four_quotas_imports_nothing_that_it_was_not_asked_for() -> None:

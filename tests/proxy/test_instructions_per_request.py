@@ -1,7 +1,7 @@
 """What a request may cost at most: instructions, memory, system calls. A change that makes the path longer fails here,
 on every machine alike; one that makes it much shorter does, too, until the bounds are lowered.
 
-``python -m benchmarks.instructions --where`` tells in which functions the instructions are.
+``python -m benchmarks.instructions --where`` lists the functions with their instructions.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ COMPILED = not (request_relay.__file__ or "").endswith(".py")
 
 @pytest.fixture(scope="module")
 def costs() -> Costs:
-    """In a process of its own, where nobody else allocates or traces."""
+    """In a process of its own, in which no other code allocates or traces."""
     command = [sys.executable, "-m", "benchmarks.instructions", "--json"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-NOBODY: Final = "127.0.0.1:1"
+UNREACHABLE: Final = "127.0.0.1:1"
 TOKENS: Final = ("0123456789abcdef-operators", "fedcba9876543210-prometheus")
 JSON: Final = {"Content-Type": "application/json"}
 SECRET_PAGES: Final = ("/metrics", "/decisions", "/enforcement")
@@ -47,7 +47,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def guarded(token_file: Path) -> Iterator[ProxyProcess]:
     """A proxy with tokens and two workers, which other machines could reach."""
     arguments = ("--admin", "0.0.0.0:0", "--admin-token-file", str(token_file))
-    with ProxyProcess(NOBODY, config="workers = 2\n", arguments=arguments) as process:
+    with ProxyProcess(UNREACHABLE, config="workers = 2\n", arguments=arguments) as process:
         yield process
         assert "Traceback" not in process.log
         assert not any(token in process.log for token in TOKENS)
@@ -155,7 +155,7 @@ def test_a_file_without_a_token_stops_the_start(tmp_path: Path) -> None:
     file = tmp_path / "empty"
     file.write_text("\n\n")
     with pytest.raises(TestbedError, match=f"headrace: admin.token_file: {file} contains no token\n"):
-        ProxyProcess(NOBODY, arguments=("--admin-token-file", str(file)))
+        ProxyProcess(UNREACHABLE, arguments=("--admin-token-file", str(file)))
 
 
 # --- a Unix socket ---
@@ -164,7 +164,7 @@ def test_a_file_without_a_token_stops_the_start(tmp_path: Path) -> None:
 def test_a_unix_socket_is_for_its_owner(tmp_path: Path) -> None:
     path = tmp_path / "admin.sock"
     unix = f"unix:{path}"
-    with ProxyProcess(NOBODY, config="workers = 2\n", arguments=("--admin", unix)) as process:
+    with ProxyProcess(UNREACHABLE, config="workers = 2\n", arguments=("--admin", unix)) as process:
         assert process.admin == unix
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
         assert ask(unix, "/livez").status == 200
@@ -179,7 +179,7 @@ def test_a_unix_socket_is_for_its_owner(tmp_path: Path) -> None:
         process.signal(signal.SIGKILL)
         process.wait(20)
     assert path.is_socket(), "of a proxy that was killed"
-    with ProxyProcess(NOBODY, arguments=("--admin", unix)) as process:
+    with ProxyProcess(UNREACHABLE, arguments=("--admin", unix)) as process:
         assert ask(unix, "/livez").status == 200
         assert process.stop() == 0
     assert not path.exists()

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tests.shared_cluster import FirstBroker
 
-NOBODY: Final = "127.0.0.1:1"
+UNREACHABLE: Final = "127.0.0.1:1"
 CONFIG: Final = '[admin]\nallowed_hosts = ["headrace.example.com"]\n'
 JSON: Final = {"Content-Type": "application/json"}
 SILENT: Final = 1000
@@ -33,7 +33,7 @@ MUTED: Final = '[[quotas]]\nentity = { client-id = "<default>" }\nproducer_byte_
 
 @pytest.fixture(scope="module")
 def proxy() -> Iterator[ProxyProcess]:
-    with ProxyProcess(NOBODY, config=CONFIG) as process:
+    with ProxyProcess(UNREACHABLE, config=CONFIG) as process:
         yield process
         assert "Traceback" not in process.log
         assert "a mistake of headrace" not in process.log
@@ -42,7 +42,7 @@ def proxy() -> Iterator[ProxyProcess]:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[ProxyProcess]:
     """A proxy with a token, whose holder may change its state."""
-    with ProxyProcess(NOBODY, config=CONFIG, has_token=True) as process:
+    with ProxyProcess(UNREACHABLE, config=CONFIG, has_token=True) as process:
         yield process
         assert "Traceback" not in process.log
         assert "a mistake of headrace" not in process.log
@@ -223,8 +223,8 @@ def test_answers_and_errors_name_no_version_and_no_file(proxy: ProxyProcess) -> 
     replies = [send(proxy.admin, request) for _, request, _ in MALFORMED]
     replies += [ask(proxy.admin, path, method=method) for path in ("/", "/livez", "/x") for method in ("GET", "POST")]
     for reply in replies:
-        told = reply.body.decode().lower() + str(reply.headers).lower()
-        assert not [word for word in ("python", "h11", "trio", ".py", "server:", "headrace/") if word in told], told
+        text = reply.body.decode().lower() + str(reply.headers).lower()
+        assert not [word for word in ("python", "h11", "trio", ".py", "server:", "headrace/") if word in text], text
         assert reply.headers["x-content-type-options"] == "nosniff"
 
 

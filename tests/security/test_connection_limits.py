@@ -86,7 +86,7 @@ def test_a_flood_from_one_address_is_held_to_its_rate(kafka: FirstBroker) -> Non
         assert refusals(proxy) == ["limits.max_connection_rate_per_ip = 100 is exceeded"]
         with RawClient(proxy.port, source=OTHERS[0]) as other:
             assert is_served(other)
-        assert proxy.metric(DELAY) == 0, "what an address is refused delays nobody"
+        assert proxy.metric(DELAY) == 0, "connections that an address is refused delay no client"
 
 
 def test_over_its_rate_an_address_is_disconnected_after_a_delay(kafka: FirstBroker) -> None:

@@ -108,14 +108,14 @@ def once(world: World, cheat: Cheat) -> None:
 
 
 class Honest:
-    """A client with one connection that does as it is told; its throttle times are compared with its own model."""
+    """A client with one connection that obeys throttle times, which are compared with its own model."""
 
     def __init__(self, world: World, size: int, pause_ms: int) -> None:
         self.world, self.size, self.pause_ms = world, size, pause_ms
         self.link = Link(world, HONEST)
         self.model = OurQuotas()
         self.model.set(KEY_OF[PRODUCE], None, HONEST, LIMIT)
-        self.told: list[int] = []
+        self.throttles_ms: list[int] = []
         self.expected: list[int] = []
         self.send()
 
@@ -126,7 +126,7 @@ class Honest:
         charged_ms = self.link.received_ms
         expected = self.model.use(Op.PRODUCE, "ANONYMOUS", HONEST, self.size, charged_ms).throttle_ms
         self.expected.append(max(0, expected - LATENCY_MS))
-        self.told.append(throttle_ms)
+        self.throttles_ms.append(throttle_ms)
         self.world.at(self.world.now_ms + max(throttle_ms, self.pause_ms), self.send)
 
 
@@ -170,8 +170,8 @@ def check_limits(world: World, found: list[Cheat], limit: float, burst_s: float)
 def test_kafkas_arithmetic(workers: int, found: list[Cheat], honest: tuple[int, int]) -> None:
     world, client = simulate(workers, KAFKA_POLICY, found, honest)
     check_limits(world, found, KAFKAS_SLOPE * LIMIT, 2 * WINDOW_S)
-    assert len(client.told) > 2
-    assert all(abs(told - expected) <= 1 for told, expected in zip(client.told, client.expected, strict=True))
+    assert len(client.throttles_ms) > 2
+    assert all(abs(found - expected) <= 1 for found, expected in zip(client.throttles_ms, client.expected, strict=True))
     assert client.link.exchange is None or not client.link.exchange.hold_ms
 
 

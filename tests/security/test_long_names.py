@@ -57,7 +57,7 @@ def test_long_client_ids_cost_no_more_than_short_ones(kafka: FirstBroker, tmp_pa
         page = proxy.get("/metrics")[1]
         assert proxy.stop() == 0
         logged = [event for event in events(proxy) if "client_id" in event]
-    assert len({decision["client_id"] for decision in decisions}) > 100, "they are told apart"
+    assert len({decision["client_id"] for decision in decisions}) > 100, "they stay different"
     for each in (*decisions, *logged):
         assert len(each["client_id"].encode()) <= MAX_NAME_BYTES
         assert len(each["entity"].encode()) <= MAX_NAME_BYTES + len("client-id=")

@@ -1,4 +1,4 @@
-"""Plugins that nobody asked for: which distribution each comes from, and loading only those that are named."""
+"""Plugins that are installed unasked: which distribution each comes from, and loading only those that are named."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ SMALL_REQUESTS: Final = 20_000
 
 @pytest.fixture(scope="module")
 def open_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
-    """A proxy in front of a listener for anybody."""
+    """A proxy in front of a listener that serves every client."""
     with ProxyProcess(kafka.bootstrap_servers, config=LIMITS, arguments=JSON_LOG) as proxy:
         yield proxy
         assert_no_traceback(proxy)

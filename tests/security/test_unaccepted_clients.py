@@ -42,7 +42,7 @@ SASL_AUTHENTICATE: Final = 36
 
 @pytest.fixture(scope="module")
 def open_front(kafka: FirstBroker) -> Iterator[Front]:
-    """A proxy in front of a listener for anybody."""
+    """A proxy in front of a listener that serves every client."""
     with ProxyProcess(kafka.bootstrap_servers, config=QUOTAS) as proxy:
         yield Front(cluster=kafka.cluster, proxy=proxy)
 
@@ -103,7 +103,7 @@ def was_throttled(front: Front, client_id: str) -> bool:
 
 
 def assert_unharmed(front: Front, topic: str, client_id: str, *, sasl: bool) -> None:
-    """``client_id`` itself is told of no throttle, neither for bytes nor for mutations."""
+    """``client_id`` itself receives no throttle time, neither for bytes nor for mutations."""
     with RawClient(front.proxy.port, client_id=client_id) as client:
         if sasl:
             log_in(client)

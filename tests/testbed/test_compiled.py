@@ -84,20 +84,20 @@ BUILT = "headrace/proxy/connection/request_relay.cpython-311-x86_64-linux-gnu.so
 def test_it_is_built_once_for_the_same_sources(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pip = Pip(BUILT)
     monkeypatch.setattr(compiled, "run_program", pip)
-    told: list[str] = []
-    first = compiled_copy(told.append)
+    reported: list[str] = []
+    first = compiled_copy(reported.append)
     (tree / "src/headrace/proxy/note.txt").write_text("no source", encoding="ascii")
-    assert compiled_copy(told.append) == first
+    assert compiled_copy(reported.append) == first
     assert (first / BUILT).is_file()
-    assert (pip.runs, len(told)) == (1, 1)
+    assert (pip.runs, len(reported)) == (1, 1)
     (tree / "src/headrace/quota_callbacks/buckets.py").write_text("changed", encoding="ascii")
-    assert compiled_copy(told.append) != first
-    assert (pip.runs, len(told)) == (2, 2)
+    assert compiled_copy(reported.append) != first
+    assert (pip.runs, len(reported)) == (2, 2)
 
 
 @pytest.mark.parametrize(
     ("pip", "reason"),
-    [(Pip(status=1), "no such wheel"), (Pip("headrace/proxy/connection/request_relay.py"), "lack of a C compiler")],
+    [(Pip(status=1), "no such wheel"), (Pip("headrace/proxy/connection/request_relay.py"), "for lack of a C compiler")],
     ids=["pip fails", "nothing is compiled"],
 )
 def test_where_it_cannot_be_built(tree: Path, monkeypatch: pytest.MonkeyPatch, pip: Pip, reason: str) -> None:

@@ -164,16 +164,6 @@ class SharedBuckets:
         begin = (layout.in_use_at + worker * layout.in_use_words) * WORD
         memory[begin : begin + layout.rows] = bytes(layout.rows)
 
-    @property
-    def lost_ids(self) -> int:
-        """Number of producer ids that were overwritten before this worker read them; they may be charged again."""
-        return self._ids.lost
-
-    @property
-    def rows_given(self) -> int:
-        """Number of rows that have ever been allocated."""
-        return self._column.numbers[GIVEN_AT]
-
     def receive_ids(self) -> None:
         """Receive the producer ids that other workers have published.
 

@@ -2,7 +2,7 @@
 
 An id that one worker has charged is added to the filters of all others before their next look-up, so that it is charged
 once. A worker skips the ids of buckets that it does not have; a bucket that is created later reads them from the ring
-buffers. If another worker publishes more than `NEW_IDS` ids between two reads, the oldest are lost (`lost`) and may be
+buffers. If another worker publishes more than `NEW_IDS` ids between two reads, the oldest are lost and may be
 charged a second time. The charges themselves are not lost, since the totals are kept in the row.
 """
 
@@ -30,7 +30,7 @@ class SharedIds:
     time, and a hash of these and the entry's number.
     """
 
-    __slots__ = ("_column", "_learn", "_published", "_rings", "_seen", "lost")
+    __slots__ = ("_column", "_learn", "_published", "_rings", "_seen")
 
     def __init__(self, column: Column) -> None:
         self._column = column
@@ -39,8 +39,6 @@ class SharedIds:
         self._published = column.numbers[self._rings[column.worker]]
         self._seen = [(self._rings[each], column.numbers[self._rings[each]]) for each in column.others]
         self._learn: dict[int, Learn] = {}
-        self.lost: int = 0
-        """Number of ids that were overwritten before this worker read them."""
 
     def publish(self, bucket: int, producer_id: int, now_ms: int) -> None:
         """Publish a producer id that this worker has charged to ``bucket`` (the first 64 bits of its key)."""
@@ -96,13 +94,9 @@ class SharedIds:
         seen_now = []
         for ring, seen in self._seen:
             head = numbers[ring]
-            if head - seen > NEW_IDS:
-                self.lost += head - NEW_IDS - seen
             for number in range(max(seen, head - NEW_IDS), head):
                 found = self._slot(ring, number)
-                if found is None:
-                    self.lost += 1
-                elif found[2] in self._learn:
+                if found is not None and found[2] in self._learn:
                     received.append(found)
             seen_now.append((ring, head))
         self._seen = seen_now

@@ -203,7 +203,7 @@ def test_classic_group_with_two_members(front: Front) -> None:
 
 
 async def shares(count: int, *members: AIOKafkaConsumer) -> bool:
-    """Let each member do its part in a rebalance, and say whether each has ``count`` partitions."""
+    """Let each member do its part in a rebalance, and return whether each has ``count`` partitions."""
     for member in members:
         assert await member.getmany(timeout_ms=POLL_MS) == {}
     return all(len(member.assignment()) == count for member in members)

@@ -188,7 +188,7 @@ def test_transactions(front: Front, topic: str) -> None:
 
 
 def test_classic_group_with_two_members(front: Front, admin: AdminClient) -> None:
-    # The heartbeat tells how soon a member learns of a rebalance.
+    # The interval of heartbeats decides how soon a member learns of a rebalance.
     two_members(front, admin, group_protocol="classic", heartbeat_interval_ms=200)
 
 
@@ -210,7 +210,7 @@ def test_consumer_group_of_3_9_is_too_old_for_librdkafka(front39: Front) -> None
             consumer.poll(POLL_S)
             return any("ConsumerGroupHeartbeatRequest not supported by broker" in line for line in log.lines)
 
-        eventually(refused, "librdkafka says what the broker lacks", pause_s=0)
+        eventually(refused, "librdkafka reports what the broker lacks", pause_s=0)
 
 
 class ListHandler(logging.Handler):

@@ -1,4 +1,4 @@
-"""A socket with a client id of its own, which notes when it asked and heard, and the arithmetic of what it may hear.
+"""A socket with a client id of its own, which notes when it sent and received, and what it may receive.
 
 Called by the tests of quotas. A quota for the default client id gives every client id a bucket, so each test has its
 own.
@@ -50,14 +50,14 @@ class Answer:
     """A reply, and the times of this process's monotonic clock at which its request was sent and it was received."""
 
     sent_s: float
-    heard_s: float
+    received_s: float
     message: Message
 
     @property
     def throttle_ms(self) -> int:
         """``throttle_time_ms``; 0 where the version has none."""
-        told: int = self.message.get("throttle_time_ms", 0)
-        return told
+        throttle_ms: int = self.message.get("throttle_time_ms", 0)
+        return throttle_ms
 
     @property
     def rows(self) -> list[Any]:
@@ -80,7 +80,7 @@ class QuotaClient(WireConnection):
         self.began_s = time.monotonic()
         """Open the connection; a unique client id has no earlier charges."""
 
-    def says(self, api_key: ApiKey, version: int, message: Message | None = None) -> None:
+    def sends(self, api_key: ApiKey, version: int, message: Message | None = None) -> None:
         """Send a request and wait for nothing; the fields that the version lacks are left out."""
         name = f"{APIS[api_key].name}Request"
         body = encode(name, version, fitting(name, version, message or {}))
@@ -89,9 +89,9 @@ class QuotaClient(WireConnection):
     def asks(self, api_key: ApiKey, version: int, message: Message | None = None) -> Answer:
         """Send a request and wait for the reply."""
         sent_s = time.monotonic()
-        self.says(api_key, version, message)
+        self.sends(api_key, version, message)
         reply = self.exchange(b"")
-        return Answer(sent_s=sent_s, heard_s=time.monotonic(), message=read_reply(api_key, version, reply))
+        return Answer(sent_s=sent_s, received_s=time.monotonic(), message=read_reply(api_key, version, reply))
 
     def creates(self, version: int, *topics: tuple[str, int], **fields: Any) -> Answer:
         """CreateTopics, names and counts of partitions."""
@@ -130,19 +130,21 @@ def quota_front(cluster: KafkaCluster | FirstBroker, config: str, listener: str 
         assert not errors, errors
 
 
-def may_be_told(owed_ms: float, charged: Answer, told: Answer, throttle_ms: float | None = None) -> bool:
-    """Whether ``told`` has the throttle time of somebody who owed so much when ``charged`` was served, which may be the
-    same: it shrinks with the clock. Otherwise fails and says the numbers."""
-    found = told.throttle_ms if throttle_ms is None else throttle_ms
-    shortest = owed_ms - (told.heard_s - charged.sent_s) * 1000 - ROUNDING_MS
-    longest = owed_ms - max(told.sent_s - charged.heard_s, 0.0) * 1000 + ROUNDING_MS
+def has_throttle_time(owed_ms: float, charged: Answer, answer: Answer, throttle_ms: float | None = None) -> bool:
+    """Return whether ``answer`` has the throttle time of a client that owed so much when ``charged`` was served.
+
+    Both may be the same answer: the time shrinks with the clock. Fails with the numbers otherwise.
+    """
+    found = answer.throttle_ms if throttle_ms is None else throttle_ms
+    shortest = owed_ms - (answer.received_s - charged.sent_s) * 1000 - ROUNDING_MS
+    longest = owed_ms - max(answer.sent_s - charged.received_s, 0.0) * 1000 + ROUNDING_MS
     assert max(shortest, 0) <= found <= max(longest, 0), f"{found} ms, not {shortest:.1f} to {longest:.1f}"
     return True
 
 
 def is_muted_for(owed_ms: float, charged: Answer, later: Answer) -> bool:
-    """Whether ``later`` came no sooner than the mute of ``charged`` allows. Otherwise fails and says the numbers."""
-    passed_ms = (later.heard_s - charged.sent_s) * 1000
+    """Return whether ``later`` came no sooner than the mute of ``charged`` allows; fail with the numbers otherwise."""
+    passed_ms = (later.received_s - charged.sent_s) * 1000
     assert passed_ms >= owed_ms - ROUNDING_MS, f"answered after {passed_ms:.1f} ms of {owed_ms}"
     return True
 

@@ -1,4 +1,4 @@
-"""Java's AdminClient and producers with a client id of their own, and what they say about being throttled."""
+"""Java's AdminClient and producers with a client id of their own, and the throttle times that they report."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from testbed.kafka.cluster import KafkaCluster
 from tests.clients.fronts import unique
-from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, is_muted_for, may_be_told
+from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, has_throttle_time, is_muted_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,9 +56,9 @@ def names(count: int) -> list[str]:
 
 
 def check_mute(client: QuotaClient, answer: Answer, owed: int) -> None:
-    """Quick: ``owed`` partitions beyond the quota are told, where the version can, and waited for in any case."""
+    """Quick: ``owed`` partitions beyond the quota give a throttle time, if the version has one, and a wait."""
     if "throttle_time_ms" in answer.message:
-        assert may_be_told(owed * QUICK_MS, answer, answer)
+        assert has_throttle_time(owed * QUICK_MS, answer, answer)
     assert is_muted_for(owed * QUICK_MS, answer, client.is_read_again())
 
 
@@ -75,4 +75,4 @@ def is_left_with(client: QuotaClient, tokens: int) -> bool:
     refused = client.creates(7, (late, 1))
     assert refused.errors == {late: THROTTLING_QUOTA_EXCEEDED}
     since_first = replace(overdrawn, sent_s=client.began_s)  # it is refilled since then
-    return may_be_told(SLOW_MS, since_first, refused)
+    return has_throttle_time(SLOW_MS, since_first, refused)

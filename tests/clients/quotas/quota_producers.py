@@ -58,7 +58,7 @@ class RawProducer(QuotaClient):
 
     def produces_unheard(self, *producer_ids: int) -> None:
         """The same without acks: there is no reply."""
-        self.says(ApiKey.PRODUCE, _PRODUCE, self._request(producer_ids, 0, acks=0))
+        self.sends(ApiKey.PRODUCE, _PRODUCE, self._request(producer_ids, 0, acks=0))
 
     def _request(self, producer_ids: tuple[int, ...], sequence: int, *, acks: int) -> dict[str, Any]:
         partitions = [

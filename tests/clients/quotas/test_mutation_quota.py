@@ -16,8 +16,8 @@ from tests.clients.quotas.quota_client import (
     UNKNOWN_TOPIC_OR_PARTITION,
     Behind,
     QuotaClient,
+    has_throttle_time,
     is_muted_for,
-    may_be_told,
     quota_front,
 )
 from tests.clients.quotas.quota_mutations import (
@@ -166,12 +166,12 @@ def test_what_is_sent_behind_an_old_create_waits(quick43: Front) -> None:
     [topic] = names(1)
     with QuotaClient(quick43) as client, QuotaClient(quick43, client.client_id) as other:
         answer = client.creates(5, (topic, QUICK_BURST + 10))
-        assert may_be_told(10 * QUICK_MS, answer, answer)
-        client.says(ApiKey.API_VERSIONS, 0)
+        assert has_throttle_time(10 * QUICK_MS, answer, answer)
+        client.sends(ApiKey.API_VERSIONS, 0)
         elsewhere = other.is_read_again()
         late = client.is_read_again()
         assert is_muted_for(10 * QUICK_MS, answer, late)
-        assert elsewhere.heard_s < late.heard_s
+        assert elsewhere.received_s < late.received_s
 
 
 # --- what it costs ---
@@ -182,7 +182,7 @@ def test_the_brokers_default_number_of_partitions(slow: Front, behind: Behind) -
     with QuotaClient(slow) as client:
         answer = client.creates(7, *((topic, -1) for topic in topics))
         assert list(answer.errors.values()) == [0, 0, THROTTLING_QUOTA_EXCEEDED]
-        assert may_be_told((2 * DEFAULT_PARTITIONS - SLOW_BURST) * SLOW_MS, answer, answer)
+        assert has_throttle_time((2 * DEFAULT_PARTITIONS - SLOW_BURST) * SLOW_MS, answer, answer)
     behind.will_have(topics[0], DEFAULT_PARTITIONS)
 
 
@@ -191,7 +191,7 @@ def test_the_brokers_default_by_an_old_version(slow: Front, behind: Behind) -> N
     with QuotaClient(slow) as client:
         answer = client.creates(4, *((topic, -1) for topic in topics))
         assert list(answer.errors.values()) == [0, 0]
-        assert may_be_told((2 * DEFAULT_PARTITIONS - SLOW_BURST) * SLOW_MS, answer, answer)
+        assert has_throttle_time((2 * DEFAULT_PARTITIONS - SLOW_BURST) * SLOW_MS, answer, answer)
     behind.will_have(topics[1], DEFAULT_PARTITIONS)
 
 

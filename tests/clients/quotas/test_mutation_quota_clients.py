@@ -21,8 +21,8 @@ from tests.clients.quotas.quota_client import (
     Answer,
     Behind,
     QuotaClient,
+    has_throttle_time,
     is_muted_for,
-    may_be_told,
     quota_front,
 )
 from tests.clients.quotas.quota_java import java_admin, refused_for_ms
@@ -72,7 +72,7 @@ def timed(ask: Callable[[], Any]) -> tuple[Any, Answer]:
     """The result of ``ask``, and the times at which it began and ended."""
     sent_s = time.monotonic()
     found = ask()
-    return found, Answer(sent_s=sent_s, heard_s=time.monotonic(), message={})
+    return found, Answer(sent_s=sent_s, received_s=time.monotonic(), message={})
 
 
 # --- Java's AdminClient ---
@@ -123,7 +123,7 @@ def test_java_without_retries_is_told_of_creations(slow: Front, behind: Behind) 
             return refused_for_ms(futures.get(second))
 
         throttle_ms, when = timed(create)
-        assert may_be_told(2 * SLOW_MS, when, when, throttle_ms)
+        assert has_throttle_time(2 * SLOW_MS, when, when, throttle_ms)
     behind.has_caught_up()
     assert [behind.partitions(topic) for topic in (first, second, third)] == [SLOW_BURST + 2, 0, 0]
 
@@ -140,7 +140,7 @@ def test_java_without_retries_is_told_of_deletions(slow: Front, behind: Behind) 
             return refused_for_ms(futures.get(second))
 
         throttle_ms, when = timed(delete)
-        assert may_be_told(3 * SLOW_MS, when, when, throttle_ms)
+        assert has_throttle_time(3 * SLOW_MS, when, when, throttle_ms)
     with java_admin(JavaClients(NEWEST, slow.bootstrap_servers)) as admin:
         ids = [behind.topic_id(topic) for topic in by_id]
 
@@ -150,7 +150,7 @@ def test_java_without_retries_is_told_of_deletions(slow: Front, behind: Behind) 
             return refused_for_ms(futures[ids[1]])
 
         throttle_ms, when = timed(delete_by_id)
-        assert may_be_told(3 * SLOW_MS, when, when, throttle_ms)
+        assert has_throttle_time(3 * SLOW_MS, when, when, throttle_ms)
     for deleted in (first, by_id[0]):
         behind.will_have(deleted, 0)
     assert (behind.partitions(second), behind.partitions(by_id[1])) == (SLOW_BURST + 3, SLOW_BURST + 3)
@@ -167,7 +167,7 @@ def test_java_without_retries_is_told_of_additions(slow: Front, behind: Behind) 
             return refused_for_ms(futures.get(second))
 
         throttle_ms, when = timed(add)
-        assert may_be_told(SLOW_MS, when, when, throttle_ms)
+        assert has_throttle_time(SLOW_MS, when, when, throttle_ms)
     behind.will_have(first, SLOW_BURST + 3)
     assert behind.partitions(second) == 2
 
@@ -219,9 +219,9 @@ def kafka_python(front: Front, api_version: tuple[int, ...] | None) -> Iterator[
 
 
 def throttle_logged_ms(caplog: pytest.LogCaptureFixture) -> int:
-    """The throttle time that kafka-python logs: it tells it nowhere else."""
-    [told] = re.findall(r"CreateTopicsResponse throttled by broker \((\d+) ms\)", caplog.text)
-    return int(told)
+    """The throttle time that kafka-python logs: it has it nowhere else."""
+    [throttle_ms] = re.findall(r"CreateTopicsResponse throttled by broker \((\d+) ms\)", caplog.text)
+    return int(throttle_ms)
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_kafka_python_of_before_and_after_the_kip(
 ) -> None:
     topics = {topic: {"num_partitions": SLOW_BURST + 1, "replication_factor": 1} for topic in names(2)}
     with kafka_python(slow, api_version) as admin:
-        told, when = timed(lambda: admin.create_topics(topics, raise_errors=False))
-    assert [each["error_code"] for each in told["topics"]] == codes
-    assert may_be_told(owed * SLOW_MS, when, when, throttle_logged_ms(caplog))
+        reply, when = timed(lambda: admin.create_topics(topics, raise_errors=False))
+    assert [each["error_code"] for each in reply["topics"]] == codes
+    assert has_throttle_time(owed * SLOW_MS, when, when, throttle_logged_ms(caplog))
 
 
 # --- KIP-599's own example: 7 topics of 80 partitions at 5 a second over 100 s leave -60 tokens, which take 12 s ---
@@ -245,9 +245,9 @@ def test_kafka_python_of_before_and_after_the_kip(
 def test_the_example_of_the_kip_by_an_old_client(the_kips: Front, caplog: pytest.LogCaptureFixture) -> None:
     topics = {topic: {"num_partitions": 80, "replication_factor": 1} for topic in names(7)}
     with kafka_python(the_kips, (2, 4)) as admin:
-        told, when = timed(lambda: admin.create_topics(topics))
-    assert [each["error_code"] for each in told["topics"]] == [0] * 7
-    assert may_be_told(THE_KIPS_MS, when, when, throttle_logged_ms(caplog))
+        reply, when = timed(lambda: admin.create_topics(topics))
+    assert [each["error_code"] for each in reply["topics"]] == [0] * 7
+    assert has_throttle_time(THE_KIPS_MS, when, when, throttle_logged_ms(caplog))
 
 
 def test_the_example_of_the_kip_by_java(the_kips: Front) -> None:
@@ -260,7 +260,7 @@ def test_the_example_of_the_kip_by_java(the_kips: Front) -> None:
 
         _, accepted = timed(create)
         throttle_ms, refused = timed(lambda: refused_for_ms(admin.creates((late, 1), retry=False).get(late)))
-        assert may_be_told(THE_KIPS_MS, accepted, refused, throttle_ms)
+        assert has_throttle_time(THE_KIPS_MS, accepted, refused, throttle_ms)
 
 
 def test_the_example_of_the_kip_by_the_first_new_version(the_kips: Front) -> None:
@@ -272,4 +272,4 @@ def test_the_example_of_the_kip_by_the_first_new_version(the_kips: Front) -> Non
         assert accepted.throttle_ms == 0
         refused = client.creates(6, (late, 1))
         assert refused.errors == {late: THROTTLING_QUOTA_EXCEEDED}
-        assert may_be_told(THE_KIPS_MS, accepted, refused)
+        assert has_throttle_time(THE_KIPS_MS, accepted, refused)

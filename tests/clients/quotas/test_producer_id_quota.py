@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from tests.clients.fronts import DEADLINE_S, Front, eventually, unique
 from tests.clients.java_clients import JavaClients
-from tests.clients.quotas.quota_client import Answer, Behind, is_muted_for, may_be_told, quota_front
+from tests.clients.quotas.quota_client import Answer, Behind, has_throttle_time, is_muted_for, quota_front
 from tests.clients.quotas.quota_java import longest_throttle_ms
 from tests.clients.quotas.quota_producers import (
     RawProducer,
@@ -58,7 +58,7 @@ def secured(kafka: FirstBroker) -> Iterator[Front]:
 
 @pytest.fixture(scope="module")
 def open_to_all(kafka: FirstBroker) -> Iterator[Front]:
-    """Nobody logs in."""
+    """Clients do not log in."""
     with quota_front(kafka, QUOTAS) as front:
         yield front
 
@@ -81,9 +81,9 @@ def check_one_too_many(java: JavaClients, topic: str, login: dict[str, Any]) -> 
     ):
         for producer in (first, second, third):
             java.send(producer, topic, [b"value"])
-        told = Answer(sent_s=begun_s, heard_s=time.monotonic(), message={})
+        answer = Answer(sent_s=begun_s, received_s=time.monotonic(), message={})
         assert (longest_throttle_ms(first), longest_throttle_ms(second)) == (0, 0)
-        assert may_be_told(ID_MS, told, told, longest_throttle_ms(third))
+        assert has_throttle_time(ID_MS, answer, answer, longest_throttle_ms(third))
         for producer in (first, second):
             java.send(producer, topic, [b"goes on"] * 3)
             assert longest_throttle_ms(producer) == 0
@@ -131,24 +131,24 @@ def test_transactions(secured: Front, topic: str) -> None:
 
 
 def test_librdkafka(secured: Front, topic: str) -> None:
-    """It hears of the throttle and ignores it: what holds it is the mute."""
+    """It receives the throttle time and ignores it: the mute holds it back."""
     events: list[list[int]] = [[], [], []]
     producers = []
-    for heard in events:
+    for received in events:
         config = {
             "bootstrap.servers": secured.bootstrap_servers,
             "enable.idempotence": True,
-            "throttle_cb": lambda event, heard=heard: heard.append(round(event.throttle_time * 1000)),
+            "throttle_cb": lambda event, received=received: received.append(round(event.throttle_time * 1000)),
             **librdkafka_login("librdkafka"),
         }
         producers.append(Producer(config))
     begun_s = time.monotonic()
     for producer in producers:
         assert delivered(producer, topic) == [None]
-    told = Answer(sent_s=begun_s, heard_s=time.monotonic(), message={})
+    answer = Answer(sent_s=begun_s, received_s=time.monotonic(), message={})
     third = producers.pop()
-    eventually(lambda: third.poll(0.05) or events[2], "the third one hears of its throttle", pause_s=0)
-    assert may_be_told(ID_MS, told, told, events[2][0])
+    eventually(lambda: third.poll(0.05) or events[2], "the third one receives its throttle time", pause_s=0)
+    assert has_throttle_time(ID_MS, answer, answer, events[2][0])
     for producer in producers:
         assert delivered(producer, topic) == [None]
     assert events[:2] == [[], []]
@@ -171,8 +171,8 @@ def test_an_id_counts_once(secured: Front, topic: str) -> None:
         assert other.produces(one, sequence=3).throttle_ms == 0
         assert other.produces(two).throttle_ms == 0
         answer = client.produces(three)
-        first_charge = Answer(sent_s=client.began_s, heard_s=answer.heard_s, message={})
-        assert may_be_told(ID_MS, first_charge, answer)
+        first_charge = Answer(sent_s=client.began_s, received_s=answer.received_s, message={})
+        assert has_throttle_time(ID_MS, first_charge, answer)
         for sequence in (1, 2):  # ids that were seen go on, over a connection that is not muted
             assert other.produces(two, sequence=sequence).throttle_ms == 0
 
@@ -180,7 +180,7 @@ def test_an_id_counts_once(secured: Front, topic: str) -> None:
 def test_several_ids_in_one_request(secured: Front, topic: str) -> None:
     with RawProducer(secured, topic, "many") as client:
         answer = client.produces(*(next(_ids) for _ in range(IDS + 2)))
-        assert may_be_told(2 * ID_MS, answer, answer)
+        assert has_throttle_time(2 * ID_MS, answer, answer)
 
 
 def test_without_acks_only_the_mute_tells(secured: Front, topic: str) -> None:
@@ -188,5 +188,5 @@ def test_without_acks_only_the_mute_tells(secured: Front, topic: str) -> None:
         client.produces_unheard(next(_ids))
         sent_s = time.monotonic()
         client.produces_unheard(next(_ids))
-        sent = Answer(sent_s=sent_s, heard_s=sent_s, message={})
+        sent = Answer(sent_s=sent_s, received_s=sent_s, message={})
         assert is_muted_for(SHORTENED_MS, sent, client.is_read_again())

@@ -16,8 +16,8 @@ from tests.clients.quotas.quota_client import (
     THROTTLING_QUOTA_EXCEEDED,
     Behind,
     QuotaClient,
+    has_throttle_time,
     is_muted_for,
-    may_be_told,
     quota_front,
 )
 from tests.clients.quotas.quota_java import longest_throttle_ms
@@ -102,15 +102,15 @@ def hammer(client: QuotaClient, topic: str, rounds: int) -> list[Answer]:
 
 
 def test_who_hammers_is_slowed_down_and_nobody_else(limited: Front, topic: str) -> None:
-    """Every reply comes at once and says how long; the next request is answered when that has passed."""
+    """Every reply comes at once with its throttle time; the next request is answered when that has passed."""
     with QuotaClient(limited, "held") as held, QuotaClient(limited, "ample") as ample, QuotaClient(limited) as free:
         answers = hammer(held, topic, 4)
-        told = [answer.throttle_ms for answer in answers]
-        assert all(0 < throttle_ms <= LONGEST_MS for throttle_ms in told)
+        throttles_ms = [answer.throttle_ms for answer in answers]
+        assert all(0 < throttle_ms <= LONGEST_MS for throttle_ms in throttles_ms)
         for answer, later in itertools.pairwise(answers):
             assert is_muted_for(answer.throttle_ms, answer, later)
-        passed_ms = (answers[-1].heard_s - answers[0].sent_s) * 1000
-        assert passed_ms >= sum(told[:-1]) - ROUNDING_MS * len(told)
+        passed_ms = (answers[-1].received_s - answers[0].sent_s) * 1000
+        assert passed_ms >= sum(throttles_ms[:-1]) - ROUNDING_MS * len(throttles_ms)
         for other in (ample, free):
             assert {answer.throttle_ms for answer in hammer(other, topic, 20)} == {0}
         assert hammer(held, topic, 1)[0].throttle_ms > 0
@@ -127,7 +127,7 @@ def test_a_throttle_is_one_sample_at_most(limited: Front, topic: str) -> None:
     with QuotaClient(limited, "one-sample") as client:
         answers = hammer(client, topic, 1)
         for answer in answers:
-            assert may_be_told(ONE_SAMPLE_MS, answer, answer)
+            assert has_throttle_time(ONE_SAMPLE_MS, answer, answer)
         assert is_muted_for(answers[-1].throttle_ms, answers[-1], client.is_read_again())
 
 
@@ -161,12 +161,12 @@ def test_the_mutation_quota_wins_when_it_takes_longer(limited: Front) -> None:
     with QuotaClient(limited, "both") as client:
         answer = client.creates(5, (first, BURST + owed))
         assert answer.errors == {first: 0}
-        assert may_be_told(owed * PARTITION_MS, answer, answer)
+        assert has_throttle_time(owed * PARTITION_MS, answer, answer)
         assert answer.throttle_ms > ONE_SAMPLE_MS
     with QuotaClient(limited, "both-and-new") as client:
         answer = client.creates(7, (first + "-new", BURST + owed), (second, 1))
         assert list(answer.errors.values()) == [0, THROTTLING_QUOTA_EXCEEDED]
-        assert may_be_told(owed * PARTITION_MS, answer, answer)
+        assert has_throttle_time(owed * PARTITION_MS, answer, answer)
         assert answer.throttle_ms > ONE_SAMPLE_MS
 
 
@@ -177,5 +177,5 @@ def test_the_request_quota_wins_when_it_takes_longer(limited: Front) -> None:
         client.is_read_again()
         answer = client.creates(5, (topic, BURST + 1))
         assert answer.errors == {topic: 0}
-        assert may_be_told(ONE_SAMPLE_MS, answer, answer)
+        assert has_throttle_time(ONE_SAMPLE_MS, answer, answer)
         assert is_muted_for(answer.throttle_ms, answer, client.is_read_again())

@@ -1,7 +1,7 @@
 """KIP-951: a broker that is not the leader names the leader's address; clients must not go there.
 
 Each request goes as the same bytes to a broker that does not have the partition, and to the proxy's port for that
-broker. What the broker says directly shows that there was something to hide.
+broker. The broker's direct reply shows that there was something to hide.
 """
 
 from __future__ import annotations
@@ -102,12 +102,12 @@ def test_the_hint_of_a_fetch_becomes_inert(ask: Ask) -> None:
         changes = [(old, new) for old, new in zip(direct, through, strict=True) if old != new]
         assert changes == [(0, INERT_TAG)]
 
-        told, shown = (read_reply(ApiKey.FETCH, version, each) for each in (direct, through))
-        assert shown[TAGS].keys() == {INERT_TAG}
-        assert not shown["node_endpoints"]
+        direct_reply, reply = (read_reply(ApiKey.FETCH, version, each) for each in (direct, through))
+        assert reply[TAGS].keys() == {INERT_TAG}
+        assert not reply["node_endpoints"]
         without = {"node_endpoints", TAGS}
-        assert _rest(shown, without) == _rest(told, without)
-        [row] = shown["responses"][0]["partitions"]
+        assert _rest(reply, without) == _rest(direct_reply, without)
+        [row] = reply["responses"][0]["partitions"]
         assert row["error_code"] == NOT_LEADER_OR_FOLLOWER
         assert row["current_leader"]["leader_id"] == ask.leader
         assert ask.front.proxy.metric(HIDDEN) == hidden + 1

@@ -87,7 +87,7 @@ def test_topology_is_learned_from_metadata_that_passes(users: FirstBroker) -> No
         assert users.addresses(LISTENER) in front.proxy.wait_for_log("brokers changed")
         assert front.proxy.metric("headrace_brokers") == len(NODE_IDS)
 
-        # Whoever connects to the broker's own port at the proxy is served there.
+        # A client that connects to the broker's own port at the proxy is served there.
         for broker in found.values():
             with WireConnection((broker.host, broker.port)) as connection:
                 _log_in(connection, "PLAIN")
@@ -108,7 +108,7 @@ def test_a_wrong_password_is_refused_and_others_go_on(secured: Front, mechanism:
             producer.poll(POLL_S)
             return KafkaError._AUTHENTICATION in [error.code() for error in errors]
 
-        eventually(refused, "the client says that it could not authenticate", pause_s=0)
+        eventually(refused, "the client reports that it could not authenticate", pause_s=0)
         assert _node_ids(bystander.ask(ApiKey.METADATA, METADATA, {"topics": []})) == NODE_IDS
     assert {error.code() for error in errors} <= {KafkaError._AUTHENTICATION, KafkaError._ALL_BROKERS_DOWN}
     assert any("failed" in str(error) for error in errors)

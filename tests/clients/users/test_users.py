@@ -76,7 +76,7 @@ class Log:
         return [line for line in self.lines if line["event"] == "user adopted"]
 
     def wait_for(self, user: str, mechanism: str) -> None:
-        """Wait until that user was adopted, and check that nobody else was."""
+        """Wait until that user was adopted, and check that no other user was."""
         eventually(lambda: self.adopted, f"{user} is adopted")
         assert {(line["user"], line["mechanism"]) for line in self.adopted} == {(user, mechanism)}
 
@@ -178,7 +178,7 @@ def _proxy(cluster: FirstBroker, listener: str) -> Iterator[Front]:
 
 
 def _create_topic(front: Front) -> str:
-    """Made at the broker, where nobody has to log in, and known there when this returns."""
+    """Made at the broker, where clients do not log in, and known there when this returns."""
     topic = unique("users")
     broker = front.cluster.brokers[0]
     with WireConnection((broker.host, broker.port)) as connection:
@@ -196,11 +196,11 @@ def _create_topic(front: Front) -> str:
 
 
 def _throttled(front: Front, topic: str, mechanism: str, name: str) -> list[float]:
-    """Produce one message, and return the throttle times that the client was told, in seconds."""
-    told: list[float] = []
+    """Produce one message, and return the throttle times of the replies, in seconds."""
+    throttle_times_s: list[float] = []
 
     def note(event: ThrottleEvent) -> None:
-        told.append(event.throttle_time)
+        throttle_times_s.append(event.throttle_time)
 
     reports: list[Any] = []
     settings = librdkafka_settings(front.bootstrap_servers, mechanism, name, PASSWORDS[name]) | {"throttle_cb": note}
@@ -209,4 +209,4 @@ def _throttled(front: Front, topic: str, mechanism: str, name: str) -> list[floa
         assert producer.flush(DEADLINE_S) == 0
         producer.poll(0)
     assert reports == [None]
-    return told
+    return throttle_times_s

@@ -88,7 +88,7 @@ def test_who_is_muted_is_counted(proxy: ProxyProcess, topic: str) -> None:
         assert series(proxy, "headrace_muted_connections") == 1
         assert series(proxy, 'headrace_throttled_requests_total{quota="producer_byte_rate"}') == 1
         assert series(proxy, "headrace_throttle_time_seconds_total") == pytest.approx(reply.throttle_ms / 1000, abs=1)
-    wait_until(lambda: series(proxy, "headrace_muted_connections") == 0, "nobody is muted")
+    wait_until(lambda: series(proxy, "headrace_muted_connections") == 0, "no client is muted")
 
 
 def test_the_metrics_page_is_prometheus_text(proxy: ProxyProcess) -> None:

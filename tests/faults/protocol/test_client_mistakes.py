@@ -354,7 +354,7 @@ def text_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
 @pytest.mark.parametrize("client_id", ["a\nheadrace is fine\r", "a\x1b[2Jb", "a\u2028b"])
 def test_the_log_for_people_has_one_line_too_whatever_the_client_id(text_proxy: ProxyProcess, client_id: str) -> None:
     """A client id is the client's text: it must not look like lines of our own, or move the reader's cursor."""
-    text_proxy.wait_for_log("brokers changed")  # what the proxy says of itself after its start
+    text_proxy.wait_for_log("brokers changed")  # the last line of the proxy's start
     before = text_proxy.log
     with RawClient(text_proxy.port, client_id=client_id) as client:
         client.call(messages.API_VERSIONS, 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 SHORT_S = 3.0
 ROUND_S = 20.0
 ROUNDS = 9
-"""Each has a proxy of its own: connections to one are told apart by their ports, of which there are 28,000."""
+"""Each has a proxy of its own: connections to one are distinguished by their ports, of which there are 28,000."""
 ANSWER_S = 0.2
 """How long to wait for a reply that may not come: a client that gets none, or is muted by one, leaves."""
 OUT_OF_RANGE = "outside listen.node_ids"

@@ -1,4 +1,4 @@
-"""What a broker can do wrong: the client that asked loses its connection, with one log line, and nobody else does.
+"""What a broker can do wrong: the client that asked loses its connection, with one log line, and no other client does.
 
 A fake broker lies here, since a real one cannot be made to.
 """
@@ -75,7 +75,7 @@ class Mistake:
     question: Question = HEARTBEAT
 
 
-def says(data: Callable[[Asked], bytes]) -> Callable[[Conversation, Asked], None]:
+def sends(data: Callable[[Asked], bytes]) -> Callable[[Conversation, Asked], None]:
     """Send bytes, then wait for the proxy to close."""
 
     def behaviour(conversation: Conversation, asked: Asked) -> None:
@@ -122,25 +122,25 @@ def answers(body: bytes) -> Callable[[Asked], bytes]:
 BROKE_OFF = "upstream: the broker closed with 1 requests in flight"
 
 MISTAKES = {
-    "garbage": Mistake(behaviour=says(lambda _: b"\xde\xad\xbe\xef" * 16), reason="a frame of -559038737 bytes"),
+    "garbage": Mistake(behaviour=sends(lambda _: b"\xde\xad\xbe\xef" * 16), reason="a frame of -559038737 bytes"),
     "not Kafka": Mistake(
-        behaviour=says(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
+        behaviour=sends(lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n"),
         reason="speaks HTTP instead of Kafka's protocol; check upstream.bootstrap_servers",
     ),
     "TLS": Mistake(
-        behaviour=says(lambda _: bytes.fromhex("15030300020250")),
+        behaviour=sends(lambda _: bytes.fromhex("15030300020250")),
         reason="speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener",
     ),
-    "size 0": Mistake(behaviour=says(announces(0)), reason="a frame of 0 bytes is shorter"),
-    "size -1": Mistake(behaviour=says(announces(-1)), reason="a frame of -1 bytes is shorter"),
+    "size 0": Mistake(behaviour=sends(announces(0)), reason="a frame of 0 bytes is shorter"),
+    "size -1": Mistake(behaviour=sends(announces(-1)), reason="a frame of -1 bytes is shorter"),
     "size max + 1": Mistake(
-        behaviour=says(announces(MAX_FRAME_BYTES + 1)),
+        behaviour=sends(announces(MAX_FRAME_BYTES + 1)),
         reason=f"longer than limits.max_frame_bytes = {MAX_FRAME_BYTES}",
     ),
     "wrong correlation id": Mistake(
-        behaviour=says(answers_another), reason="the broker answered request 2 instead of request 1"
+        behaviour=sends(answers_another), reason="the broker answered request 2 instead of request 1"
     ),
-    "a reply too many": Mistake(behaviour=says(answers_twice), reason="the broker sent a reply without a request"),
+    "a reply too many": Mistake(behaviour=sends(answers_twice), reason="the broker sent a reply without a request"),
     "closes": Mistake(behaviour=breaks_off(lambda _: b""), reason=BROKE_OFF),
     "resets": Mistake(behaviour=resets, reason="upstream: connection reset"),
     "closes in a head": Mistake(behaviour=breaks_off(lambda asked: reply(asked, b"")[:6]), reason=BROKE_OFF),
@@ -158,15 +158,15 @@ MISTAKES = {
         behaviour=breaks_off(lambda asked: reply(asked, bytes(1000))[:20]), reason="bytes missing", question=FETCH_16
     ),
     "a reply without its throttle time": Mistake(
-        behaviour=says(answers(b"\0")), reason="a Heartbeat reply ends before its throttle time"
+        behaviour=sends(answers(b"\0")), reason="a Heartbeat reply ends before its throttle time"
     ),
     "Metadata that is none": Mistake(
-        behaviour=says(answers(b"\x7f" * 100)), reason="MetadataResponse v2", question=METADATA
+        behaviour=sends(answers(b"\x7f" * 100)), reason="MetadataResponse v2", question=METADATA
     ),
     "Metadata that is cut short": Mistake(
-        behaviour=says(answers(b"\0\0")), reason="MetadataResponse v2", question=METADATA
+        behaviour=sends(answers(b"\0\0")), reason="MetadataResponse v2", question=METADATA
     ),
-    "Fetch that is none": Mistake(behaviour=says(answers(b"\0" + b"\xff" * 99)), reason="", question=FETCH_16),
+    "Fetch that is none": Mistake(behaviour=sends(answers(b"\0" + b"\xff" * 99)), reason="", question=FETCH_16),
 }
 
 

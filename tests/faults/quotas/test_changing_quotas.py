@@ -5,10 +5,20 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+import sqlite3
+import threading
+import time
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 import pytest
 
+from headrace.proxy.kafka_client.errors import KafkaClientError
+from headrace.proxy.kafka_client.quotas import QuotaAlteration
+from headrace.proxy.kafka_client.settings import ClientSettings, parse_addresses
+from headrace.proxy.kafka_client.sync import SyncAdminClient
+from headrace.quota_callbacks.entities import QuotaEntity
+from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually, unique
 from tests.clients.quotas.java_quotas import java_quotas
@@ -18,6 +28,7 @@ from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.shared_cluster import LISTENER, SECRETS
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -258,3 +269,82 @@ def test_quotas_of_the_brokers_can_be_imported_once(kafka: FirstBroker, tmp_path
 
 def of_file(client_id: str) -> str:
     return f'[[quotas]]\nentity = {{ client-id = "{client_id}" }}\nproducer_byte_rate = {HIGH:.0f}\n'
+
+
+def test_a_store_that_does_not_answer_times_out(kafka: FirstBroker, tmp_path: Path) -> None:
+    """Another program holds the lock of the file."""
+    change = ({"user": "alice"}, {"producer_byte_rate": HIGH})
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path, 'timeout = "500ms"\n')) as proxy,
+        java_quotas(f"127.0.0.1:{proxy.port}", request_timeout_ms=5000, default_api_timeout_ms=8000) as quotas,
+        contextlib.closing(sqlite3.connect(tmp_path / "quotas.sqlite", isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")
+        (result,) = quotas.alter([change])
+        assert "TimeoutException" in result
+        other.execute("ROLLBACK")
+        (result,) = quotas.alter([change])
+        assert result.endswith("done")
+
+
+def test_a_file_that_is_no_store_prevents_the_start(kafka: FirstBroker, tmp_path: Path) -> None:
+    (tmp_path / "quotas.sqlite").write_bytes(b"not a database, but a text" * 100)
+    with pytest.raises(TestbedError, match=r"quotas\.sqlite.*client_quotas\.file"):
+        ProxyProcess(kafka.bootstrap_servers, config=config(tmp_path)).close()
+
+
+class Storm(threading.Thread):
+    """Alters the quotas of one user without a pause until the proxy is gone."""
+
+    def __init__(self, proxy: ProxyProcess, user: str, first: int) -> None:
+        super().__init__(name=user)
+        self._servers = f"127.0.0.1:{proxy.port}"
+        self._entity = QuotaEntity(user=user)
+        self.acknowledged = first
+        """The last number that was acknowledged; the next one may be stored, too."""
+
+    def has_changed(self, number: int) -> bool:
+        return self.acknowledged > number
+
+    def run(self) -> None:
+        settings = ClientSettings(bootstrap_servers=parse_addresses(self._servers), default_api_timeout_ms=1000)
+        with SyncAdminClient(settings) as client, contextlib.suppress(KafkaClientError):
+            while True:
+                values = dict.fromkeys(("producer_byte_rate", "consumer_byte_rate"), float(self.acknowledged + 1))
+                client.alter_client_quotas([QuotaAlteration(entity=self._entity, values=values)])
+                self.acknowledged += 1
+
+
+def kill_in_a_storm(kafka: FirstBroker, folder: Path, rounds: int, rng: random.Random) -> None:
+    storms: list[Storm] = []
+    acknowledged = dict.fromkeys(("one", "other", "third"), 0)
+    for _ in range(rounds):
+        with ProxyProcess(kafka.bootstrap_servers, config=config(folder)) as proxy:
+            with SyncAdminClient(f"127.0.0.1:{proxy.port}") as client:
+                stored = {str(entity.user): values for entity, values in client.describe_client_quotas().items()}
+            for user, number in acknowledged.items():
+                values = stored.get(user, {"producer_byte_rate": 0.0, "consumer_byte_rate": 0.0})
+                assert len(set(values.values())) == 1, "an alteration was made by half"
+                assert values["producer_byte_rate"] in (number, number + 1), user
+                acknowledged[user] = int(values["producer_byte_rate"])
+            storms = [Storm(proxy, user, number) for user, number in acknowledged.items()]
+            for storm in storms:
+                storm.start()
+            for storm in storms:
+                eventually(partial(storm.has_changed, acknowledged[storm.name]), "a change is acknowledged")
+            time.sleep(rng.uniform(0, 0.1))  # the instant of the crash is random
+            proxy.signal(signal.SIGKILL)
+        for storm in storms:
+            storm.join()
+            acknowledged[storm.name] = storm.acknowledged
+
+
+def test_a_proxy_that_is_killed_loses_no_acknowledged_change(
+    kafka: FirstBroker, tmp_path: Path, rng: random.Random
+) -> None:
+    kill_in_a_storm(kafka, tmp_path, 3, rng)
+
+
+@pytest.mark.soak
+def test_a_proxy_that_is_killed_two_hundred_times(kafka: FirstBroker, tmp_path: Path, rng: random.Random) -> None:
+    kill_in_a_storm(kafka, tmp_path, 200, rng)

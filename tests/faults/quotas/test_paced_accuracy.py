@@ -136,11 +136,13 @@ def assert_fair_and_never_above(group: Group, limit: float, size: int, duration_
     charged, until_s = group.acks.since_first_sent(duration_s)
     fairness = jain(group.acks.shares(group.connections, SETTLED_S, duration_s))
     ratio = (charged - BURST_S * limit) / (limit * until_s)
-    told = f"{group.connections} connections: {ratio:.4f} of the limit in {until_s:.1f} s, Jain's index {fairness:.3f}"
-    print(told)  # noqa: T201 - shown with -s, and when the test fails
+    measured = (
+        f"{group.connections} connections: {ratio:.4f} of the limit in {until_s:.1f} s, Jain's index {fairness:.3f}"
+    )
+    print(measured)  # noqa: T201 - shown with -s, and when the test fails
     # Whatever the machine does: a place comes when no more than the burst is owed, and then one request goes.
-    assert charged <= BURST_S * limit + limit * until_s + size, told
-    assert fairness >= FAIR, told
+    assert charged <= BURST_S * limit + limit * until_s + size, measured
+    assert fairness >= FAIR, measured
     return ratio
 
 
@@ -241,7 +243,7 @@ def test_the_page_shows_what_is_accepted_and_said(proxy: ProxyProcess) -> None:
 
 
 class Watched:
-    """A librdkafka producer that never retries, and all it has to say."""
+    """A librdkafka producer that never retries, and all its events."""
 
     def __init__(self, servers: str, topic: str, value_bytes: int, **settings: Any) -> None:
         self.errors: list[str] = []

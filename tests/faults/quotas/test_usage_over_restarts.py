@@ -30,7 +30,7 @@ def config(file: Path) -> str:
         f'[quota.state]\nfile = "{file}"\ninterval = "1s"\n'
         f'[quota.window]\nsize.seconds = 60\n[[quotas]]\nentity = {{ client-id = "greedy" }}\n'
         f"producer_byte_rate = {LIMIT}\n"
-        'new_connections = "kafka"\n'  # to be told the throttle time at once
+        'new_connections = "kafka"\n'  # to receive the throttle time at once
     )
 
 

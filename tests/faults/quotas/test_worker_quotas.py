@@ -45,7 +45,7 @@ MISSING: Final = 0.1
 
 
 AS_KAFKA: Final = 'new_connections = "kafka"\n'
-"""Each request, on whatever connection, is told its throttle time at once."""
+"""Each request, on whatever connection, receives its throttle time at once."""
 
 
 def quota(client_id: str, limit: int, more: str = "") -> str:
@@ -90,7 +90,7 @@ def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: FirstBroker
                 assert both_have_some(proxy)
                 tags = '{client_id="greedy",quota="producer_byte_rate",user=""}'
                 rate = series(proxy, f"headrace_quota_byte_rate{tags}")
-                assert LIMIT < rate < 4 * LIMIT, "told once, not once a worker"
+                assert LIMIT < rate < 4 * LIMIT, "charged once, not once a worker"
                 assert series(proxy, f"headrace_quota_limit{tags}") == LIMIT
     assert throttled[0] == throttled[1]
     assert True in throttled[1]
@@ -110,10 +110,12 @@ def test_paced_connections_of_two_workers_get_the_limit_together(kafka: FirstBro
         fairness = jain(paced.acks.shares(paced.connections, SETTLED_S, PACED_S))
         settled = paced.acks.amount(paced.acks.first_sent_s + SETTLED_S, paced.acks.first_sent_s + PACED_S)
         ratio = settled / (PACED_LIMIT * (PACED_S - SETTLED_S))
-        told = f"{charged} bytes in {until_s:.2f} s, {ratio:.3f} of the limit once settled, Jain's index {fairness:.3f}"
-        assert charged <= PACED_LIMIT * (1 + until_s) + 2 * PACED_REQUEST_BYTES, told
-        assert ratio >= 1 - MISSING, told
-        assert fairness >= FAIR, told
+        measured = (
+            f"{charged} bytes in {until_s:.2f} s, {ratio:.3f} of the limit once settled, Jain's index {fairness:.3f}"
+        )
+        assert charged <= PACED_LIMIT * (1 + until_s) + 2 * PACED_REQUEST_BYTES, measured
+        assert ratio >= 1 - MISSING, measured
+        assert fairness >= FAIR, measured
         assert_no_traceback(proxy)
 
 

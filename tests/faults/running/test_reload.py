@@ -1,4 +1,4 @@
-"""SIGHUP: what changed takes effect, on connections that are open too; or nothing does, and the log says why."""
+"""SIGHUP: what changed takes effect, on connections that are open too; or nothing does, and the log has the reason."""
 
 from __future__ import annotations
 
@@ -76,23 +76,23 @@ INVALID = {
     "a value": (quota('"fast"'), ["producer_byte_rate", "headrace.toml:3:", "fast"]),
     "an unknown key": ("[limits]\nmax_conections = 5\n", ["max_conections", "headrace.toml:2:", "max_connections"]),
     "no TOML": ("[limits\n", ["headrace.toml:1:"]),
-    "a quota that nobody enforces": (
+    "a quota that no plugin enforces": (
         '[[quotas]]\nentity = { client-id = "raw" }\nno_such_rate = 3\n',
         ["no_such_rate", "headrace.toml:3:"],
     ),
 }
 
 
-@pytest.mark.parametrize(("config", "told"), INVALID.values(), ids=INVALID.keys())
+@pytest.mark.parametrize(("config", "words"), INVALID.values(), ids=INVALID.keys())
 def test_an_invalid_file_leaves_the_old_configuration_in_force(
-    proxy: ProxyProcess, topic: str, config: str, told: list[str]
+    proxy: ProxyProcess, topic: str, config: str, words: list[str]
 ) -> None:
     reload_and_wait(proxy, quota("5000"), CHANGED)
     with Bystander(proxy.port) as bystander, bystander.watching(), RawClient(proxy.port) as client:
         throttle_ms(client, topic)
         problems = reload_and_wait(proxy, config, "the configuration is invalid; the old one stays in force")
         assert throttle_ms(client, topic) > 5000
-    assert all(any(word in problem for problem in problems) for word in told), problems
+    assert all(any(word in problem for problem in problems) for word in words), problems
 
 
 def test_a_file_that_is_gone_leaves_the_old_configuration_in_force(proxy: ProxyProcess, topic: str) -> None:

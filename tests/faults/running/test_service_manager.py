@@ -1,4 +1,4 @@
-"""What systemd is told, over a real socket: readiness, reloads, the end, and that the event loop runs."""
+"""The notifications to systemd, over a real socket: readiness, reloads, the end, and that the event loop runs."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_the_watchdog_of_another_process_is_none_of_its_business(receiver: Recei
 
 @pytest.mark.exhaustive
 def test_a_service_manager_that_is_not_there_is_warned_of_once(tmp_path: Path) -> None:
-    environment = {"NOTIFY_SOCKET": str(tmp_path / "nobody"), "WATCHDOG_USEC": "100000"}
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "missing"), "WATCHDOG_USEC": "100000"}
     with ProxyProcess(NOWHERE, environment=environment) as proxy:
         proxy.wait_for_log("the service manager cannot be notified")
         assert proxy.stop() == 0

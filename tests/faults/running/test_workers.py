@@ -98,16 +98,16 @@ def produce(client: RawClient, topic: str) -> int:
     return reply.throttle_ms
 
 
-def told(proxy: ProxyProcess, event: str) -> list[dict[str, Any]]:
+def logged(proxy: ProxyProcess, event: str) -> list[dict[str, Any]]:
     return [each for each in events(proxy) if each["event"] == event]
 
 
 def kill_worker(proxy: ProxyProcess, number: int = 0) -> int:
     """Kill it, wait until another one serves in its place, and return the pid that it had."""
-    before = len(told(proxy, "worker replaced"))
+    before = len(logged(proxy, "worker replaced"))
     pid = sorted(proxy.worker_pids)[number]
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: len(told(proxy, "worker replaced")) > before, "the worker is replaced")
+    wait_until(lambda: len(logged(proxy, "worker replaced")) > before, "the worker is replaced")
     return pid
 
 
@@ -233,7 +233,7 @@ def test_a_worker_that_is_killed_takes_its_own_connections_and_no_others(proxy: 
         before = of_workers(proxy, "connections")
         pid = kill_worker(proxy, 0)
         alive = sum(map(still_served, clients))
-        [ended] = told(proxy, "worker ended")
+        [ended] = logged(proxy, "worker ended")
         assert (ended["pid"], ended["how"], ended["level"]) == (pid, "ended by SIGKILL", "error")
         assert alive == before[1 - ended["worker"]]
         assert series(proxy, "headrace_connections") == alive
@@ -301,7 +301,7 @@ def test_a_worker_that_hangs_is_killed_behind_the_drain(kafka: FirstBroker) -> N
         os.kill(hanging, signal.SIGSTOP)
         proxy.signal(signal.SIGTERM)
         assert proxy.wait(60) == 0
-        [killed] = told(proxy, "a worker has not ended and is killed")
+        [killed] = logged(proxy, "a worker has not ended and is killed")
         assert killed["pid"] == hanging
 
 
@@ -328,12 +328,12 @@ def test_a_worker_that_cannot_start_again_is_tried_again_and_says_why(kafka: Fir
     with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG, environment=environment) as proxy:
         broken.write_text("it is broken")
         os.kill(proxy.worker_pids[0], signal.SIGKILL)
-        wait_until(lambda: len(told(proxy, "worker ended")) == 3, "it is tried again")
-        assert [each.get("problem") for each in told(proxy, "worker ended")] == [
+        wait_until(lambda: len(logged(proxy, "worker ended")) == 3, "it is tried again")
+        assert [each.get("problem") for each in logged(proxy, "worker ended")] == [
             None,
             *["plugin 'breakable': it is broken"] * 2,
         ]
-        assert [each["again_in_s"] for each in told(proxy, "worker ended")] == [0.5, 1.0, 2.0]
+        assert [each["again_in_s"] for each in logged(proxy, "worker ended")] == [0.5, 1.0, 2.0]
         assert sorted(of_workers(proxy, "up")) == [0, 1]
         assert proxy.get("/livez")[0] == proxy.get("/readyz")[0] == 200
         with crowd(proxy.port):
@@ -456,7 +456,7 @@ def test_an_admin_port_that_is_taken_is_told(proxy: ProxyProcess) -> None:
     ("config", "said"),
     [
         ("[plugins]\nload = ['no_such_module']\n", "plugin 'no_such_module' cannot be loaded: there is no module"),
-        ("[plugins.options.tracing]\nsample_ratio = 7\n", "plugin 'tracing': "),
+        ("[plugins.options.tracing]\nsample_ratio = 7\n", "{file}:3: plugins.options.tracing.sample_ratio = 7: "),
         (
             "[[quotas]]\nentity = { user = 'a' }\nproducer_ids_rate = 5\n[plugins]\ndisabled = ['producer_ids']\n",
             "quotas: producer_ids_rate of user=a would not be enforced",
@@ -467,7 +467,8 @@ def test_what_keeps_it_from_starting_is_one_sentence(
     tmp_path: Path, unused_port: Callable[[], int], config: str, said: str
 ) -> None:
     listen = ("--listen", f"127.0.0.1:{unused_port()}", "--node-ids", "0")
-    result = headrace(*listen, config=TWO + config, file=tmp_path / "headrace.toml")
+    file = tmp_path / "headrace.toml"
+    result = headrace(*listen, config=TWO + config, file=file)
     assert result.returncode == 1
-    assert result.stderr.startswith(f"headrace: {said}")
+    assert result.stderr.startswith(f"headrace: {said.format(file=file)}")
     assert result.stderr.count("\n") == 1

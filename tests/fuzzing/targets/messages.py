@@ -236,7 +236,7 @@ def refusals(data: bytes) -> None:
 
 
 def tokens(data: bytes) -> None:
-    """Tell tokens from requests, whatever the window; and read the mechanism of a SaslHandshake."""
+    """Distinguish tokens from requests, whatever the window; and read the mechanism of a SaslHandshake."""
     choices = Choices(data)
     mechanism = handshake_mechanism(choices.take(choices.byte() % 40))
     chosen = choices.pick(("PLAIN", "SCRAM-SHA-256", "GSSAPI", "OAUTHBEARER", mechanism))

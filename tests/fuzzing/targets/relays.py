@@ -139,7 +139,7 @@ def _play(script: Script, client_cuts: list[int], broker_cuts: list[int]) -> Out
             cut(book, client_cuts, broker_cuts)
             answered = 0
             for chunk in script.chunks:
-                await book.client.says(chunk)
+                await book.client.sends(chunk)
                 answered = await _converse(book, script, outcome, answered)
             book.client.socket.shut_down_writing()
             await _converse(book, script, outcome, answered)
@@ -165,7 +165,7 @@ async def _converse(book: Book, script: Script, outcome: Outcome, answered: int)
             recipe = script.answers[answered] if answered < len(script.answers) else b""
             answer = _answer(Choices(recipe), frame)
             outcome.answers.append(answer)
-            await broker.says(answer)
+            await broker.sends(answer)
             answered += 1
 
 

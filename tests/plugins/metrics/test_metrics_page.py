@@ -243,8 +243,8 @@ async def test_without_a_page_nothing_is_read() -> None:
     metered = Metered()
     metered.use("alice")
     hooks = plugged(metered)
-    told: list[Metric] = list(hooks.collect_metrics())
-    assert told == []
+    collected: list[Metric] = list(hooks.collect_metrics())
+    assert collected == []
     await hooks.prepare_metrics()
     assert {metric.labels.get("user") for metric in hooks.collect_metrics()} == {"alice", None}
     assert metered.bucket("alice").last_used_ms == NOW_MS, "to be read is not to be used"

@@ -1,4 +1,4 @@
-"""OAUTHBEARER's messages, with tokens that are signed by nobody."""
+"""OAUTHBEARER's messages, with unsigned tokens."""
 
 from __future__ import annotations
 

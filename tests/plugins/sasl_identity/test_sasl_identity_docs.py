@@ -29,8 +29,8 @@ def block(language: str) -> str:
 def test_the_options_on_the_page_are_the_plugins() -> None:
     table = tomllib.loads(block("toml"))["plugins"]["options"]["sasl_identity"]
     assert read_options(IdentityOptions, table, "sasl_identity") == IdentityOptions(**table)
-    told = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
-    assert told == set(table) == set(IdentityOptions.model_fields)
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
+    assert documented == set(table) == set(IdentityOptions.model_fields)
 
 
 def test_the_numbers_on_the_page_are_the_codes() -> None:

@@ -1,5 +1,5 @@
-"""The observers beside Kafka's own SASL servers: whoever is authenticated is named as ``getAuthorizationID`` has it,
-and nobody else is named."""
+"""The observers beside Kafka's own SASL servers: an authenticated client has the name of ``getAuthorizationID``, and no
+other client has one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Exchange:
         self.observer: AuthenticationObserver = plugin.authentication_started(mechanism)
         self.server = server
 
-    def says(self, token: bytes) -> bytes | None:
+    def sends(self, token: bytes) -> bytes | None:
         """The server's answer; ``None`` when it refused."""
         try:
             answer = bytes(self.server.evaluateResponse(java_bytes(token)))
@@ -89,7 +89,7 @@ def plain_server() -> Any:
 def test_plain(name: str) -> None:
     for authzid in ("", name):
         exchange = Exchange("PLAIN", plain_server())
-        assert exchange.says(f"{authzid}\0{name}\0{PASSWORD}".encode()) == b""
+        assert exchange.sends(f"{authzid}\0{name}\0{PASSWORD}".encode()) == b""
         assert exchange.agree() == name
 
 
@@ -99,7 +99,7 @@ def test_plain(name: str) -> None:
 )
 def test_plain_that_is_refused(token: bytes) -> None:
     exchange = Exchange("PLAIN", plain_server())
-    assert exchange.says(token) is None
+    assert exchange.sends(token) is None
     assert exchange.agree() is None
 
 
@@ -156,7 +156,7 @@ def scram_client(mechanism: str, name: str, password: str, extensions: dict[str,
 def scram(exchange: Exchange, client: Any) -> None:
     """Let Kafka's client speak with Kafka's server."""
     token = client.evaluateChallenge(java_bytes(b""))
-    while (answer := exchange.says(bytes(token))) is not None:
+    while (answer := exchange.sends(bytes(token))) is not None:
         if exchange.server.isComplete():
             break
         exchange.agree()
@@ -203,25 +203,25 @@ def oauth_server() -> Iterator[Any]:
 @pytest.mark.parametrize("name", [*NAMES, "日,本", '"\\'])
 def test_oauthbearer(oauth_server: Any, name: str) -> None:
     exchange = Exchange("OAUTHBEARER", oauth_server)
-    assert exchange.says(bearer(unsecured({"sub": name}))) == b""
+    assert exchange.sends(bearer(unsecured({"sub": name}))) == b""
     assert exchange.agree() == name
 
 
 def test_oauthbearer_takes_the_last_of_two_tokens(oauth_server: Any) -> None:
     exchange = Exchange("OAUTHBEARER", oauth_server)
     again = f"auth=bearer {unsecured({'sub': 'last'})}\x01"
-    assert exchange.says(bearer(unsecured({"sub": "first"}), extensions=again)) == b""
+    assert exchange.sends(bearer(unsecured({"sub": "first"}), extensions=again)) == b""
     assert exchange.agree() == "last"
 
 
 def test_oauthbearer_that_tries_again_after_an_error(oauth_server: Any) -> None:
     """The error comes without an error code, and the server takes another token."""
     exchange = Exchange("OAUTHBEARER", oauth_server)
-    answer = exchange.says(bearer(unsecured({"sub": "mallory", "exp": 1})))
+    answer = exchange.sends(bearer(unsecured({"sub": "mallory", "exp": 1})))
     assert answer is not None
     assert b"invalid_token" in answer
     assert exchange.agree() is None
-    assert exchange.says(bearer(unsecured({"sub": "alice"}))) == b""
+    assert exchange.sends(bearer(unsecured({"sub": "alice"}))) == b""
     assert exchange.agree() == "alice"
 
 
@@ -238,5 +238,5 @@ def test_oauthbearer_that_tries_again_after_an_error(oauth_server: Any) -> None:
 )
 def test_oauthbearer_that_is_refused(oauth_server: Any, token: bytes) -> None:
     exchange = Exchange("OAUTHBEARER", oauth_server)
-    assert exchange.says(token) != b""
+    assert exchange.sends(token) != b""
     assert exchange.agree() is None

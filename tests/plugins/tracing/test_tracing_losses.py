@@ -185,7 +185,7 @@ def test_a_receiver_that_is_gone(
 def test_closing_does_not_wait_for_a_receiver_that_is_gone(
     start_tracing: StartTracing, otel_environment: pytest.MonkeyPatch, impatient: None
 ) -> None:
-    """With the SDK's own time-out of 10 s, the thread is between two attempts; it is told to give up."""
+    """With the SDK's own time-out of 10 s, the thread is between two attempts; it is asked to give up."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     otel_environment.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{port}")

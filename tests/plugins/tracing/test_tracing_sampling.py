@@ -75,7 +75,7 @@ def test_a_ratio_keeps_its_part(ratio: float, seed: int, start_tracing: StartTra
 
 
 def test_the_sdks_own_sampler_would_keep_the_same(start_tracing: StartTracing) -> None:
-    """So that whoever samples again by the trace id downstream, at a higher ratio, keeps all of them."""
+    """So that a collector that samples again by the trace id downstream, at a higher ratio, keeps all of them."""
     plugin = Tracing(seed=5)
     start_tracing(plugin, enabled=True, sample_ratio=0.2, queue_size=LARGE).complete(*[request()] * 1000)
     sampler = TraceIdRatioBased(0.2)

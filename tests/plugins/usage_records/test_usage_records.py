@@ -172,11 +172,11 @@ def test_a_line_has_the_fields_of_a_record_and_numbers_follow() -> None:
     encoder.cluster = "c"
     ((second, rows),) = sums.take(8)[0]
     (line,) = encoder.lines(second, rows)
-    told = json.loads(line)
-    assert set(told) == UsageRecord.__required_keys__
-    assert told["user"] == "bär \ud800"
-    assert (told["schema"], told["kind"], told["sequence"], told["second"]) == (SCHEMA_VERSION, "usage", 0, 7)
-    assert (told["cluster"], told["thread_ms"], told["broker_ms"], told["producer_ids"]) == ("c", 0.5, 250.0, 2)
+    record = json.loads(line)
+    assert set(record) == UsageRecord.__required_keys__
+    assert record["user"] == "bär \ud800"
+    assert (record["schema"], record["kind"], record["sequence"], record["second"]) == (SCHEMA_VERSION, "usage", 0, 7)
+    assert (record["cluster"], record["thread_ms"], record["broker_ms"], record["producer_ids"]) == ("c", 0.5, 250.0, 2)
     assert json.loads(encoder.end()) == {"schema": 1, "kind": "end", "instance": "proxy-1", "sequence": 1}
 
 
@@ -280,13 +280,13 @@ def test_the_end_of_every_request_and_no_more(plugin: UsageRecords) -> None:
 def test_a_folder_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     context = PluginContext(options={"folder": str(tmp_path / "file" / "below")}, quotas=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"folder is '.*below': Not a directory; expected a writable folder"):
+    with pytest.raises(ValueError, match=r'folder = ".*below": not a directory; expected a writable folder'):
         UsageRecords().configure(context)
 
 
 def test_a_folder_that_is_there_and_cannot_be_written_is_named() -> None:
     context = PluginContext(options={"folder": "/proc"}, quotas=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"folder is '/proc': .*; expected a writable folder"):
+    with pytest.raises(ValueError, match=r'folder = "/proc": .*; expected a writable folder'):
         UsageRecords().configure(context)
 
 

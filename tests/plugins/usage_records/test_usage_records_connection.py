@@ -1,5 +1,5 @@
-"""What usage records tell of a connection's requests: thread time is what ``request_percentage`` charges, or would;
-mutations and producer ids are told where the page says."""
+"""What usage records contain of a connection's requests: thread time is what ``request_percentage`` charges, or would;
+mutations and producer ids are in the records that the page names."""
 
 from __future__ import annotations
 
@@ -84,8 +84,8 @@ async def work(book: Book) -> None:
     await book.round_trip(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), reply(HANDSHAKE, 1, 1, mechanisms=["PLAIN"]))
     await book.round_trip(request(AUTHENTICATE, 2, 2, auth_bytes=b"\0alice\0pw"), reply(AUTHENTICATE, 2, 2))
     await book.round_trip(request(HEARTBEAT, 4, 3), reply(HEARTBEAT, 4, 3))
-    await book.client.says(request(PRODUCE, 9, 4, acks=0, padding=10))
-    await book.broker.hears()
+    await book.client.sends(request(PRODUCE, 9, 4, acks=0, padding=10))
+    await book.broker.receives()
     for number in range(5, 30):
         await book.round_trip(request(HEARTBEAT, 4, number), reply(HEARTBEAT, 4, number))
     await trio.testing.wait_all_tasks_blocked()
@@ -139,7 +139,7 @@ async def test_with_the_pages_quotas_mutations_and_producer_ids_are_told_of_all(
     (quotas,) = re.findall(r"```toml\n(\[\[quotas.*?)```", page, re.DOTALL)
     file = tmp_path / "quotas.toml"
     file.write_text(quotas, encoding="utf-8")
-    told = []
+    charged = []
     for entities in ({}, load_quotas(file)[0]):
         flat = [(key, entity, quota) for entity, each in entities.items() for key, quota in each.items()]
         async with open_book(plugins={"usage": usage}, quotas=flat) as book:
@@ -149,5 +149,5 @@ async def test_with_the_pages_quotas_mutations_and_producer_ids_are_told_of_all(
             await trio.testing.wait_all_tasks_blocked()
         assert usage._seconds is not None
         rows, usage._seconds.rows = usage._seconds.rows, {}
-        told.append((sum(row.mutations for row in rows.values()), sum(row.producer_ids for row in rows.values())))
-    assert told == [(0, 0), (3, 2)]
+        charged.append((sum(row.mutations for row in rows.values()), sum(row.producer_ids for row in rows.values())))
+    assert charged == [(0, 0), (3, 2)]

@@ -92,7 +92,7 @@ def test_through_an_outage_nothing_is_forgotten_and_marks_are_few() -> None:
     assert writing.thread._encoder.sequence <= 10, "each a record or a mark that failed"
     marks: list[Any] = []
     writing.sink.write = lambda lines, contents, first, now_s: marks.extend(contents)  # type: ignore[method-assign]
-    wait_until(lambda: writing.write() or sum(each.losses.requests for each in marks) == 5, "they are told")
+    wait_until(lambda: writing.write() or sum(each.losses.requests for each in marks) == 5, "their losses are recorded")
     assert sum(mark.losses.request_bytes for mark in marks) == 500
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Kept:
-    """A sink that keeps lines, and fails when it is told to."""
+    """A sink that keeps lines, and fails on request."""
 
     removed = 0
 
@@ -61,7 +61,7 @@ class Writing(SecondBySecond):
         super().__init__(seconds(), self.kept)
 
     @property
-    def told(self) -> list[tuple[str, int]]:
+    def recorded(self) -> list[tuple[str, int]]:
         return [(each["kind"], each["sequence"]) for each in self.kept.lines]
 
 
@@ -69,10 +69,10 @@ def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
     writing = Writing()
     writing.kept.fails = FULL
     writing.write(request())
-    assert (writing.told, writing.thread.lost, writing.thread.written) == ([], 1, 0)
+    assert (writing.recorded, writing.thread.lost, writing.thread.written) == ([], 1, 0)
     writing.kept.fails = None
     writing.write(request())
-    assert writing.told == [("usage", 0), ("lost", 1)], "what was never written has no number"
+    assert writing.recorded == [("usage", 0), ("lost", 1)], "what was never written has no number"
     lost = writing.kept.lines[1]
     assert (lost["records"], lost["requests"], lost["request_bytes"], lost["response_bytes"]) == (1, 1, 100, 40)
     assert lost["reason"] == "No space left on device"
@@ -86,7 +86,7 @@ def test_however_long_it_goes_on_losses_are_told_in_one_mark_for_each_reason() -
         writing.write(request(), request(FETCH, request_bytes=10))
     writing.kept.fails = None
     writing.write()
-    assert writing.told == [("lost", 0), ("lost", 1), ("lost", 2)]
+    assert writing.recorded == [("lost", 0), ("lost", 1), ("lost", 2)]
     marks = {each["reason"]: each for each in writing.kept.lines}
     assert {reason: mark["records"] for reason, mark in marks.items()} == {
         "No space left on device": 2000,
@@ -106,9 +106,9 @@ def test_reasons_are_bounded_and_nothing_is_forgotten() -> None:
     writing.kept.fails = None
     writing.write()
     assert len(writing.kept.lines) == MOST_REASONS + 1
-    told = {each["reason"]: each["records"] for each in writing.kept.lines}
-    assert told[OTHER_REASONS] == MOST_REASONS
-    assert sum(told.values()) == 2 * MOST_REASONS
+    reasons = {each["reason"]: each["records"] for each in writing.kept.lines}
+    assert reasons[OTHER_REASONS] == MOST_REASONS
+    assert sum(reasons.values()) == 2 * MOST_REASONS
 
 
 def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> None:
@@ -121,7 +121,7 @@ def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> Non
     writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.contents[1])]
     writing.write()
     again = writing.kept.lines[2]
-    assert again == {**lost, "sequence": 2}, "a mark that is lost is told again"
+    assert again == {**lost, "sequence": 2}, "a mark that is lost is written again"
     assert writing.thread.lost == 1
 
 
@@ -130,7 +130,7 @@ def test_a_mark_waits_until_the_one_before_was_answered() -> None:
     writing.kept.accepts_loss_records = False
     writing.kept.lost_after_all = [("gone", Row())]
     writing.write()
-    assert writing.told == []
+    assert writing.recorded == []
     writing.kept.lost_after_all = [("gone", Row())]
     writing.kept.accepts_loss_records = True
     writing.write()
@@ -171,7 +171,7 @@ def test_a_place_that_raises_whatever_it_likes_does_not_end_the_thread() -> None
     thread.start()
     wait_until(lambda: thread.lost == 1, "the loss is counted")
     kept.fails = None
-    wait_until(lambda: len(kept.lines) == 1, "and told, by the same thread")
+    wait_until(lambda: len(kept.lines) == 1, "and recorded, by the same thread")
     assert kept.lines[0]["reason"] == "ZeroDivisionError: a mistake"
     thread.close()
     assert [each["kind"] for each in kept.lines] == ["lost", "end"]

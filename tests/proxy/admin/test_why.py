@@ -50,6 +50,17 @@ def page(*decisions: dict[str, Any], waits: tuple[dict[str, Any], ...] = ()) -> 
     return {"waiting": list(waits), "decisions": list(decisions)}
 
 
+@pytest.mark.parametrize("state", [{}, {"enforcement": True}])
+def test_enforcement_that_is_on_is_not_mentioned(state: dict[str, bool]) -> None:
+    assert list(format_page(page() | state)) == ["no request was throttled or refused"]
+
+
+def test_enforcement_that_is_off_comes_first() -> None:
+    off, *others = format_page(page(decision()) | {"enforcement": False})
+    assert off == "enforcement is off: no request is throttled or refused until it is on again"
+    assert others == list(format_page(page(decision())))
+
+
 def test_by_entity_and_quota() -> None:
     found = list(
         format_page(

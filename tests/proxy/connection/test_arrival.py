@@ -61,15 +61,15 @@ async def test_a_request_in_pieces_arrives_with_its_last_byte(autojump_clock: Mo
     arrivals = Arrivals()
     async with open_book(plugins={"arrivals": arrivals}) as book:
         frame = produce(1)
-        await book.client.says(frame[:-1])
+        await book.client.sends(frame[:-1])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         assert arrivals.seen == ["received False"]
-        await book.client.says(frame[-1:])
-        assert await book.broker.hears() == frame
+        await book.client.sends(frame[-1:])
+        assert await book.broker.receives() == frame
         assert arrivals.seen == ["received False", "arrived True"]
-        await book.broker.says(reply(PRODUCE, 7, 1))
-        assert read_reply(PRODUCE, 7, await book.client.hears())["throttle_time_ms"] == 700
+        await book.broker.sends(reply(PRODUCE, 7, 1))
+        assert read_reply(PRODUCE, 7, await book.client.receives())["throttle_time_ms"] == 700
 
 
 async def test_a_whole_request_is_not_asked_about_twice(autojump_clock: MockClock) -> None:
@@ -83,7 +83,7 @@ async def test_a_whole_request_is_not_asked_about_twice(autojump_clock: MockCloc
 async def test_of_a_request_that_breaks_off_what_came_is_charged(acks: int, autojump_clock: MockClock) -> None:
     arrivals = Arrivals()
     async with open_book(quotas=[LIMIT], plugins={"arrivals": arrivals}) as book:
-        await book.client.says(produce(1, acks)[:20_004])
+        await book.client.sends(produce(1, acks)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         quotas = book.shared.hooks.quotas
@@ -107,7 +107,7 @@ async def test_also_if_its_batches_are_read(acks: int, autojump_clock: MockClock
         partition = struct.pack(">iii", 1, 0, SIZE) + bytes(SIZE)
         body = struct.pack(">hhiih", -1, acks, 30_000, 1, 1) + b"t" + partition
         frame = struct.pack(">hhih", PRODUCE, 7, 1, 1) + b"c" + body
-        await book.client.says(struct.pack(">i", len(frame)) + frame[:20_000])
+        await book.client.sends(struct.pack(">i", len(frame)) + frame[:20_000])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         book.client.socket.close()
@@ -121,7 +121,7 @@ async def test_also_if_its_batches_are_read(acks: int, autojump_clock: MockClock
 
 async def test_paced_gives_back_the_place_of_what_did_not_come(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), PACED)]) as book:
-        await book.client.says(produce(1)[:20_004])
+        await book.client.sends(produce(1)[:20_004])
         await book.upstream.wait_for_dial(1)
         await trio.testing.wait_all_tasks_blocked()
         quotas = book.shared.hooks.quotas
@@ -140,8 +140,8 @@ async def test_what_was_never_sent_is_given_back(autojump_clock: MockClock) -> N
     """The broker cannot be dialled: the request was charged, and nothing of it left the proxy."""
     async with open_book(quotas=[LIMIT]) as book:
         book.upstream.fault = "cannot connect"
-        await book.client.says(produce(1))
-        await book.client.hears_the_end()
+        await book.client.sends(produce(1))
+        await book.client.receives_the_end()
         quotas = book.shared.hooks.quotas
         assert quotas is not None
         bucket = quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
@@ -164,6 +164,6 @@ async def test_what_was_not_sent_to_a_broker_that_had_closed_is_given_back(autoj
         book.broker.socket.close()
         await trio.testing.wait_all_tasks_blocked()
         book.upstream.fault = "cannot connect"
-        await book.client.says(produce(2))
-        await book.client.hears_the_end()
+        await book.client.sends(produce(2))
+        await book.client.receives_the_end()
         assert bucket.observed(int(trio.current_time() * 1000)) < charged

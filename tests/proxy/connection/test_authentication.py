@@ -109,7 +109,7 @@ async def shake(book: Book, mechanism: str, *, version: int = 1, error: int = 0,
     assert await book.round_trip(asked, answer) == answer
 
 
-async def say(
+async def exchange(
     book: Book, token: bytes, answer: bytes = b"", *, version: int = 2, error: int = 0, **fields: Any
 ) -> None:
     """Send a SaslAuthenticate and its answer, and check that the client gets that answer."""
@@ -133,12 +133,12 @@ async def test_plain(version: int, autojump_clock: MockClock) -> None:
         await beat(book)
         await shake(book, "PLAIN")
         assert book.connection.info.mechanism == "PLAIN"
-        await book.client.says(request(AUTHENTICATE, version, 2, auth_bytes=ALICE))
-        await book.broker.hears()
+        await book.client.sends(request(AUTHENTICATE, version, 2, auth_bytes=ALICE))
+        await book.broker.receives()
         assert user(book) == ANONYMOUS
         assert book.connection.info.authenticating
-        await book.broker.says(reply(AUTHENTICATE, version, 2))
-        await book.client.hears()
+        await book.broker.sends(reply(AUTHENTICATE, version, 2))
+        await book.client.receives()
         assert user(book) == "alice"
         assert not book.connection.info.authenticating
         await beat(book)
@@ -153,9 +153,9 @@ async def test_plain(version: int, autojump_clock: MockClock) -> None:
 async def test_scram_only_with_the_servers_signature(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
         await shake(book, "SCRAM-SHA-512")
-        await say(book, b"n,,n=alice,r=x", b"r=xy,s=c2FsdA==,i=4096")
+        await exchange(book, b"n,,n=alice,r=x", b"r=xy,s=c2FsdA==,i=4096")
         assert user(book) == ANONYMOUS
-        await say(book, b"c=biws,r=xy,p=cHJvb2Y=", b"v=c2lnbmF0dXJl")
+        await exchange(book, b"c=biws,r=xy,p=cHJvb2Y=", b"v=c2lnbmF0dXJl")
         assert user(book) == "alice"
 
 
@@ -163,10 +163,10 @@ async def test_scram_only_with_the_servers_signature(autojump_clock: MockClock) 
 async def test_a_refused_token_adopts_nobody(mechanism: str, autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
         await shake(book, mechanism)
-        await say(book, ALICE, error=FAILED, error_message="no")
+        await exchange(book, ALICE, error=FAILED, error_message="no")
         assert user(book) == ANONYMOUS
         assert not book.connection.info.authenticating
-        await say(book, ALICE)  # a refusal ends the authentication
+        await exchange(book, ALICE)  # a refusal ends the authentication
         assert user(book) == ANONYMOUS
 
 
@@ -175,21 +175,21 @@ async def test_a_refused_mechanism(autojump_clock: MockClock) -> None:
         await shake(book, "PLAIN", error=UNSUPPORTED_MECHANISM)
         assert not book.connection.info.authenticating
         assert book.connection.info.mechanism is None
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         assert user(book) == ANONYMOUS
 
 
 async def test_a_token_without_a_handshake_is_nobodys(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         assert user(book) == ANONYMOUS
 
 
 async def test_in_single_bytes(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
-        await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"))
+        await book.client.sends(request(HANDSHAKE, 1, 1, mechanism="PLAIN"))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         pieces = [
             (book.broker, reply(HANDSHAKE, 1, 1), book.client),
             (book.client, request(AUTHENTICATE, 2, 2, auth_bytes=ALICE), book.broker),
@@ -197,11 +197,11 @@ async def test_in_single_bytes(autojump_clock: MockClock) -> None:
         ]
         for speaker, frame, listener in pieces:
             for byte in frame[:-1]:
-                await speaker.says(bytes([byte]))
+                await speaker.sends(bytes([byte]))
                 await trio.testing.wait_all_tasks_blocked()
             assert user(book) == ANONYMOUS
-            await speaker.says(frame[-1:])
-            assert await listener.hears() == frame
+            await speaker.sends(frame[-1:])
+            assert await listener.receives() == frame
         assert user(book) == "alice"
 
 
@@ -212,32 +212,32 @@ async def test_who_sends_two_tokens_at_once_is_whom_the_broker_accepts(autojump_
     """A broker that accepts the first token answers the second with an error; one that refuses the first closes."""
     async with open_book(plugins=plugins()) as book:
         await shake(book, "PLAIN")
-        await book.client.says(*(request(AUTHENTICATE, 2, n, auth_bytes=t) for n, t in ((2, ALICE), (3, BOB))))
-        await book.broker.hears()
-        await book.broker.hears()
-        await book.broker.says(reply(AUTHENTICATE, 2, 2), reply(AUTHENTICATE, 2, 3, error_code=ILLEGAL_STATE))
-        await book.client.hears()
-        await book.client.hears()
+        await book.client.sends(*(request(AUTHENTICATE, 2, n, auth_bytes=t) for n, t in ((2, ALICE), (3, BOB))))
+        await book.broker.receives()
+        await book.broker.receives()
+        await book.broker.sends(reply(AUTHENTICATE, 2, 2), reply(AUTHENTICATE, 2, 3, error_code=ILLEGAL_STATE))
+        await book.client.receives()
+        await book.client.receives()
         assert user(book) == "alice"
 
 
 async def test_a_second_handshake_does_not_hide_who_was_accepted(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
-        await book.client.says(
+        await book.client.sends(
             request(HANDSHAKE, 1, 1, mechanism="PLAIN"),
             request(AUTHENTICATE, 2, 2, auth_bytes=ALICE),
             request(HANDSHAKE, 1, 3, mechanism="PLAIN"),
             request(AUTHENTICATE, 2, 4, auth_bytes=BOB),
         )
         await book.upstream.wait_for_dial(1)
-        await book.broker.says(
+        await book.broker.sends(
             reply(HANDSHAKE, 1, 1),
             reply(AUTHENTICATE, 2, 2),
             reply(HANDSHAKE, 1, 3, error_code=ILLEGAL_STATE),
             reply(AUTHENTICATE, 2, 4, error_code=ILLEGAL_STATE),
         )
         for _ in range(4):
-            await book.client.hears()
+            await book.client.receives()
         assert user(book) == "alice"
         assert not book.connection.info.authenticating
 
@@ -249,17 +249,17 @@ async def test_reauthentication(autojump_clock: MockClock) -> None:
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE, session_lifetime_ms=LIFETIME_MS)
+        await exchange(book, ALICE, session_lifetime_ms=LIFETIME_MS)
         await shake(book, "PLAIN")
         assert user(book) == "alice"
-        await say(book, BOB, session_lifetime_ms=LIFETIME_MS)
+        await exchange(book, BOB, session_lifetime_ms=LIFETIME_MS)
         assert user(book) == "bob"
         assert not book.connection.info.authenticating
         await shake(book, "PLAIN", error=ILLEGAL_STATE)
         assert not book.connection.info.authenticating
         await trio.sleep(REPEATED_AFTER_S)
         await shake(book, "PLAIN")
-        await say(book, ALICE, error=FAILED)
+        await exchange(book, ALICE, error=FAILED)
         assert user(book) == "bob"
     exempt = [exempt for _, _, exempt in charges.requests]
     assert exempt == [False, True, True, True, False, True, True], "the first and what follows a log-in too soon"
@@ -269,9 +269,9 @@ async def test_a_handshake_where_sessions_have_no_end_is_an_ordinary_request(aut
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         await shake(book, "PLAIN", error=ILLEGAL_STATE)
-        await say(book, BOB, error=ILLEGAL_STATE)
+        await exchange(book, BOB, error=ILLEGAL_STATE)
         assert user(book) == "alice"
     assert [(name, exempt) for _, name, exempt in charges.requests[2:]] == [("alice", False)] * 2
 
@@ -282,11 +282,11 @@ async def test_a_handshake_where_sessions_have_no_end_is_an_ordinary_request(aut
 async def test_plain_without_headers(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
         await shake(book, "PLAIN", version=0)
-        await book.client.says(framed(ALICE))
-        assert await book.broker.hears() == framed(ALICE)
+        await book.client.sends(framed(ALICE))
+        assert await book.broker.receives() == framed(ALICE)
         assert user(book) == ANONYMOUS
-        await book.broker.says(framed(b""))
-        assert await book.client.hears() == framed(b"")
+        await book.broker.sends(framed(b""))
+        assert await book.client.receives() == framed(b"")
         assert user(book) == "alice"
         await beat(book)
 
@@ -298,9 +298,9 @@ async def test_scram_without_headers_and_in_single_bytes(autojump_clock: MockClo
             assert user(book) == ANONYMOUS
             for speaker, listener, message in ((book.client, book.broker, token), (book.broker, book.client, answer)):
                 for byte in framed(message):
-                    await speaker.says(bytes([byte]))
+                    await speaker.sends(bytes([byte]))
                     await trio.testing.wait_all_tasks_blocked()
-                assert await listener.hears() == framed(message)
+                assert await listener.receives() == framed(message)
         assert user(book) == "alice"
         await beat(book)
 
@@ -308,17 +308,17 @@ async def test_scram_without_headers_and_in_single_bytes(autojump_clock: MockClo
 async def test_a_token_and_a_request_at_once(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
         asked = (request(HANDSHAKE, 0, 1, mechanism="PLAIN"), framed(ALICE), request(HEARTBEAT, 4, 2))
-        await book.client.says(*asked)
+        await book.client.sends(*asked)
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == asked[0]
+        assert await book.broker.receives() == asked[0]
         await trio.testing.wait_all_tasks_blocked()
-        assert book.broker.hears_nothing()  # the next frame is a token only if the broker agrees
+        assert book.broker.receives_nothing()  # the next frame is a token only if the broker agrees
         answers = (reply(HANDSHAKE, 0, 1), framed(b""), reply(HEARTBEAT, 4, 2))
         for question, answer in zip(asked, answers, strict=True):
             if question is not asked[0]:
-                assert await book.broker.hears() == question
-            await book.broker.says(answer)
-            assert await book.client.hears() == answer
+                assert await book.broker.receives() == question
+            await book.broker.sends(answer)
+            assert await book.client.receives() == answer
         assert user(book) == "alice"
 
 
@@ -328,12 +328,12 @@ async def test_requests_behind_a_refused_handshake_are_judged(mechanism: str, au
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         asked = request(HEARTBEAT, 4, 2)
-        await book.client.says(request(HANDSHAKE, 0, 1, mechanism=mechanism), asked)
+        await book.client.sends(request(HANDSHAKE, 0, 1, mechanism=mechanism), asked)
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
-        await book.broker.says(reply(HANDSHAKE, 0, 1, error_code=ILLEGAL_STATE))
-        await book.client.hears()
-        assert await book.broker.hears() == asked
+        await book.broker.receives()
+        await book.broker.sends(reply(HANDSHAKE, 0, 1, error_code=ILLEGAL_STATE))
+        await book.client.receives()
+        assert await book.broker.receives() == asked
     assert [api_key for api_key, *_ in charges.requests] == [HANDSHAKE, HEARTBEAT]
 
 
@@ -342,8 +342,8 @@ async def test_an_unknown_version_behind_a_token_is_a_request(size: int, autojum
     """A broker that is newer than the proxy would serve this request, so it must not be taken for a token."""
     async with open_book(plugins=plugins()) as book:
         await shake(book, "GSSAPI", version=0)
-        await book.client.says(framed(b"\0\0\0\x63" + bytes(size)))  # Produce v99
-        await book.client.hears_the_end()
+        await book.client.sends(framed(b"\0\0\0\x63" + bytes(size)))  # Produce v99
+        await book.client.receives_the_end()
 
 
 # --- clients that the broker has not accepted ---
@@ -355,30 +355,30 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
     async with open_book(plugins=plugins(charges)) as book:
         book.upstream.serves_anybody = book.connection.accepted = False
         asked = request(HEARTBEAT, 4, 2)
-        await book.client.says(request(API_VERSIONS, 0, 1), asked)
+        await book.client.sends(request(API_VERSIONS, 0, 1), asked)
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
-        await book.broker.says(reply(API_VERSIONS, 0, 1))
-        await book.client.hears()
-        await book.broker.hears()  # the proxy's Metadata request without topics
+        await book.broker.receives()
+        await book.broker.sends(reply(API_VERSIONS, 0, 1))
+        await book.client.receives()
+        await book.broker.receives()  # the proxy's Metadata request without topics
         assert charges.requests == []
-        await book.broker.says(reply(METADATA, 4, 2))
-        assert await book.broker.hears() == asked
+        await book.broker.sends(reply(METADATA, 4, 2))
+        assert await book.broker.receives() == asked
         assert [api_key for api_key, *_ in charges.requests] == [HEARTBEAT]
         assert book.upstream.serves_anybody
-        await book.broker.says(reply(HEARTBEAT, 4, 2))
-        assert await book.client.hears() == reply(HEARTBEAT, 4, 2)
+        await book.broker.sends(reply(HEARTBEAT, 4, 2))
+        assert await book.client.receives() == reply(HEARTBEAT, 4, 2)
 
 
 async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         book.upstream.serves_anybody = book.connection.accepted = False
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         book.broker.socket.close()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
     assert charges.requests == []
     assert not book.upstream.serves_anybody
 
@@ -388,7 +388,7 @@ async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: 
     async with open_book(plugins=plugins(charges)) as book:
         book.upstream.serves_anybody = book.connection.accepted = False
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         await beat(book)
         assert charges.requests == [(HEARTBEAT, "alice", False)]
         assert not book.upstream.serves_anybody
@@ -414,8 +414,8 @@ async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: Moc
         await shake(book, "GSSAPI", version=0)
         assert await book.round_trip(framed(b"\x60ticket"), framed(b"\x60mutual")) == framed(b"\x60mutual")
         assert await book.round_trip(framed(b""), framed(b"\x05wrapped")) == framed(b"\x05wrapped")
-        await book.client.says(framed(b"\x05last"))
-        assert await book.broker.hears() == framed(b"\x05last")
+        await book.client.sends(framed(b"\x05last"))
+        assert await book.broker.receives() == framed(b"\x05last")
         assert user(book) == ANONYMOUS
         await beat(book)
         assert user(book) == "kerberos"
@@ -431,16 +431,16 @@ async def test_gssapi_without_headers_ends_without_an_answer(autojump_clock: Moc
 async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> None:
     stranger = Stranger(lambda _: UnseenIdentity("somebody"))
     async with open_book(plugins=plugins(stranger=stranger)) as book:
-        await book.client.says(request(HEARTBEAT, 4, 1), request(HANDSHAKE, 1, 2, mechanism="MADE-UP"))
+        await book.client.sends(request(HEARTBEAT, 4, 1), request(HANDSHAKE, 1, 2, mechanism="MADE-UP"))
         await book.upstream.wait_for_dial(1)
-        await book.broker.says(reply(HEARTBEAT, 4, 1))  # this answers a request before the handshake
-        await book.client.hears()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))  # this answers a request before the handshake
+        await book.client.receives()
         assert user(book) == ANONYMOUS
-        await book.broker.says(reply(HANDSHAKE, 1, 2))
-        await book.client.hears()
-        await book.broker.hears()
-        await book.broker.hears()
-        await say(book, b"token", b"challenge")
+        await book.broker.sends(reply(HANDSHAKE, 1, 2))
+        await book.client.receives()
+        await book.broker.receives()
+        await book.broker.receives()
+        await exchange(book, b"token", b"challenge")
         answer = reply(API_VERSIONS, 0, 3)  # served without authentication
         await book.round_trip(request(API_VERSIONS, 0, 3), answer)
         assert user(book) == ANONYMOUS
@@ -453,7 +453,7 @@ async def test_who_is_served_has_been_accepted(autojump_clock: MockClock) -> Non
 async def test_without_a_name_and_a_fallback_it_stays_anonymous(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins()) as book:
         await shake(book, "GSSAPI")
-        await say(book, b"\x60ticket", b"")
+        await exchange(book, b"\x60ticket", b"")
         await beat(book)
         assert user(book) == ANONYMOUS
         assert not book.connection.info.authenticating
@@ -464,11 +464,11 @@ async def test_a_token_beyond_the_limit_ends_the_connection(version: int, autoju
     async with open_book(plugins=plugins(), limits=Limits(max_handshake_bytes=200)) as book:
         await shake(book, "PLAIN", version=version)
         token = ALICE + bytes(300)
-        await book.client.says(request(AUTHENTICATE, 1, 2, auth_bytes=token) if version else framed(token))
-        await book.client.hears_the_end()
+        await book.client.sends(request(AUTHENTICATE, 1, 2, auth_bytes=token) if version else framed(token))
+        await book.client.receives_the_end()
         assert book.connection.reason is not None
         assert "is longer than limits.max_handshake_bytes = 200" in book.connection.reason
-        assert book.broker.hears_nothing()
+        assert book.broker.receives_nothing()
 
 
 # --- plugins ---
@@ -479,7 +479,7 @@ async def test_a_strangers_observer_wins_and_sees_the_pairs(autojump_clock: Mock
     stranger = Stranger(lambda mechanism: says if mechanism == "PLAIN" else None)
     async with open_book(plugins={"stranger": stranger, "sasl_identity": SaslIdentity()}) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE, b"welcome")
+        await exchange(book, ALICE, b"welcome")
         assert user(book) == "Alice Liddell"
         assert says.shown == [(ALICE, b"welcome")]
 
@@ -487,14 +487,14 @@ async def test_a_strangers_observer_wins_and_sees_the_pairs(autojump_clock: Mock
 async def test_a_mechanism_that_a_stranger_leaves_to_others(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins(stranger=Stranger(lambda _: None))) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         assert user(book) == "alice"
 
 
 async def test_without_a_source_of_identities_everybody_is_anonymous(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         await beat(book)
         assert user(book) == ANONYMOUS
         assert not book.connection.info.authenticating
@@ -504,7 +504,7 @@ async def test_without_a_source_of_identities_everybody_is_anonymous(autojump_cl
 async def test_an_observer_that_fails_is_counted_and_names_nobody(wrong: object, autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins(stranger=Stranger(lambda _: Says(wrong)))) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         await beat(book)
         assert user(book) == ANONYMOUS
         assert book.shared.hooks.failures == {"stranger": 1}
@@ -513,7 +513,7 @@ async def test_an_observer_that_fails_is_counted_and_names_nobody(wrong: object,
 async def test_a_plugin_that_fails_leaves_the_mechanism_to_others(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins(stranger=Stranger(lambda _: 1 / 0))) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         assert user(book) == "alice"
         assert book.shared.hooks.failures == {"stranger": 1}
 
@@ -531,19 +531,19 @@ class Gatekeeper:
 
 async def test_a_refused_handshake_has_not_begun(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins(gate=Gatekeeper(HANDSHAKE))) as book:
-        await book.client.says(request(HANDSHAKE, 0, 1, mechanism="PLAIN"))
-        await book.client.hears()
+        await book.client.sends(request(HANDSHAKE, 0, 1, mechanism="PLAIN"))
+        await book.client.receives()
         assert not book.connection.info.authenticating
         await beat(book)
-        await say(book, ALICE)
+        await exchange(book, ALICE)
         assert user(book) == ANONYMOUS
 
 
 async def test_a_token_that_the_proxy_refuses_names_nobody(autojump_clock: MockClock) -> None:
     async with open_book(plugins=plugins(gate=Gatekeeper(AUTHENTICATE))) as book:
         await shake(book, "PLAIN")
-        await book.client.says(request(AUTHENTICATE, 2, 2, auth_bytes=ALICE))
-        await book.client.hears()
+        await book.client.sends(request(AUTHENTICATE, 2, 2, auth_bytes=ALICE))
+        await book.client.receives()
         assert user(book) == ANONYMOUS
 
 
@@ -551,12 +551,14 @@ async def test_requests_that_are_kept_keep_no_secret(autojump_clock: MockClock) 
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
         await shake(book, "PLAIN")
-        await say(book, ALICE)
-        await book.client.says(request(HANDSHAKE, 1, 1, mechanism="PLAIN"), request(AUTHENTICATE, 2, 2, auth_bytes=BOB))
-        await book.broker.hears()
-        await book.broker.hears()
+        await exchange(book, ALICE)
+        await book.client.sends(
+            request(HANDSHAKE, 1, 1, mechanism="PLAIN"), request(AUTHENTICATE, 2, 2, auth_bytes=BOB)
+        )
+        await book.broker.receives()
+        await book.broker.receives()
         book.broker.socket.close()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         await trio.testing.wait_all_tasks_blocked()
         assert len(charges.completed) == 4
         for kept in charges.completed:

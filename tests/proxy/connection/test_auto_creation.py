@@ -38,39 +38,39 @@ def known(version: int, number: int, *rows: tuple[str, int]) -> bytes:
 
 async def test_metadata_of_topics_that_exist_costs_no_second_request(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(metadata_request(9, "a"))
+        await book.client.sends(metadata_request(9, "a"))
         await book.upstream.wait_for_dial(1)
-        assert asked(await book.broker.hears(), METADATA, 9)["allow_auto_topic_creation"] is False
-        await book.broker.says(known(9, 1, ("a", 0)))
-        assert read_reply(METADATA, 9, await book.client.hears())["topics"][0]["name"] == "a"
-        assert book.broker.hears_nothing()
+        assert asked(await book.broker.receives(), METADATA, 9)["allow_auto_topic_creation"] is False
+        await book.broker.sends(known(9, 1, ("a", 0)))
+        assert read_reply(METADATA, 9, await book.client.receives())["topics"][0]["name"] == "a"
+        assert book.broker.receives_nothing()
 
 
 async def test_metadata_that_creates_within_the_quota_is_charged_and_goes_on(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         sent = metadata_request(9, "a", "new")
-        await book.client.says(sent)
+        await book.client.sends(sent)
         await book.upstream.wait_for_dial(1)
-        asked(await book.broker.hears(), METADATA, 9)
-        await book.broker.says(known(9, 1, ("a", 0), ("new", 3)))
-        lookup = asked(await book.broker.hears(), CREATE, 5)
+        asked(await book.broker.receives(), METADATA, 9)
+        await book.broker.sends(known(9, 1, ("a", 0), ("new", 3)))
+        lookup = asked(await book.broker.receives(), CREATE, 5)
         assert ([row["name"] for row in lookup["topics"]], lookup["validate_only"]) == (["new"], True)
-        await book.broker.says(reply(CREATE, 5, 1, topics=[{"name": "new", "num_partitions": 12}]))
-        assert await book.broker.hears() == sent
-        await book.broker.says(known(9, 1, ("a", 0), ("new", 3)))
-        assert read_reply(METADATA, 9, await book.client.hears())["throttle_time_ms"] == 0
+        await book.broker.sends(reply(CREATE, 5, 1, topics=[{"name": "new", "num_partitions": 12}]))
+        assert await book.broker.receives() == sent
+        await book.broker.sends(known(9, 1, ("a", 0), ("new", 3)))
+        assert read_reply(METADATA, 9, await book.client.receives())["throttle_time_ms"] == 0
 
-        await book.client.says(create(6, ("t", 1), number=2))
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"t": 89}, 2000)
+        await book.client.sends(create(6, ("t", 1), number=2))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"t": 89}, 2000)
 
         await trio.sleep(3)
         again = metadata_request(9, "new", number=3)
-        await book.client.says(again)  # the topic does not exist yet; it is not charged twice
-        asked(await book.broker.hears(), METADATA, 9)
-        await book.broker.says(known(9, 3, ("new", 3)))
-        assert await book.broker.hears() == again, "a client that could not create it may try again"
-        await book.broker.says(known(9, 3, ("new", 5)))
-        assert read_reply(METADATA, 9, await book.client.hears())["topics"][0]["error_code"] == 5
+        await book.client.sends(again)  # the topic does not exist yet; it is not charged twice
+        asked(await book.broker.receives(), METADATA, 9)
+        await book.broker.sends(known(9, 3, ("new", 3)))
+        assert await book.broker.receives() == again, "a client that could not create it may try again"
+        await book.broker.sends(known(9, 3, ("new", 5)))
+        assert read_reply(METADATA, 9, await book.client.receives())["topics"][0]["error_code"] == 5
 
 
 async def test_a_topic_that_does_not_come_to_be_is_charged_once_in_ten_minutes(autojump_clock: MockClock) -> None:
@@ -79,28 +79,28 @@ async def test_a_topic_that_does_not_come_to_be_is_charged_once_in_ten_minutes(a
         for number, at_s, charged in ((1, 0, True), (2, 30, False), (3, 599, False), (4, 601, True)):
             await trio.sleep_until(at_s)
             sent = metadata_request(9, "typo", number=number)
-            await book.client.says(sent)
+            await book.client.sends(sent)
             await book.upstream.wait_for_dial(1)
-            asked(await book.broker.hears(), METADATA, 9)
-            await book.broker.says(known(9, number, ("typo", 3)))
+            asked(await book.broker.receives(), METADATA, 9)
+            await book.broker.sends(known(9, number, ("typo", 3)))
             if charged:
-                asked(await book.broker.hears(), CREATE, 5)
-                await book.broker.says(reply(CREATE, 5, number, topics=[{"name": "typo", "num_partitions": 1}]))
-            assert await book.broker.hears() == sent
-            await book.broker.says(known(9, number, ("typo", 3)))
-            await book.client.hears()
+                asked(await book.broker.receives(), CREATE, 5)
+                await book.broker.sends(reply(CREATE, 5, number, topics=[{"name": "typo", "num_partitions": 1}]))
+            assert await book.broker.receives() == sent
+            await book.broker.sends(known(9, number, ("typo", 3)))
+            await book.client.receives()
 
 
 async def test_metadata_beyond_the_quota_creates_nothing_and_mutes_nobody(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 60)), created(6, "t"))
         begin_s = trio.current_time()
-        await book.client.says(metadata_request(9, "new", number=2))
-        assert asked(await book.broker.hears(), METADATA, 9)["allow_auto_topic_creation"] is False
-        await book.broker.says(known(9, 2, ("new", 3)))
-        asked(await book.broker.hears(), CREATE, 5)
-        await book.broker.says(reply(CREATE, 5, 2, topics=[{"name": "new", "num_partitions": 1}]))
-        assert read_reply(METADATA, 9, await book.client.hears())["topics"][0]["error_code"] == 3
+        await book.client.sends(metadata_request(9, "new", number=2))
+        assert asked(await book.broker.receives(), METADATA, 9)["allow_auto_topic_creation"] is False
+        await book.broker.sends(known(9, 2, ("new", 3)))
+        asked(await book.broker.receives(), CREATE, 5)
+        await book.broker.sends(reply(CREATE, 5, 2, topics=[{"name": "new", "num_partitions": 1}]))
+        assert read_reply(METADATA, 9, await book.client.receives())["topics"][0]["error_code"] == 3
         assert book.shared.counters.refused == 1
         assert await next_at_s(book) == pytest.approx(begin_s, abs=0.01)
 
@@ -108,15 +108,15 @@ async def test_metadata_beyond_the_quota_creates_nothing_and_mutes_nobody(autoju
 async def test_old_metadata_has_no_flag_and_is_charged_and_muted(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         sent = metadata_request(3, "new")
-        await book.client.says(sent)
+        await book.client.sends(sent)
         await book.upstream.wait_for_dial(1)
-        assert asked(await book.broker.hears(), METADATA, 4)["allow_auto_topic_creation"] is False
-        await book.broker.says(known(4, 1, ("new", 3)))
-        asked(await book.broker.hears(), CREATE, 5)
-        await book.broker.says(reply(CREATE, 5, 1, topics=[{"name": "new", "num_partitions": 14}]))
-        assert await book.broker.hears() == sent
-        await book.broker.says(known(3, 1, ("new", 5)))
-        assert read_reply(METADATA, 3, await book.client.hears())["throttle_time_ms"] == 4000
+        assert asked(await book.broker.receives(), METADATA, 4)["allow_auto_topic_creation"] is False
+        await book.broker.sends(known(4, 1, ("new", 3)))
+        asked(await book.broker.receives(), CREATE, 5)
+        await book.broker.sends(reply(CREATE, 5, 1, topics=[{"name": "new", "num_partitions": 14}]))
+        assert await book.broker.receives() == sent
+        await book.broker.sends(known(3, 1, ("new", 5)))
+        assert read_reply(METADATA, 3, await book.client.receives())["throttle_time_ms"] == 4000
         assert await next_at_s(book) == pytest.approx(4, abs=0.01)
 
 
@@ -130,12 +130,12 @@ async def test_metadata_that_creates_nothing_passes_untouched(autojump_clock: Mo
 async def test_why_metadata_was_refused_is_told(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 60)), created(6, "t"))
-        await book.client.says(metadata_request(9, "new", number=2))
-        asked(await book.broker.hears(), METADATA, 9)
-        await book.broker.says(known(9, 2, ("new", 3)))
-        asked(await book.broker.hears(), CREATE, 5)
-        await book.broker.says(reply(CREATE, 5, 2, topics=[{"name": "new", "num_partitions": 1}]))
-        await book.client.hears()
+        await book.client.sends(metadata_request(9, "new", number=2))
+        asked(await book.broker.receives(), METADATA, 9)
+        await book.broker.sends(known(9, 2, ("new", 3)))
+        asked(await book.broker.receives(), CREATE, 5)
+        await book.broker.sends(reply(CREATE, 5, 2, topics=[{"name": "new", "num_partitions": 1}]))
+        await book.client.receives()
         decision = list(book.shared.decisions)[-1]
         assert (decision.kind, decision.quota, decision.entity) == ("refused", KEY.value, "client-id=c")
         assert decision.observed == pytest.approx(-50, abs=0.1)

@@ -41,17 +41,19 @@ async def test_bytes_pass_unchanged_where_nothing_has_to_be_said(autojump_clock:
 async def test_a_probe_that_says_nothing_costs_no_upstream_connection(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         book.client.socket.shut_down_writing()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert book.upstream.dialled == []
 
 
 async def test_many_small_requests_go_out_in_one_write(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(5)))
+        await book.client.sends(*(request(HEARTBEAT, 4, n) for n in range(5)))
         await trio.testing.wait_all_tasks_blocked()
-        assert len({await book.broker.hears() for _ in range(5)}) == 5
-        await book.broker.says(*(reply(HEARTBEAT, 4, n) for n in range(5)))
-        assert [read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] for _ in range(5)] == [*range(5)]
+        assert len({await book.broker.receives() for _ in range(5)}) == 5
+        await book.broker.sends(*(reply(HEARTBEAT, 4, n) for n in range(5)))
+        assert [read_reply(HEARTBEAT, 4, await book.client.receives())["correlation_id"] for _ in range(5)] == [
+            *range(5)
+        ]
 
 
 async def test_an_over_quota_produce_is_forwarded_and_the_next_one_waits(autojump_clock: MockClock) -> None:
@@ -64,8 +66,8 @@ async def test_an_over_quota_produce_is_forwarded_and_the_next_one_waits(autojum
         assert trio.current_time() - begin < 1
         assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == pytest.approx(throttle_ms, abs=5)
 
-        await book.client.says(request(HEARTBEAT, 4, 2))
-        await book.broker.hears()
+        await book.client.sends(request(HEARTBEAT, 4, 2))
+        await book.broker.receives()
         assert trio.current_time() - begin == pytest.approx(throttle_ms / 1000, abs=0.005)
 
 
@@ -73,23 +75,23 @@ async def test_requests_that_came_with_the_one_that_overdraws_wait_too(autojump_
     async with open_book(quotas=[produce_quota(1000)]) as book:
         begin = trio.current_time()
         frames = [request(PRODUCE, 9, 1, acks=1, padding=20_000), request(HEARTBEAT, 4, 2), request(HEARTBEAT, 4, 3)]
-        await book.client.says(*frames)
+        await book.client.sends(*frames)
         await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == frames[0]
-        assert book.broker.hears_nothing()
-        assert await book.broker.hears() == frames[1]
-        assert await book.broker.hears() == frames[2]
+        assert await book.broker.receives() == frames[0]
+        assert book.broker.receives_nothing()
+        assert await book.broker.receives() == frames[1]
+        assert await book.broker.receives() == frames[2]
         assert trio.current_time() - begin > 9
 
 
 async def test_a_reply_during_a_mute_carries_what_remains(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[produce_quota(1000)]) as book:
-        await book.client.says(request(PRODUCE, 9, 1, acks=1, padding=20_000))
+        await book.client.sends(request(PRODUCE, 9, 1, acks=1, padding=20_000))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
+        await book.broker.receives()
         await trio.sleep(4)
-        await book.broker.says(reply(PRODUCE, 9, 1))
-        left_ms = read_reply(PRODUCE, 9, await book.client.hears())["throttle_time_ms"]
+        await book.broker.sends(reply(PRODUCE, 9, 1))
+        left_ms = read_reply(PRODUCE, 9, await book.client.receives())["throttle_time_ms"]
         assert 5900 < left_ms < 6200
 
 
@@ -99,8 +101,8 @@ async def test_a_broker_that_throttles_longer_wins(autojump_clock: MockClock) ->
         first = request(PRODUCE, 9, 1, acks=1, padding=20_000)
         answer = await book.round_trip(first, reply(PRODUCE, 9, 1, throttle_time_ms=30_000))
         assert read_reply(PRODUCE, 9, answer)["throttle_time_ms"] == 30_000
-        await book.client.says(request(HEARTBEAT, 4, 2))
-        await book.broker.hears()
+        await book.client.sends(request(HEARTBEAT, 4, 2))
+        await book.broker.receives()
         assert trio.current_time() - begin == pytest.approx(30, abs=0.01)
 
 
@@ -120,13 +122,13 @@ async def test_produce_without_acks_has_no_reply_and_mutes_all_the_same(autojump
     async with open_book(quotas=[produce_quota(1000)]) as book:
         begin = trio.current_time()
         silent = request(PRODUCE, 9, 1, acks=0, padding=20_000)
-        await book.client.says(silent, request(HEARTBEAT, 4, 2))
+        await book.client.sends(silent, request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == silent
+        assert await book.broker.receives() == silent
         assert len(book.connection.in_flight) == 0
-        await book.broker.hears()
-        await book.broker.says(reply(HEARTBEAT, 4, 2))
-        assert read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] == 2
+        await book.broker.receives()
+        await book.broker.sends(reply(HEARTBEAT, 4, 2))
+        assert read_reply(HEARTBEAT, 4, await book.client.receives())["correlation_id"] == 2
         assert trio.current_time() - begin > 9
 
 
@@ -141,16 +143,16 @@ async def test_a_fetch_over_quota_is_handed_on_whole_and_mutes(autojump_clock: M
         throttle_ms = fields.pop("throttle_time_ms")
         assert throttle_ms == pytest.approx(len(answer) - 4 - (5 if version >= 12 else 4) + 4 - 10_000, abs=2)
         assert fields["responses"][0]["partitions"][0]["records"] == bytes(20_000)
-        await book.client.says(request(HEARTBEAT, 4, 2))
-        await book.broker.hears()
+        await book.client.sends(request(HEARTBEAT, 4, 2))
+        await book.broker.receives()
         assert trio.current_time() - begin == pytest.approx(throttle_ms / 1000, abs=0.01)
 
 
 async def test_a_fetch_is_capped_at_what_its_bucket_holds(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[fetch_quota(100)]) as book:
-        await book.client.says(request(FETCH, 17, 1, max_bytes=10**6, min_bytes=1))
+        await book.client.sends(request(FETCH, 17, 1, max_bytes=10**6, min_bytes=1))
         await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == request(FETCH, 17, 1, max_bytes=1000, min_bytes=1)
+        assert await book.broker.receives() == request(FETCH, 17, 1, max_bytes=1000, min_bytes=1)
 
 
 async def test_switched_off_nobody_is_throttled(autojump_clock: MockClock) -> None:
@@ -174,21 +176,21 @@ async def test_a_released_mute_lets_the_next_request_through(autojump_clock: Moc
     async with open_book(quotas=[produce_quota(1000)]) as book:
         begin = trio.current_time()
         await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         await trio.sleep(10)
-        assert book.broker.hears_nothing()
+        assert book.broker.receives_nothing()
         book.connection.mute.release()
-        await book.broker.hears()
+        await book.broker.receives()
         assert trio.current_time() - begin < 12
 
 
 async def test_a_client_that_hangs_up_while_muted_is_let_go(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[produce_quota(1000)]) as book:
         await book.round_trip(request(PRODUCE, 9, 1, acks=1, padding=500_000), reply(PRODUCE, 9, 1))
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         begin = trio.current_time()
         book.client.socket.shut_down_writing()
-        await book.broker.hears_the_end()
+        await book.broker.receives_the_end()
         assert trio.current_time() - begin < 5
 
 
@@ -199,12 +201,12 @@ async def test_a_broker_that_idles_out_during_a_mute_is_dialled_again(autojump_c
         book.broker.socket.close()
         await trio.sleep(400)
         answer = reply(HEARTBEAT, 4, 2)
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(2)
         assert trio.current_time() - begin > 480
-        await book.broker.hears()
-        await book.broker.says(answer)
-        assert await book.client.hears() == answer
+        await book.broker.receives()
+        await book.broker.sends(answer)
+        assert await book.client.receives() == answer
 
 
 async def test_metadata_shows_the_proxy_and_teaches_the_topology(autojump_clock: MockClock) -> None:
@@ -232,21 +234,21 @@ async def test_api_versions_are_cut_to_what_the_proxy_carries(autojump_clock: Mo
 async def test_api_versions_newer_than_the_proxy_are_answered_in_turn(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         too_new = framed(b"\x00\x12\x00\x63\x00\x00\x00\x02\x00\x01c\x00\x00")
-        await book.client.says(request(HEARTBEAT, 4, 1), too_new)
+        await book.client.sends(request(HEARTBEAT, 4, 1), too_new)
         await trio.testing.wait_all_tasks_blocked()
-        assert book.client.hears_nothing(), "the answer waits for its turn"
-        await book.broker.hears()
-        await book.broker.says(reply(HEARTBEAT, 4, 1))
-        assert (await book.client.hears())[4:8] == b"\x00\x00\x00\x01"
-        fields = read_reply(18, 0, await book.client.hears())
+        assert book.client.receives_nothing(), "the answer waits for its turn"
+        await book.broker.receives()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))
+        assert (await book.client.receives())[4:8] == b"\x00\x00\x00\x01"
+        fields = read_reply(18, 0, await book.client.receives())
         assert (fields["correlation_id"], fields["error_code"]) == (2, 35)
-        assert book.broker.hears_nothing()
+        assert book.broker.receives_nothing()
 
 
 async def test_a_version_that_was_not_offered_ends_the_connection(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        await book.client.says(framed(b"\x00\x03\x00\x63\x00\x00\x00\x02\x00\x01c\x00\x00\x00"))
-        await book.client.hears_the_end()
+        await book.client.sends(framed(b"\x00\x03\x00\x63\x00\x00\x00\x02\x00\x01c\x00\x00\x00"))
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"client": 1}
 
 
@@ -255,45 +257,45 @@ async def test_a_version_that_was_not_offered_ends_the_connection(autojump_clock
 )
 async def test_a_broker_that_breaks_the_protocol_ends_the_connection(autojump_clock: MockClock, broken: bytes) -> None:
     async with open_book() as book:
-        await book.client.says(request(HEARTBEAT, 4, 1))
+        await book.client.sends(request(HEARTBEAT, 4, 1))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.says(broken)
-        await book.client.hears_the_end()
+        await book.broker.sends(broken)
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
 
 
 async def test_a_broker_that_cannot_be_reached_ends_the_connection(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         book.upstream.fault = "cannot connect to kafka:9092: connection refused"
-        await book.client.says(request(HEARTBEAT, 4, 1))
-        await book.client.hears_the_end()
+        await book.client.sends(request(HEARTBEAT, 4, 1))
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
 
 
 async def test_too_many_requests_in_flight_are_not_read(autojump_clock: MockClock) -> None:
     limits = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=2)
     async with open_book(limits=limits) as book:
-        await book.client.says(*(request(HEARTBEAT, 4, n) for n in range(4)))
+        await book.client.sends(*(request(HEARTBEAT, 4, n) for n in range(4)))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
-        await book.broker.hears()
-        assert book.broker.hears_nothing()
-        await book.broker.says(reply(HEARTBEAT, 4, 0))
-        assert await book.broker.hears() == request(HEARTBEAT, 4, 2)
+        await book.broker.receives()
+        await book.broker.receives()
+        assert book.broker.receives_nothing()
+        await book.broker.sends(reply(HEARTBEAT, 4, 0))
+        assert await book.broker.receives() == request(HEARTBEAT, 4, 2)
 
 
 async def test_draining_finishes_what_is_in_flight(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        await book.client.says(request(HEARTBEAT, 4, 1))
+        await book.client.sends(request(HEARTBEAT, 4, 1))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
+        await book.broker.receives()
         book.connection.begin_drain()
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         await trio.sleep(3)
-        assert book.broker.hears_nothing()
-        await book.broker.says(reply(HEARTBEAT, 4, 1))
-        assert read_reply(HEARTBEAT, 4, await book.client.hears())["correlation_id"] == 1
-        await book.client.hears_the_end()
+        assert book.broker.receives_nothing()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))
+        assert read_reply(HEARTBEAT, 4, await book.client.receives())["correlation_id"] == 1
+        await book.client.receives_the_end()
 
 
 async def test_idle_is_neither_muted_nor_waiting(autojump_clock: MockClock) -> None:
@@ -306,13 +308,13 @@ async def test_idle_is_neither_muted_nor_waiting(autojump_clock: MockClock) -> N
 
 async def test_a_broker_that_hangs_is_given_up(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        await book.client.says(request(HEARTBEAT, 4, 1))
+        await book.client.sends(request(HEARTBEAT, 4, 1))
         await trio.testing.wait_all_tasks_blocked()
         now_s = trio.current_time()
         assert not book.connection.waits_in_vain(now_s + 3599)
         assert book.connection.waits_in_vain(now_s + 3601)
         book.connection.end_if_overdue(now_s + 3601)
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
 
 
@@ -321,12 +323,12 @@ async def test_a_broker_that_closes_after_a_produce_without_acks_has_something_t
 ) -> None:
     """Closing is the only sign of failure, muted or not (``KafkaApis.sendNoOpResponseExemptThrottle``)."""
     async with open_book(quotas=[produce_quota(1000)]) as book:
-        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000))
+        await book.client.sends(request(PRODUCE, 9, 1, acks=0, padding=20_000))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
+        await book.broker.receives()
         book.broker.socket.close()
         begin = trio.current_time()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert trio.current_time() - begin < 1
 
 
@@ -334,23 +336,23 @@ async def test_a_broker_that_closes_in_the_middle_of_a_muted_request_ends_the_co
     autojump_clock: MockClock,
 ) -> None:
     async with open_book(quotas=[produce_quota(1000)]) as book:
-        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=20_000)[:15_000])
+        await book.client.sends(request(PRODUCE, 9, 1, acks=0, padding=20_000)[:15_000])
         await trio.testing.wait_all_tasks_blocked()
         book.broker.socket.close()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert book.upstream.dialled == [None]
         assert book.shared.counters.errors == {"upstream": 1}
 
 
 async def test_switched_off_a_fetch_that_is_in_flight_does_not_mute(autojump_clock: MockClock) -> None:
     async with open_book(quotas=[fetch_quota(1)]) as book:
-        await book.client.says(request(FETCH, 17, 1, max_bytes=10**6))
+        await book.client.sends(request(FETCH, 17, 1, max_bytes=10**6))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
+        await book.broker.receives()
         book.shared.enforcement.switch(enabled=False, by="test")
         partition = {"partition_index": 0, "high_watermark": 1, "records": bytes(20_000)}
-        await book.broker.says(reply(FETCH, 17, 1, responses=[{"partitions": [partition]}], throttle_time_ms=50))
-        assert read_reply(FETCH, 17, await book.client.hears())["throttle_time_ms"] == 50
+        await book.broker.sends(reply(FETCH, 17, 1, responses=[{"partitions": [partition]}], throttle_time_ms=50))
+        assert read_reply(FETCH, 17, await book.client.receives())["throttle_time_ms"] == 50
         assert book.connection.mute.until_s < trio.current_time()
 
 
@@ -368,14 +370,14 @@ async def test_an_own_answer_that_blocks_keeps_its_place(autojump_clock: MockClo
             await plain_send(kept)
 
         client_socket.send = slow_send  # type: ignore[method-assign]
-        await book.client.says(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(19, 7, 1, topics=[], timeout_ms=1), request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
-        await book.broker.hears()
-        await book.broker.says(reply(HEARTBEAT, 4, 2))
+        await book.broker.receives()
+        await book.broker.sends(reply(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
         taken.set()
-        heard = [(await book.client.hears())[4:8] for _ in range(2)]
-        assert heard == [b"\x00\x00\x00\x01", b"\x00\x00\x00\x02"]
+        received = [(await book.client.receives())[4:8] for _ in range(2)]
+        assert received == [b"\x00\x00\x00\x01", b"\x00\x00\x00\x02"]
 
 
 async def test_rack_aware_clusters_do_not_flap(autojump_clock: MockClock) -> None:
@@ -430,16 +432,16 @@ async def test_a_request_refused_whole_never_reaches_the_broker(autojump_clock: 
     gate = Gatekeeper(Refuse(error_code=44, message="not here", throttle_ms=5000), api_key=19)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": "a", "num_partitions": 1, "replication_factor": 1}]
-        await book.client.says(request(HEARTBEAT, 4, 1), request(19, 7, 2, topics=topics, timeout_ms=1000))
+        await book.client.sends(request(HEARTBEAT, 4, 1), request(19, 7, 2, topics=topics, timeout_ms=1000))
         await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == request(HEARTBEAT, 4, 1)
-        assert book.client.hears_nothing()
-        await book.broker.says(reply(HEARTBEAT, 4, 1))
-        await book.client.hears()
-        fields = read_reply(19, 7, await book.client.hears())
+        assert await book.broker.receives() == request(HEARTBEAT, 4, 1)
+        assert book.client.receives_nothing()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))
+        await book.client.receives()
+        fields = read_reply(19, 7, await book.client.receives())
         assert fields["throttle_time_ms"] == 5000
         assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 44)]
-        assert book.broker.hears_nothing()
+        assert book.broker.receives_nothing()
         await trio.testing.wait_all_tasks_blocked()
         assert [(each.refused_code, each.forwarded_s) for each in gate.completed] == [(44, None)]
         assert book.shared.counters.refused == 1
@@ -449,13 +451,13 @@ async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(au
     gate = Gatekeeper(Refuse(topics={"b": 89}, throttle_ms=700), api_key=19, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
         topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in "abc"]
-        await book.client.says(request(19, 7, 3, topics=topics, timeout_ms=1000))
+        await book.client.sends(request(19, 7, 3, topics=topics, timeout_ms=1000))
         await trio.testing.wait_all_tasks_blocked()
         admitted = [each for each in topics if each["name"] != "b"]
-        assert await book.broker.hears() == request(19, 7, 3, topics=admitted, timeout_ms=1000)
+        assert await book.broker.receives() == request(19, 7, 3, topics=admitted, timeout_ms=1000)
         rows = [{"name": "c", "num_partitions": 1}, {"name": "a", "num_partitions": 1}]
-        await book.broker.says(reply(19, 7, 3, topics=rows))
-        fields = read_reply(19, 7, await book.client.hears())
+        await book.broker.sends(reply(19, 7, 3, topics=rows))
+        fields = read_reply(19, 7, await book.client.receives())
         assert [(row["name"], row["error_code"]) for row in fields["topics"]] == [("a", 0), ("b", 89), ("c", 0)]
         assert fields["topics"][1]["error_message"] == "The throttling quota has been exceeded."
         assert 0 < fields["throttle_time_ms"] <= 700
@@ -465,8 +467,8 @@ async def test_topics_are_refused_one_by_one_and_merged_in_the_requests_order(au
 async def test_when_no_topic_is_admitted_the_proxy_answers_alone(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(topics={"a": 89, "b": 89}), api_key=20, detail=Detail.BODY)
     async with open_book(plugins={"gate": gate}) as book:
-        await book.client.says(request(20, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
-        fields = read_reply(20, 5, await book.client.hears())
+        await book.client.sends(request(20, 5, 3, topic_names=["b", "a"], timeout_ms=1000))
+        fields = read_reply(20, 5, await book.client.receives())
         assert [(row["name"], row["error_code"]) for row in fields["responses"]] == [("b", 89), ("a", 89)]
         assert book.upstream.dialled == []
 
@@ -482,16 +484,16 @@ async def test_a_body_is_decoded_for_who_asks(autojump_clock: MockClock) -> None
 async def test_a_refusal_that_the_protocol_cannot_say_closes_the_connection(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
     async with open_book(plugins={"gate": gate}) as book:
-        await book.client.says(request(PRODUCE, 9, 1, acks=0, padding=10))
-        await book.client.hears_the_end()
+        await book.client.sends(request(PRODUCE, 9, 1, acks=0, padding=10))
+        await book.client.receives_the_end()
         assert book.upstream.dialled == []
 
 
 async def test_a_refused_produce_has_an_error_for_every_partition(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
     async with open_book(plugins={"gate": gate}) as book:
-        await book.client.says(request(PRODUCE, 9, 1, acks=1, padding=100_000))
-        fields = read_reply(PRODUCE, 9, await book.client.hears())
+        await book.client.sends(request(PRODUCE, 9, 1, acks=1, padding=100_000))
+        fields = read_reply(PRODUCE, 9, await book.client.receives())
         assert [row["error_code"] for row in fields["responses"][0]["partition_responses"]] == [44]
 
 
@@ -513,8 +515,8 @@ async def test_a_plugin_that_raises_is_passed_over(autojump_clock: MockClock) ->
 async def test_fail_closed_refuses_what_a_plugin_failed_on(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(raising, api_key=HEARTBEAT)
     async with open_book(plugins={"gate": gate}, fail_closed=True) as book:
-        await book.client.says(request(HEARTBEAT, 4))
-        assert read_reply(HEARTBEAT, 4, await book.client.hears())["error_code"] == -1
+        await book.client.sends(request(HEARTBEAT, 4))
+        assert read_reply(HEARTBEAT, 4, await book.client.receives())["error_code"] == -1
         assert book.upstream.dialled == []
 
 
@@ -561,10 +563,10 @@ async def test_completed_requests_tell_their_story(autojump_clock: MockClock) ->
     gate = Gatekeeper(None, api_key=HEARTBEAT)
     async with open_book(plugins={"gate": gate}) as book:
         await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))
-        await book.client.says(request(HEARTBEAT, 4, 2))
+        await book.client.sends(request(HEARTBEAT, 4, 2))
         await trio.testing.wait_all_tasks_blocked()
         book.broker.socket.close()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         await trio.testing.wait_all_tasks_blocked()
         answered, lost = gate.completed
         assert answered.error is None
@@ -576,5 +578,5 @@ async def test_completed_requests_tell_their_story(autojump_clock: MockClock) ->
 
 def test_the_stage_itself() -> None:
     one, other = MemorySocket.pair()
-    assert Party(one).hears_nothing()
+    assert Party(one).receives_nothing()
     assert other.receive_into(memoryview(bytearray(1))) is None

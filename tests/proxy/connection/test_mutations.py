@@ -40,12 +40,12 @@ async def test_strict_admits_topic_by_topic_and_answers_in_the_order_of_the_requ
     """B5: two topics of 30 partitions at 2 per second over 10 s: the first is admitted and overdraws, the second is
     refused."""
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
-        await book.client.says(create(6, ("first", 30), ("second", 30)))
+        await book.client.sends(create(6, ("first", 30), ("second", 30)))
         await validates(book, ("first", 30), ("second", 30))
-        went_on = asked(await book.broker.hears(), CREATE, 6)
+        went_on = asked(await book.broker.receives(), CREATE, 6)
         assert [row["name"] for row in went_on["topics"]] == ["first"]
-        await book.broker.says(created(6, "first"))
-        answer = await book.client.hears()
+        await book.broker.sends(created(6, "first"))
+        answer = await book.client.receives()
         assert outcome(answer, CREATE, 6) == ({"first": 0, "second": 89}, 5000)
         rows = read_reply(CREATE, 6, answer)["topics"]
         assert [row["error_message"] for row in rows] == ["", "The throttling quota has been exceeded."]
@@ -64,12 +64,12 @@ async def test_the_throttle_time_shrinks_while_the_broker_works(autojump_clock: 
     """KIP-599's example: 7 topics of 80 at 5 a second over 100 s leave -60 tokens, which take 12 s."""
     async with open_book(quotas=quota(5), windows={KEY: Window(samples=100, seconds=1)}) as book:
         topics = [(f"t{number}", 80) for number in range(7)]
-        await book.client.says(create(5, *topics))
+        await book.client.sends(create(5, *topics))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         await trio.sleep(3)
-        await book.broker.says(created(5, *(name for name, _ in topics)))
-        errors, throttle_ms = outcome(await book.client.hears(), CREATE, 5)
+        await book.broker.sends(created(5, *(name for name, _ in topics)))
+        errors, throttle_ms = outcome(await book.client.receives(), CREATE, 5)
         assert set(errors.values()) == {0}
         assert throttle_ms == 9000
         assert await next_at_s(book) == pytest.approx(12, abs=0.01)
@@ -80,15 +80,15 @@ async def test_a_strict_request_that_overdraws_is_told_nothing_and_the_next_one_
 ) -> None:
     async with open_book(quotas=quota(5), windows={KEY: Window(samples=100, seconds=1)}) as book:
         topics = [(f"t{number}", 80) for number in range(7)]
-        await book.client.says(create(6, *topics))
+        await book.client.sends(create(6, *topics))
         await validates(book, *topics)
-        asked(await book.broker.hears(), CREATE, 6)
-        await book.broker.says(created(6, *(name for name, _ in topics)))
-        assert outcome(await book.client.hears(), CREATE, 6)[1] == 0
+        asked(await book.broker.receives(), CREATE, 6)
+        await book.broker.sends(created(6, *(name for name, _ in topics)))
+        assert outcome(await book.client.receives(), CREATE, 6)[1] == 0
         await trio.sleep(2)
-        await book.client.says(create(6, ("late", 1), number=2))
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"late": 89}, 10_000)
-        assert book.broker.hears_nothing()
+        await book.client.sends(create(6, ("late", 1), number=2))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"late": 89}, 10_000)
+        assert book.broker.receives_nothing()
 
 
 async def test_what_the_broker_refuses_is_given_back(autojump_clock: MockClock) -> None:
@@ -123,33 +123,33 @@ async def test_who_has_no_quota_is_not_looked_at(autojump_clock: MockClock) -> N
 async def test_the_brokers_default_is_asked_for(autojump_clock: MockClock) -> None:
     """-1 partitions: a copy with ValidateOnly shows how many they are, and which topics the broker would refuse."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(create(6, ("doomed", -1), ("default", -1), ("late", 1)))
+        await book.client.sends(create(6, ("doomed", -1), ("default", -1), ("late", 1)))
         await book.upstream.wait_for_dial(1)
-        lookup = asked(await book.broker.hears(), CREATE, 6)
+        lookup = asked(await book.broker.receives(), CREATE, 6)
         assert lookup["validate_only"] is True
         rows = [
             {"name": "doomed", "error_code": 36},
             {"name": "default", "num_partitions": 12},
             {"name": "late", "num_partitions": 1},
         ]
-        await book.broker.says(reply(CREATE, 6, 1, topics=rows))
-        went_on = asked(await book.broker.hears(), CREATE, 6)
+        await book.broker.sends(reply(CREATE, 6, 1, topics=rows))
+        went_on = asked(await book.broker.receives(), CREATE, 6)
         assert went_on["validate_only"] is False
         assert [row["name"] for row in went_on["topics"]] == ["doomed", "default"]
-        await book.broker.says(created(6, ("doomed", 36), "default"))
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"doomed": 36, "default": 0, "late": 89}, 2000)
+        await book.broker.sends(created(6, ("doomed", 36), "default"))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"doomed": 36, "default": 0, "late": 89}, 2000)
 
 
 async def test_an_old_create_is_validated_in_a_version_that_tells(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         sent = create(4, ("default", -1))
-        await book.client.says(sent)
+        await book.client.sends(sent)
         await book.upstream.wait_for_dial(1)
-        assert asked(await book.broker.hears(), CREATE, 5)["validate_only"] is True
-        await book.broker.says(reply(CREATE, 5, 1, topics=[{"name": "default", "num_partitions": 12}]))
-        assert await book.broker.hears() == sent
-        await book.broker.says(created(4, "default"))
-        assert outcome(await book.client.hears(), CREATE, 4) == ({"default": 0}, 2000)
+        assert asked(await book.broker.receives(), CREATE, 5)["validate_only"] is True
+        await book.broker.sends(reply(CREATE, 5, 1, topics=[{"name": "default", "num_partitions": 12}]))
+        assert await book.broker.receives() == sent
+        await book.broker.sends(created(4, "default"))
+        assert outcome(await book.client.receives(), CREATE, 4) == ({"default": 0}, 2000)
 
 
 def metadata(number: int, version: int, **partitions: int) -> bytes:
@@ -159,32 +159,32 @@ def metadata(number: int, version: int, **partitions: int) -> bytes:
 
 async def test_deletions_cost_what_the_topics_have(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(request(DELETE, 5, 1, topic_names=["big", "gone", "small"]))
+        await book.client.sends(request(DELETE, 5, 1, topic_names=["big", "gone", "small"]))
         await book.upstream.wait_for_dial(1)
-        lookup = asked(await book.broker.hears(), METADATA, 4)
+        lookup = asked(await book.broker.receives(), METADATA, 4)
         assert lookup["allow_auto_topic_creation"] is False
-        await book.broker.says(metadata(1, 4, big=15, small=1))
-        assert asked(await book.broker.hears(), DELETE, 5)["topic_names"] == ["big", "gone"]
+        await book.broker.sends(metadata(1, 4, big=15, small=1))
+        assert asked(await book.broker.receives(), DELETE, 5)["topic_names"] == ["big", "gone"]
         answer = reply(DELETE, 5, 1, responses=[{"name": "big"}, {"name": "gone", "error_code": 3}])
-        await book.broker.says(answer)
-        assert outcome(await book.client.hears(), DELETE, 5) == ({"big": 0, "gone": 3, "small": 89}, 5000)
+        await book.broker.sends(answer)
+        assert outcome(await book.client.receives(), DELETE, 5) == ({"big": 0, "gone": 3, "small": 89}, 5000)
 
 
 async def test_deletions_by_id(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         big, small = b"b" * 16, b"s" * 16
         rows = [{"name": None, "topic_id": big}, {"name": None, "topic_id": small}]
-        await book.client.says(request(DELETE, 6, 1, topics=rows))
+        await book.client.sends(request(DELETE, 6, 1, topics=rows))
         await book.upstream.wait_for_dial(1)
-        assert [row["topic_id"] for row in asked(await book.broker.hears(), METADATA, 12)["topics"]] == [big, small]
+        assert [row["topic_id"] for row in asked(await book.broker.receives(), METADATA, 12)["topics"]] == [big, small]
         topics = [
             {"name": "big", "topic_id": big, "partitions": [{}] * 15},
             {"name": "small", "topic_id": small, "partitions": [{}]},
         ]
-        await book.broker.says(reply(METADATA, 12, 1, topics=topics))
-        assert [row["topic_id"] for row in asked(await book.broker.hears(), DELETE, 6)["topics"]] == [big]
-        await book.broker.says(reply(DELETE, 6, 1, responses=[{"name": "big", "topic_id": big}]))
-        rows = read_reply(DELETE, 6, await book.client.hears())["responses"]
+        await book.broker.sends(reply(METADATA, 12, 1, topics=topics))
+        assert [row["topic_id"] for row in asked(await book.broker.receives(), DELETE, 6)["topics"]] == [big]
+        await book.broker.sends(reply(DELETE, 6, 1, responses=[{"name": "big", "topic_id": big}]))
+        rows = read_reply(DELETE, 6, await book.client.receives())["responses"]
         assert [(row["topic_id"], row["error_code"]) for row in rows] == [(big, 0), (small, 89)]
 
 
@@ -194,13 +194,13 @@ async def test_partitions_cost_what_is_added(
 ) -> None:
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
         rows = [{"name": "a", "count": 31}, {"name": "b", "count": 31}]
-        await book.client.says(request(ADD, version, 1, topics=rows))
+        await book.client.sends(request(ADD, version, 1, topics=rows))
         await book.upstream.wait_for_dial(1)
-        asked(await book.broker.hears(), METADATA, 4)
-        await book.broker.says(metadata(1, 4, a=1, b=1))
-        admitted = asked(await book.broker.hears(), ADD, version)["topics"]
-        await book.broker.says(reply(ADD, version, 1, results=[{"name": row["name"]} for row in admitted]))
-        errors, told_ms = outcome(await book.client.hears(), ADD, version)
+        asked(await book.broker.receives(), METADATA, 4)
+        await book.broker.sends(metadata(1, 4, a=1, b=1))
+        admitted = asked(await book.broker.receives(), ADD, version)["topics"]
+        await book.broker.sends(reply(ADD, version, 1, results=[{"name": row["name"]} for row in admitted]))
+        errors, told_ms = outcome(await book.client.receives(), ADD, version)
         assert (list(errors.values()), told_ms) == (codes, throttle_ms)
 
 
@@ -208,37 +208,37 @@ async def test_an_old_client_cannot_get_ahead_of_its_mute(autojump_clock: MockCl
     """Twenty requests in one write: the second waits for the reply to the first, and then for the mute."""
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         frames = [create(4, (f"t{number}", 100), number=number) for number in range(20)]
-        await book.client.says(*frames)
+        await book.client.sends(*frames)
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == frames[0]
+        assert await book.broker.receives() == frames[0]
         await trio.sleep(1)
-        assert book.broker.hears_nothing()
-        await book.broker.says(created(4, "t0", number=0))
-        assert outcome(await book.client.hears(), CREATE, 4)[1] == 89_000
-        assert await book.broker.hears() == frames[1]
+        assert book.broker.receives_nothing()
+        await book.broker.sends(created(4, "t0", number=0))
+        assert outcome(await book.client.receives(), CREATE, 4)[1] == 89_000
+        assert await book.broker.receives() == frames[1]
         assert trio.current_time() == pytest.approx(90, abs=0.01)
 
 
 async def test_doomed_topics_cost_nothing_and_refuse_nobody(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(create(6, ("there", 100), ("new", 1), ("twice", 5), ("twice", 5)))
+        await book.client.sends(create(6, ("there", 100), ("new", 1), ("twice", 5), ("twice", 5)))
         await book.upstream.wait_for_dial(1)
-        assert asked(await book.broker.hears(), CREATE, 6)["validate_only"] is True
+        assert asked(await book.broker.receives(), CREATE, 6)["validate_only"] is True
         rows = [{"name": "there", "error_code": 36}, {"name": "new", "num_partitions": 1}]
-        await book.broker.says(reply(CREATE, 6, 1, topics=[*rows, {"name": "twice", "error_code": 42}]))
-        went_on = asked(await book.broker.hears(), CREATE, 6)
+        await book.broker.sends(reply(CREATE, 6, 1, topics=[*rows, {"name": "twice", "error_code": 42}]))
+        went_on = asked(await book.broker.receives(), CREATE, 6)
         assert [row["name"] for row in went_on["topics"]] == ["there", "new", "twice", "twice"]
-        await book.broker.says(created(6, ("there", 36), "new", ("twice", 42)))
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"there": 36, "new": 0, "twice": 42}, 0)
+        await book.broker.sends(created(6, ("there", 36), "new", ("twice", 42)))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"there": 36, "new": 0, "twice": 42}, 0)
 
 
 async def test_an_absurd_count_does_not_overdraw_for_years(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(create(6, ("huge", 2_000_000_000)))
+        await book.client.sends(create(6, ("huge", 2_000_000_000)))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         book.broker.socket.close()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert book.shared.hooks.quotas is not None
         (bucket,) = book.shared.hooks.quotas
         assert bucket.observed(0) == 10 - 10_000
@@ -246,31 +246,31 @@ async def test_an_absurd_count_does_not_overdraw_for_years(autojump_clock: MockC
 
 async def test_a_lookup_that_makes_no_sense_is_the_brokers_fault(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
-        await book.client.says(request(DELETE, 5, 1, topic_names=["t"]))
+        await book.client.sends(request(DELETE, 5, 1, topic_names=["t"]))
         await book.upstream.wait_for_dial(1)
-        asked(await book.broker.hears(), METADATA, 4)
-        await book.broker.says(framed((1).to_bytes(4, "big") + b"nonsense"))
-        await book.client.hears_the_end()
+        asked(await book.broker.receives(), METADATA, 4)
+        await book.broker.sends(framed((1).to_bytes(4, "big") + b"nonsense"))
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"upstream": 1}
 
 
 async def test_what_was_pipelined_behind_a_lookup_keeps_its_place(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         before, behind = request(HEARTBEAT, 4, 1), request(HEARTBEAT, 4, 3)
-        await book.client.says(before, request(DELETE, 5, 2, topic_names=["t"]), behind)
+        await book.client.sends(before, request(DELETE, 5, 2, topic_names=["t"]), behind)
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == before
-        asked(await book.broker.hears(), METADATA, 4)
+        assert await book.broker.receives() == before
+        asked(await book.broker.receives(), METADATA, 4)
         await trio.testing.wait_all_tasks_blocked()
-        assert book.broker.hears_nothing()
-        await book.broker.says(reply(HEARTBEAT, 4, 1), metadata(2, 4, t=1))
-        asked(await book.broker.hears(), DELETE, 5)
+        assert book.broker.receives_nothing()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1), metadata(2, 4, t=1))
+        asked(await book.broker.receives(), DELETE, 5)
         await trio.testing.wait_all_tasks_blocked()
-        assert book.broker.hears_nothing(), "a broker takes one request of a connection after the other, too"
-        await book.broker.says(reply(DELETE, 5, 2, responses=[{"name": "t"}]))
-        assert await book.broker.hears() == behind
-        await book.broker.says(reply(HEARTBEAT, 4, 3))
-        numbers = [int.from_bytes((await book.client.hears())[4:8], "big") for _ in range(3)]
+        assert book.broker.receives_nothing(), "a broker takes one request of a connection after the other, too"
+        await book.broker.sends(reply(DELETE, 5, 2, responses=[{"name": "t"}]))
+        assert await book.broker.receives() == behind
+        await book.broker.sends(reply(HEARTBEAT, 4, 3))
+        numbers = [int.from_bytes((await book.client.receives())[4:8], "big") for _ in range(3)]
         assert numbers == [1, 2, 3]
 
 
@@ -280,13 +280,13 @@ async def test_nothing_is_forwarded_when_all_is_refused_and_the_answer_waits_its
     """The throttle time is what remains when the answer is sent."""
     async with open_book(quotas=quota(2), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 40)), created(6, "t"))
-        await book.client.says(request(HEARTBEAT, 4, 2), create(6, ("u", 1), number=3))
-        await book.broker.hears()
+        await book.client.sends(request(HEARTBEAT, 4, 2), create(6, ("u", 1), number=3))
+        await book.broker.receives()
         await trio.sleep(4)
-        assert book.broker.hears_nothing()
-        await book.broker.says(reply(HEARTBEAT, 4, 2))
-        assert int.from_bytes((await book.client.hears())[4:8], "big") == 2
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"u": 89}, 6000)
+        assert book.broker.receives_nothing()
+        await book.broker.sends(reply(HEARTBEAT, 4, 2))
+        assert int.from_bytes((await book.client.receives())[4:8], "big") == 2
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"u": 89}, 6000)
 
 
 # --- paced, and in shadow mode ---
@@ -296,11 +296,11 @@ async def test_paced_mutations_wait_for_their_turn_and_nothing_is_refused(autoju
     policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1)
     async with open_book(quotas=quota(2, policy), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("a", 30)), created(6, "a"))
-        await book.client.says(create(6, ("b", 30), number=2))
-        await book.broker.hears()
+        await book.client.sends(create(6, ("b", 30), number=2))
+        await book.broker.receives()
         assert trio.current_time() == pytest.approx(14, abs=0.01)  # 30 tokens overdrawn, without the burst of 2
-        await book.broker.says(created(6, "b", number=2))
-        assert outcome(await book.client.hears(), CREATE, 6) == ({"b": 0}, 0)
+        await book.broker.sends(created(6, "b", number=2))
+        assert outcome(await book.client.receives(), CREATE, 6) == ({"b": 0}, 0)
 
 
 async def test_a_request_that_waits_counts_as_memory(autojump_clock: MockClock) -> None:
@@ -310,12 +310,12 @@ async def test_a_request_that_waits_counts_as_memory(autojump_clock: MockClock) 
         assert book.connection.memory_bytes == 0
         waits = create(6, ("b", 30), number=2)
         for following in (b"", create(6, ("c", 30), number=3)):
-            await book.client.says(waits, following)
+            await book.client.sends(waits, following)
             await trio.sleep(1)
             assert book.connection.memory_bytes == len(waits + following)
-            assert await book.broker.hears() == waits
-            await book.broker.says(created(6, "b", number=2))
-            await book.client.hears()
+            assert await book.broker.receives() == waits
+            await book.broker.sends(created(6, "b", number=2))
+            await book.client.receives()
         await trio.sleep(1)
         assert book.connection.memory_bytes == len(following), "it waits in turn"
         book.client.socket.close()
@@ -349,12 +349,12 @@ async def test_a_budget_of_a_plugin_decides_whether_the_broker_is_asked(autojump
     """Overdrawn by the plugin's word, the request is validated first; by the built-in bucket it would not be."""
     plugin = NoBudget(0.0)
     async with open_book(quotas=quota(1000), windows=WINDOWS, plugins={"budget": plugin}) as book:
-        await book.client.says(create(6, ("first", 3), ("second", 3)))
+        await book.client.sends(create(6, ("first", 3), ("second", 3)))
         await validates(book, ("first", 3), ("second", 3))
-        assert [row["name"] for row in asked(await book.broker.hears(), CREATE, 6)["topics"]] == ["first", "second"]
-        await book.broker.says(created(6, "first", "second"))
-        await book.client.hears()
+        assert [row["name"] for row in asked(await book.broker.receives(), CREATE, 6)["topics"]] == ["first", "second"]
+        await book.broker.sends(created(6, "first", "second"))
+        await book.client.receives()
         plugin.budget = None  # the built-in callback is asked
         frame = create(6, ("third", 3), ("fourth", 3))
-        await book.client.says(frame)
-        assert await book.broker.hears() == frame
+        await book.client.sends(frame)
+        assert await book.broker.receives() == frame

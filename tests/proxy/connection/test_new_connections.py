@@ -30,22 +30,22 @@ BYTES = [(QuotaKey.PRODUCER_BYTE_RATE, ENTITY, 1000)]
 
 async def test_a_request_waits_and_others_of_the_connection_do_not(autojump_clock: MockClock) -> None:
     async with open_book(quotas=BYTES) as book, trio.open_nursery() as nursery:
-        told = read_reply(PRODUCE, 7, await book.round_trip(produce(1, 15_000), reply(PRODUCE, 7, 1)))
-        assert told["throttle_time_ms"] == 5000
+        replied = read_reply(PRODUCE, 7, await book.round_trip(produce(1, 15_000), reply(PRODUCE, 7, 1)))
+        assert replied["throttle_time_ms"] == 5000
         second = second_client(book, nursery)
         await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
-        await second.says(request(HEARTBEAT, 4, 1))
+        await second.sends(request(HEARTBEAT, 4, 1))
         await book.upstream.wait_for_dial(2)
-        await book.broker.hears()
-        await book.broker.says(reply(HEARTBEAT, 4, 1))
-        assert read_reply(HEARTBEAT, 4, await second.hears())["throttle_time_ms"] == 0
+        await book.broker.receives()
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))
+        assert read_reply(HEARTBEAT, 4, await second.receives())["throttle_time_ms"] == 0
         assert trio.current_time() < 0.1
-        await second.says(produce(2, 2000), request(HEARTBEAT, 4, 3))
-        assert await book.broker.hears() == produce(2, 2000)
+        await second.sends(produce(2, 2000), request(HEARTBEAT, 4, 3))
+        assert await book.broker.receives() == produce(2, 2000)
         assert trio.current_time() == pytest.approx(5, abs=0.01)
-        await book.broker.says(reply(PRODUCE, 7, 2))
-        told = read_reply(PRODUCE, 7, await second.hears())
-        assert told["throttle_time_ms"] == pytest.approx(7000, abs=10), "it is charged, and mutes its connection"
+        await book.broker.sends(reply(PRODUCE, 7, 2))
+        replied = read_reply(PRODUCE, 7, await second.receives())
+        assert replied["throttle_time_ms"] == pytest.approx(7000, abs=10), "it is charged, and mutes its connection"
         kinds = [(each.kind.value, each.quota, each.throttle_ms) for each in book.shared.decisions]
         assert kinds[0] == ("throttled", "producer_byte_rate", 5000)
         assert kinds[1][:2] == ("held", "producer_byte_rate")
@@ -61,17 +61,17 @@ async def test_the_switch_releases_who_waits(autojump_clock: MockClock) -> None:
         info = Connection(connection_id=2, peer=Address(host="198.51.100.8", port=5000))
         second = ClientConnection(book.shared, info, ours)  # type: ignore[arg-type]
         nursery.start_soon(second.serve)
-        await Party(theirs).says(produce(2))
+        await Party(theirs).sends(produce(2))
         await trio.sleep(3)
         assert len(book.upstream.brokers) == 1, "it waits"
         operations = ServerOperations(book.shared, [book.connection, second.state])
         operations.switch_enforcement(False, "test")
         await book.upstream.wait_for_dial(2)
-        assert await book.broker.hears() == produce(2)
+        assert await book.broker.receives() == produce(2)
         assert trio.current_time() < 5
         operations.switch_enforcement(True, "test")
         third = second_client(book, nursery)
-        await third.says(produce(3))
+        await third.sends(produce(3))
         await book.upstream.wait_for_dial(3)
         assert trio.current_time() < 5, "the wait has been ended, too"
         nursery.cancel_scope.cancel()
@@ -85,27 +85,27 @@ async def test_a_mutation_of_an_old_client_waits(autojump_clock: MockClock) -> N
     quotas = [(QuotaKey.CONTROLLER_MUTATION_RATE, ENTITY, 1)]
     windows = {QuotaKey.CONTROLLER_MUTATION_RATE: Window(samples=2, seconds=1)}
     async with open_book(quotas=quotas, windows=windows) as book, trio.open_nursery() as nursery:
-        await book.client.says(create(1))
+        await book.client.sends(create(1))
         await book.upstream.wait_for_dial(1)
         await answer_mutation(book.broker, create(1), 1)
-        await book.client.hears()
+        await book.client.receives()
         second = second_client(book, nursery)
         await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
-        await second.says(create(2))
+        await second.sends(create(2))
         await book.upstream.wait_for_dial(2)
         await answer_mutation(book.broker, create(2), 2)
         assert trio.current_time() == pytest.approx(2, abs=0.05), "4 of 2 tokens were taken, one comes back a second"
-        await second.hears()
+        await second.receives()
         nursery.cancel_scope.cancel()
 
 
 async def answer_mutation(broker: Party, frame: bytes, number: int) -> None:
     """Answer the proxy's look-ups of topics until ``frame`` comes, and then that."""
-    while (heard := await broker.hears()) != frame:
-        api_key, version, correlation_id = heard[4:6], heard[6:8], heard[8:12]
+    while (received := await broker.receives()) != frame:
+        api_key, version, correlation_id = received[4:6], received[6:8], received[8:12]
         key, number_of = int.from_bytes(api_key, "big"), int.from_bytes(correlation_id, "big")
-        await broker.says(reply(key, int.from_bytes(version, "big"), number_of))
-    await broker.says(reply(ApiKey.CREATE_TOPICS, 4, number, topics=[{"name": f"t{number}", "error_code": 0}]))
+        await broker.sends(reply(key, int.from_bytes(version, "big"), number_of))
+    await broker.sends(reply(ApiKey.CREATE_TOPICS, 4, number, topics=[{"name": f"t{number}", "error_code": 0}]))
 
 
 async def test_thread_time_waits_at_the_next_request(autojump_clock: MockClock) -> None:
@@ -114,9 +114,9 @@ async def test_thread_time_waits_at_the_next_request(autojump_clock: MockClock) 
         await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
         second = second_client(book, nursery)
         await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
-        await second.says(request(HEARTBEAT, 4, 2))
+        await second.sends(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(2)
-        await book.broker.hears()
+        await book.broker.receives()
         assert trio.current_time() == pytest.approx(11, abs=0.05), "for what the rate remembers, not for a second"
         nursery.cancel_scope.cancel()
 
@@ -127,20 +127,20 @@ async def test_a_client_learns_the_versions_at_once_and_then_waits(autojump_cloc
         await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
         second = second_client(book, nursery)
         await trio.sleep(0.002)  # what comes in the same millisecond as the throttle does not wait
-        await second.says(request(API_VERSIONS, 0, 1))
+        await second.sends(request(API_VERSIONS, 0, 1))
         await book.upstream.wait_for_dial(2)
-        await book.broker.hears()
+        await book.broker.receives()
         assert trio.current_time() == pytest.approx(0, abs=0.05)
-        await book.broker.says(reply(API_VERSIONS, 0, 1))
-        await second.hears()
-        await second.says(request(HEARTBEAT, 4, 2))
-        await book.broker.hears()
+        await book.broker.sends(reply(API_VERSIONS, 0, 1))
+        await second.receives()
+        await second.sends(request(HEARTBEAT, 4, 2))
+        await book.broker.receives()
         assert trio.current_time() >= 11
         nursery.cancel_scope.cancel()
 
 
 class AsksAgain:
-    """A plugin that holds each request twice, and then does as told."""
+    """A plugin that holds each request twice, and then returns `last`."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -181,8 +181,8 @@ async def test_only_who_holds_is_asked_again(autojump_clock: MockClock) -> None:
 async def test_a_request_can_be_refused_after_its_hold(autojump_clock: MockClock) -> None:
     asks = AsksAgain(Refuse(error_code=7))
     async with open_book(plugins={"asks": asks}) as book:
-        await book.client.says(request(HEARTBEAT, 4, 1), request(HEARTBEAT, 4, 2))
-        assert read_reply(HEARTBEAT, 4, await book.client.hears())["error_code"] == 7
+        await book.client.sends(request(HEARTBEAT, 4, 1), request(HEARTBEAT, 4, 2))
+        assert read_reply(HEARTBEAT, 4, await book.client.receives())["error_code"] == 7
         assert trio.current_time() == pytest.approx(2, abs=0.01)
 
 

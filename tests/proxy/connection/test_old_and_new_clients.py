@@ -176,11 +176,11 @@ def from_the_future(row: ApiRow) -> bytes:
 async def follow_up_muted_s(book: Book, begin_s: float) -> float:
     """Send a Heartbeat and have it answered; return how long after ``begin_s`` it reached the broker, in seconds."""
     heartbeat = request(12, 4, FOLLOW_UP)
-    await book.client.says(heartbeat)
-    assert await book.broker.hears() == heartbeat
+    await book.client.sends(heartbeat)
+    assert await book.broker.receives() == heartbeat
     muted_s = trio.current_time() - begin_s
-    await book.broker.says(reply(12, 4, FOLLOW_UP))
-    await book.client.hears()
+    await book.broker.sends(reply(12, 4, FOLLOW_UP))
+    await book.client.receives()
     return muted_s
 
 
@@ -318,12 +318,12 @@ async def test_produce_without_acks_has_no_reply_and_mutes_in_every_version(auto
         async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
             begin_s = trio.current_time()
             silent = request(row.key, version, 1, **(filled("ProduceRequest", version) | {"acks": 0}))
-            await book.client.says(silent)
+            await book.client.sends(silent)
             await book.upstream.wait_for_dial(1)
-            assert await book.broker.hears() == silent
+            assert await book.broker.receives() == silent
             assert trio.current_time() == begin_s
             assert await follow_up_muted_s(book, begin_s) == approx(5)
-            assert book.client.hears_nothing()
+            assert book.client.receives_nothing()
 
 
 @pytest.mark.parametrize("version", TABLE[ApiKey.API_VERSIONS].sent_versions)
@@ -347,13 +347,13 @@ async def check_the_refusal(row: ApiRow, version: int) -> None:
     refuser = Throttler(Stage.REQUEST, Refuse(error_code=POLICY_VIOLATION, throttle_ms=THROTTLE_MS))
     async with open_book(plugins={"refuser": refuser}) as book:
         begin_s = trio.current_time()
-        await book.client.says(asking(row, version))
+        await book.client.sends(asking(row, version))
         if row.controller_only or version in UNREFUSABLE.get(row.key, ()):
-            await book.client.hears_the_end()
+            await book.client.receives_the_end()
             return
-        throttle_ms = read_reply(row.key, version, await book.client.hears()).get("throttle_time_ms")
+        throttle_ms = read_reply(row.key, version, await book.client.receives()).get("throttle_time_ms")
         assert throttle_ms == (THROTTLE_MS if row.has_throttle_time(version) else None), where
-        await book.client.says(request(12, 4, FOLLOW_UP))
+        await book.client.sends(request(12, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5), where
 
@@ -397,18 +397,18 @@ async def test_a_version_of_the_future_that_must_be_read_ends_the_connection(aut
     for row in rows:
         throttler = Throttler(Stage.REQUEST)
         async with open_book(plugins={"throttler": throttler}) as book:
-            await book.client.says(from_the_future(row))
-            await book.client.hears_the_end()
+            await book.client.sends(from_the_future(row))
+            await book.client.receives_the_end()
             assert (book.upstream.dialled, throttler.asked) == ([], []), row.name
 
 
 async def test_the_proxys_own_answer_to_api_versions_of_the_future_mutes(autojump_clock: MockClock) -> None:
     async with open_book(plugins={"throttler": Throttler(Stage.REQUEST)}) as book:
         begin_s = trio.current_time()
-        await book.client.says(from_the_future(TABLE[ApiKey.API_VERSIONS]))
-        assert read_reply(18, 0, await book.client.hears())["error_code"] == 35
+        await book.client.sends(from_the_future(TABLE[ApiKey.API_VERSIONS]))
+        assert read_reply(18, 0, await book.client.receives())["error_code"] == 35
         assert trio.current_time() == begin_s
-        await book.client.says(request(12, 4, FOLLOW_UP))
+        await book.client.sends(request(12, 4, FOLLOW_UP))
         await book.upstream.wait_for_dial(1)
         assert trio.current_time() - begin_s == approx(5)
 
@@ -418,6 +418,6 @@ async def test_a_key_that_kafka_does_not_have_ends_the_connection(autojump_clock
     assert key not in EVERY_API
     throttler = Throttler(Stage.REQUEST)
     async with open_book(plugins={"throttler": throttler}) as book:
-        await book.client.says(framed(key.to_bytes(2, "big", signed=True) + bytes(30)))
-        await book.client.hears_the_end()
+        await book.client.sends(framed(key.to_bytes(2, "big", signed=True) + bytes(30)))
+        await book.client.receives_the_end()
         assert (book.upstream.dialled, throttler.asked) == ([], [])

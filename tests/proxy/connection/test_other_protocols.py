@@ -48,8 +48,8 @@ def closed(lines: Lines) -> Lines:
 async def test_a_client(data: bytes, reason: str, autojump_clock: MockClock) -> None:
     with capture_logs() as lines:
         async with open_book() as book:
-            await book.client.says(data)
-            await book.client.hears_the_end()
+            await book.client.sends(data)
+            await book.client.receives_the_end()
             assert book.upstream.dialled == []
             assert book.shared.counters.errors == {"client": 1}
     [line] = closed(lines)
@@ -61,8 +61,8 @@ async def test_a_client_of_a_brokers_listener(autojump_clock: MockClock) -> None
     with capture_logs() as lines:
         async with open_book() as book:
             book.connection.info.node_id = 3
-            await book.client.says(CLIENT_HELLO)
-            await book.client.hears_the_end()
+            await book.client.sends(CLIENT_HELLO)
+            await book.client.receives_the_end()
     assert "the listener of broker 3 (listen.address) accepts plaintext only" in closed(lines)[0]["reason"]
 
 
@@ -79,11 +79,11 @@ async def test_a_client_of_a_brokers_listener(autojump_clock: MockClock) -> None
 async def test_a_broker(data: bytes, reason: str, autojump_clock: MockClock) -> None:
     with capture_logs() as lines:
         async with open_book() as book:
-            await book.client.says(request(HEARTBEAT, 4))
+            await book.client.sends(request(HEARTBEAT, 4))
             await book.upstream.wait_for_dial(1)
-            await book.broker.hears()
-            await book.broker.says(data)
-            await book.client.hears_the_end()
+            await book.broker.receives()
+            await book.broker.sends(data)
+            await book.client.receives_the_end()
             assert book.shared.counters.errors == {"upstream": 1}
     [line] = closed(lines)
     assert line["reason"].startswith(f"upstream: {reason}")
@@ -96,8 +96,8 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
         async with open_book() as book:
             info = book.connection.info
             book.connection.shared.repeated.due("fault of client", "TLS", info.peer.host, info.node_id)
-            await book.client.says(CLIENT_HELLO)
-            await book.client.hears_the_end()
+            await book.client.sends(CLIENT_HELLO)
+            await book.client.receives_the_end()
     assert [line["log_level"] for line in closed(lines)] == ["debug"]
     assert trio.current_time() < EVERY_S
 
@@ -105,16 +105,16 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
 async def test_a_client_that_closes_causes_no_warning(autojump_clock: MockClock) -> None:
     with capture_logs() as lines:
         async with open_book() as book:
-            await book.client.says(request(HEARTBEAT, 4)[:-1])
+            await book.client.sends(request(HEARTBEAT, 4)[:-1])
             book.client.socket.shut_down_writing()
-            await book.client.hears_the_end()
+            await book.client.receives_the_end()
             assert book.shared.counters.errors == {"client": 1}
         async with open_book() as book:
-            await book.client.says(request(HEARTBEAT, 4))
+            await book.client.sends(request(HEARTBEAT, 4))
             await book.upstream.wait_for_dial(1)
-            await book.broker.hears()
+            await book.broker.receives()
             book.client.socket.shut_down_writing()
-            await book.client.hears_the_end()
+            await book.client.receives_the_end()
     assert [(line["log_level"], line["reason"].partition(" with")[0]) for line in closed(lines)] == [
         ("debug", "client: the client closed in the middle of a request, 1 bytes missing"),
         ("debug", "the client closed its side"),

@@ -70,18 +70,18 @@ async def test_the_request_itself_waits_and_its_reply_tells_nothing(autojump_clo
 async def test_pipelined_requests_go_out_at_the_speed_of_the_limit(autojump_clock: MockClock) -> None:
     async with open_book(quotas=paced(1000)) as book:
         frames = [produce(number) for number in range(5)]
-        await book.client.says(*frames)
+        await book.client.sends(*frames)
         await book.upstream.wait_for_dial(1)
         for second, frame in enumerate(frames):
-            assert await book.broker.hears() == frame
+            assert await book.broker.receives() == frame
             assert trio.current_time() == pytest.approx(second, abs=0.02)
 
 
 async def test_a_burst_goes_at_once(autojump_clock: MockClock) -> None:
     async with open_book(quotas=paced(1000, burst_s=3)) as book:
-        await book.client.says(*(produce(number) for number in range(5)))
+        await book.client.sends(*(produce(number) for number in range(5)))
         await book.upstream.wait_for_dial(1)
-        at_s = [(await book.broker.hears(), trio.current_time())[1] for _ in range(5)]
+        at_s = [(await book.broker.receives(), trio.current_time())[1] for _ in range(5)]
         assert at_s == pytest.approx([0, 0, 0, 0, 1], abs=0.02)
 
 
@@ -89,12 +89,12 @@ async def test_connections_take_turns_and_the_dead_give_their_place_back(autojum
     async with open_book(quotas=paced(1000)) as book, trio.open_nursery() as nursery:
         await book.round_trip(produce(1, 2000), reply(PRODUCE, 7, 1))
         dying = second_client(book, nursery)
-        await dying.says(produce(2, 60_000))
+        await dying.sends(produce(2, 60_000))
         await trio.testing.wait_all_tasks_blocked()
         dying.socket.shut_down_writing()
         await trio.sleep(1.5)
-        await book.client.says(produce(3))
-        await book.broker.hears()
+        await book.client.sends(produce(3))
+        await book.broker.receives()
         assert trio.current_time() == pytest.approx(2, abs=0.02), "not behind the 60 s of the one that died"
         nursery.cancel_scope.cancel()
 
@@ -113,23 +113,23 @@ async def test_a_fetch_reserves_what_is_usual_and_settles_what_it_was(autojump_c
 async def test_switching_enforcement_off_lets_the_held_go(autojump_clock: MockClock) -> None:
     async with open_book(quotas=paced(1)) as book:
         await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
-        await book.client.says(produce(2))
+        await book.client.sends(produce(2))
         await trio.sleep(5)
         book.shared.enforcement.switch(enabled=False, by="test")
         book.connection.mute.release()
-        await book.broker.hears()
+        await book.broker.receives()
         assert trio.current_time() < 8
 
 
 async def test_a_drain_does_not_wait_for_the_held(autojump_clock: MockClock) -> None:
     async with open_book(quotas=paced(1)) as book:
         await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
-        await book.client.says(produce(2))
+        await book.client.sends(produce(2))
         await trio.sleep(5)
         book.connection.begin_drain()
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert trio.current_time() < 8
-        assert book.broker.hears_nothing()
+        assert book.broker.receives_nothing()
 
 
 async def test_observed_only_nobody_waits(autojump_clock: MockClock) -> None:
@@ -166,11 +166,11 @@ async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: Mo
     watch = Watch()
     async with open_book(plugins={"watch": watch}, quotas=paced(1000)) as book:
         await book.round_trip(produce(1), reply(PRODUCE, 7, 1))
-        await book.client.says(request(HEARTBEAT, 4, 2), produce(3))
-        await book.broker.hears()
+        await book.client.sends(request(HEARTBEAT, 4, 2), produce(3))
+        await book.broker.receives()
         await trio.testing.wait_all_tasks_blocked()
         book.client.socket.close()
-        await book.broker.hears_the_end()
+        await book.broker.receives_the_end()
     assert watch.abandoned == [(2, False), (3, True)]
 
 
@@ -199,8 +199,8 @@ async def test_what_a_refused_request_reserved_is_given_back(autojump_clock: Moc
             return Refuse(error_code=7) if request.correlation_id == 1 else None
 
     async with open_book(plugins={"refusing": Refusing()}, quotas=paced(1000)) as book:
-        await book.client.says(produce(1, 50_000))
-        await book.client.hears()
+        await book.client.sends(produce(1, 50_000))
+        await book.client.receives()
         await book.round_trip(produce(2), reply(PRODUCE, 7, 2))
         assert trio.current_time() == pytest.approx(0, abs=0.1)
 
@@ -211,11 +211,11 @@ async def test_what_was_reserved_is_given_back_when_enforcement_ends_in_between(
         await book.round_trip(
             fetch, reply(FETCH, 11, 1, responses=[{"topic": "t", "partitions": [{"records": bytes(2000)}]}])
         )
-        await book.client.says(request(FETCH, 11, 2, max_bytes=5000))
-        await book.broker.hears()
+        await book.client.sends(request(FETCH, 11, 2, max_bytes=5000))
+        await book.broker.receives()
         book.shared.enforcement.switch(enabled=False, by="test")
-        await book.broker.says(reply(FETCH, 11, 2))
-        await book.client.hears()
+        await book.broker.sends(reply(FETCH, 11, 2))
+        await book.client.receives()
         assert book.shared.hooks.quotas is not None
         (bucket,) = book.shared.hooks.quotas
         assert bucket.burst_left(1000, int(trio.current_time() * 1000)) == pytest.approx(0, abs=50), "nothing is owed"

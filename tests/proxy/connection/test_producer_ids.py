@@ -46,11 +46,11 @@ def quota(rate: float, policy: QuotaPolicy | None = None) -> list[tuple[QuotaKey
 
 async def waits_s(book: Book) -> float:
     begin_s = trio.current_time()
-    await book.client.says(request(HEARTBEAT, 4, 99))
-    await book.broker.hears()
+    await book.client.sends(request(HEARTBEAT, 4, 99))
+    await book.broker.receives()
     waited_s = trio.current_time() - begin_s
-    await book.broker.says(reply(HEARTBEAT, 4, 99))
-    await book.client.hears()
+    await book.broker.sends(reply(HEARTBEAT, 4, 99))
+    await book.client.receives()
     return waited_s
 
 
@@ -83,9 +83,9 @@ async def test_no_id_is_no_id(autojump_clock: MockClock) -> None:
 async def test_a_producer_without_acks_is_muted_too(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         frame = produce(1, 1, 2, acks=0)
-        await book.client.says(frame)
+        await book.client.sends(frame)
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == frame
+        assert await book.broker.receives() == frame
         assert await waits_s(book) == pytest.approx(100, abs=0.01)
 
 
@@ -94,12 +94,12 @@ async def test_however_the_request_is_cut(cut: int, autojump_clock: MockClock) -
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         frame = produce(1, 5, 6, padding=2000)
         for begin in range(0, len(frame), cut):
-            await book.client.says(frame[begin : begin + cut])
+            await book.client.sends(frame[begin : begin + cut])
             await trio.testing.wait_all_tasks_blocked()
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == frame
-        await book.broker.says(reply(PRODUCE, 9, 1))
-        answer = read_reply(PRODUCE, 9, await book.client.hears())
+        assert await book.broker.receives() == frame
+        await book.broker.sends(reply(PRODUCE, 9, 1))
+        answer = read_reply(PRODUCE, 9, await book.client.receives())
         assert answer["throttle_time_ms"] == pytest.approx(100_000, abs=1)
 
 
@@ -108,8 +108,8 @@ async def test_a_request_that_lies_about_its_records_ends_the_connection(autojum
         frame = bytearray(produce(1, 5))
         at = frame.index(BATCH.pack(0, BATCH.size - 12, -1, 2, 0, 0, 0, 0, 0, 5, 0, 0, 1))
         frame[at - 1] = 0x7F  # the compact length of the records
-        await book.client.says(bytes(frame))
-        await book.client.hears_the_end()
+        await book.client.sends(bytes(frame))
+        await book.client.receives_the_end()
         assert book.shared.counters.errors == {"client": 1}
 
 

@@ -109,10 +109,10 @@ async def test_a_connection_that_is_closed_after_a_token(version: int, reason: s
     with capture_logs() as lines:
         async with open_book(plugins={"sasl_identity": SaslIdentity()}) as book:
             await shake(book, "PLAIN", version)
-            await book.client.says(framed(PLAIN) if version == 0 else request(AUTHENTICATE, 2, 2, auth_bytes=PLAIN))
-            await book.broker.hears()
+            await book.client.sends(framed(PLAIN) if version == 0 else request(AUTHENTICATE, 2, 2, auth_bytes=PLAIN))
+            await book.broker.receives()
             book.broker.socket.close()
-            await book.client.hears_the_end()
+            await book.client.receives_the_end()
     [line] = logged(lines, "connection closed")
     assert line["log_level"] == "warning"
     assert line["reason"] == f"{reason} (mechanism PLAIN, user alice)"
@@ -133,10 +133,10 @@ async def test_a_client_that_does_not_log_in_is_told_apart(autojump_clock: MockC
     with capture_logs() as lines:
         async with open_book() as book:
             book.connection.accepted = book.shared.upstream.serves_anybody = False
-            await book.client.says(request(ApiKey.HEARTBEAT, 4, 1))
+            await book.client.sends(request(ApiKey.HEARTBEAT, 4, 1))
             await book.upstream.wait_for_dial(1)
-            await book.broker.hears()
+            await book.broker.receives()
             book.broker.socket.close()
-            await book.client.hears_the_end()
+            await book.client.receives_the_end()
     [line] = [line for line in lines if line["event"] == "connection closed"]
     assert "did not log in; if its listener requires SASL" in line["reason"]

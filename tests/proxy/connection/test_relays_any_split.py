@@ -68,23 +68,23 @@ class CutSocket(MemorySocket):
 
 def play(pairs: list[tuple[bytes, bytes]], client_cuts: list[int], broker_cuts: list[int]) -> tuple[bytes, bytes]:
     """Return what the broker and the client receive."""
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def script() -> None:
         quota = (QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), 1000.0)
         async with open_book(quotas=[quota], node_ids=range(10)) as book:
             cut(book, client_cuts, broker_cuts)
-            await book.client.says(*(asked for asked, _ in pairs))
-            heard.append(await all_of(book, [len(asked) for asked, _ in pairs if asked[4:8] != b"\x00\x12\x00\x63"]))
+            await book.client.sends(*(asked for asked, _ in pairs))
+            received.append(await all_of(book, [len(asked) for asked, _ in pairs if asked[4:8] != b"\x00\x12\x00\x63"]))
             if book.upstream.brokers:
-                await book.broker.says(*(answer for _, answer in pairs if answer))
+                await book.broker.sends(*(answer for _, answer in pairs if answer))
             answers = sum(1 for asked, answer in pairs if answer or asked[4:8] == b"\x00\x12\x00\x63")
-            heard.append(b"".join([await book.client.hears() for _ in range(answers)]))
-            assert book.client.hears_nothing()
+            received.append(b"".join([await book.client.receives() for _ in range(answers)]))
+            assert book.client.receives_nothing()
             assert len(book.connection.in_flight) == 0
 
     trio.run(script, clock=MockClock(autojump_threshold=0))
-    return heard[0], heard[1]
+    return received[0], received[1]
 
 
 def cut(book: Book, client_cuts: list[int], broker_cuts: list[int]) -> None:
@@ -110,7 +110,7 @@ async def all_of(book: Book, sizes: list[int]) -> bytes:
     if not sizes:
         return b""
     await book.upstream.wait_for_dial(1)
-    frames = [await book.broker.hears() for _ in sizes]
+    frames = [await book.broker.receives() for _ in sizes]
     return b"".join(frames)
 
 

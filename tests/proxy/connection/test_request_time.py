@@ -51,8 +51,8 @@ def quota(percent: float, **policy: object) -> tuple[QuotaKey, QuotaEntity, Quot
 
 async def waits_s(book: Book) -> float:
     begin_s = trio.current_time()
-    await book.client.says(request(HEARTBEAT, 4, 99))
-    await book.broker.hears()
+    await book.client.sends(request(HEARTBEAT, 4, 99))
+    await book.broker.receives()
     return trio.current_time() - begin_s
 
 
@@ -104,21 +104,21 @@ async def test_the_longest_of_all_delays_applies(autojump_clock: MockClock) -> N
 
     plugins = {"costs": Costs(500), "at_request": AtRequest()}
     async with open_book(plugins=plugins, quotas=[quota(1)]) as book:
-        await book.client.says(request(HEARTBEAT, 4, 1))
+        await book.client.sends(request(HEARTBEAT, 4, 1))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         await trio.sleep(1.0)
-        await book.broker.says(reply(HEARTBEAT, 4, 1))
-        assert read_reply(HEARTBEAT, 4, await book.client.hears())["throttle_time_ms"] == 1000, "200 ms were left"
+        await book.broker.sends(reply(HEARTBEAT, 4, 1))
+        assert read_reply(HEARTBEAT, 4, await book.client.receives())["throttle_time_ms"] == 1000, "200 ms were left"
         assert await waits_s(book) == pytest.approx(1, abs=0.01)
 
 
 async def test_produce_without_acks_is_exempt_and_counted_as_such(autojump_clock: MockClock) -> None:
     async with open_book(plugins={"costs": Costs(500)}, quotas=[quota(1)]) as book:
         frame = request(PRODUCE, 9, 1, acks=0, padding=10)
-        await book.client.says(frame)
+        await book.client.sends(frame)
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == frame
+        assert await book.broker.receives() == frame
         assert await waits_s(book) == pytest.approx(0, abs=0.01)
         assert book.shared.hooks.quotas is not None
         assert book.shared.hooks.quotas.exempt_request_time.rate(0) == pytest.approx(50 / 30, rel=0.1)

@@ -31,7 +31,7 @@ async def dribble(book: Book, data: bytes, every_s: float) -> float:
     """Send ``data`` in pieces of one byte; return after how many seconds the connection was ended, or all was sent."""
     began_s = swept_s = trio.current_time()
     for at in range(len(data)):
-        await book.client.says(data[at : at + 1])
+        await book.client.sends(data[at : at + 1])
         await trio.sleep(every_s)
         if trio.current_time() - swept_s >= SWEEP_S:
             swept_s = trio.current_time()
@@ -45,16 +45,16 @@ async def dribble(book: Book, data: bytes, every_s: float) -> float:
 async def test_a_head_that_comes_byte_by_byte_is_cut_off(sent: int, autojump_clock: MockClock) -> None:
     async with open_book() as book:
         frame = request(HEARTBEAT, 4, 1, client_id="c" * 100)
-        await book.client.says(frame[:sent])
+        await book.client.sends(frame[:sent])
         assert TIMEOUT_S < await dribble(book, frame[sent:], 1.0) <= TIMEOUT_S + 2 * SWEEP_S
         assert book.connection.reason == SLOW
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
 
 
 async def test_a_body_that_comes_byte_by_byte_is_cut_off(autojump_clock: MockClock) -> None:
     async with open_book() as book:
         frame = request(PRODUCE, 7, 1, acks=1, padding=100_000)
-        await book.client.says(frame[:1000])
+        await book.client.sends(frame[:1000])
         await book.upstream.wait_for_dial(1)
         assert TIMEOUT_S < await dribble(book, frame[1000:], 1.0) <= TIMEOUT_S + 2 * SWEEP_S
         assert book.connection.reason == SLOW
@@ -64,11 +64,11 @@ async def test_a_slow_upload_that_makes_progress_is_not_cut_off(autojump_clock: 
     async with open_book() as book:
         frame = request(PRODUCE, 7, 1, acks=1, padding=10 * PROGRESS_BYTES)
         for at in range(0, len(frame), PROGRESS_BYTES):
-            await book.client.says(frame[at : at + PROGRESS_BYTES])
+            await book.client.sends(frame[at : at + PROGRESS_BYTES])
             await trio.sleep(TIMEOUT_S - 1)
             book.connection.end_if_overdue(trio.current_time())
         assert book.connection.reason is None
-        assert await book.broker.hears() == frame
+        assert await book.broker.receives() == frame
 
 
 async def test_between_requests_a_client_may_wait(autojump_clock: MockClock) -> None:
@@ -85,31 +85,31 @@ async def test_time_in_which_the_client_is_muted_does_not_count(autojump_clock: 
     async with open_book(quotas=[quota]) as book:
         second = request(HEARTBEAT, 4, 2)
         first = request(PRODUCE, 7, 1, acks=1, padding=100_000)
-        await book.client.says(first + second[:20])
+        await book.client.sends(first + second[:20])
         await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == first
-        await book.broker.says(reply(PRODUCE, 7, 1))
-        await book.client.hears()
+        assert await book.broker.receives() == first
+        await book.broker.sends(reply(PRODUCE, 7, 1))
+        await book.client.receives()
         for _ in range(10):
             await trio.sleep(5)
             book.connection.end_if_overdue(trio.current_time())
         assert book.connection.reason is None
-        await book.client.says(second[20:])
+        await book.client.sends(second[20:])
         await trio.sleep(200)
-        assert await book.broker.hears() == second
+        assert await book.broker.receives() == second
 
 
 async def test_a_promise_that_is_not_kept_frees_its_reserved_place(autojump_clock: MockClock) -> None:
     """A paced quota reserves a place for the announced size; a silent client would keep it for ever."""
     paced = Quota(value=1000, policy=QuotaPolicy(mode=EnforcementMode.PACED))
     async with open_book(quotas=[(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(client_id="c"), paced)]) as book:
-        await book.client.says(request(PRODUCE, 7, 1, acks=1, padding=900_000)[:100])
+        await book.client.sends(request(PRODUCE, 7, 1, acks=1, padding=900_000)[:100])
         await book.upstream.wait_for_dial(1)
         for _ in range(8):
             await trio.sleep(SWEEP_S)
             book.connection.end_if_overdue(trio.current_time())
         assert book.connection.reason == SLOW
-        await book.client.hears_the_end()
+        await book.client.receives_the_end()
         assert book.shared.hooks.quotas is not None
         bucket = book.shared.hooks.quotas.bucket(QuotaKey.PRODUCER_BYTE_RATE, "ANONYMOUS", "c")
         assert bucket is not None
@@ -131,9 +131,9 @@ async def test_the_work_for_a_head_does_not_grow_with_its_pieces(
     async with open_book() as book:
         frame = request(METADATA, 12, 1, client_id="c" * 4000)
         for at in range(len(frame)):
-            await book.client.says(frame[at : at + 1])
+            await book.client.sends(frame[at : at + 1])
             await trio.testing.wait_all_tasks_blocked()
-        assert await book.broker.hears() == frame
+        assert await book.broker.receives() == frame
     assert attempts < 300
 
 

@@ -1,4 +1,4 @@
-"""KAFKA_SEMANTICS §3 as data: what Kafka's classes say of every API, apart from what the proxy believes.
+"""KAFKA_SEMANTICS §3 as data: the facts of every API from Kafka's classes, independent of the proxy's own table.
 
 The rows are those of `tests/proxy/wire/kafka_api_table.md`, which knows nothing of
 `headrace.proxy.wire.messages.api_rows`, so that the two can be compared.

@@ -92,13 +92,13 @@ def test_random_traces(capsys: pytest.CaptureFixture[str]) -> None:
             mismatches += 1
             shown.append(f"trace {seed} over {trace.window}:\n{seen.mismatch}")
     with capsys.disabled():
-        print(  # noqa: T201 - the line that says what was compared
+        print(  # noqa: T201 - the line with what was compared
             f"\ndifferential test against Kafka {VERSION}: {TRACES} traces, {uses} events ({throttled} throttled, "
             f"{refused} refused), {mismatches} mismatches"
         )
     assert not mismatches, min(shown, key=len)
     assert uses >= 20_000
-    assert throttled > uses / 20, "a trace in which nobody is throttled shows nothing"
+    assert throttled > uses / 20, "a trace in which no request is throttled shows nothing"
     assert refused > 500
 
 

@@ -189,7 +189,7 @@ def test_in_shadow_mode_nothing_piles_up() -> None:
     last = waits[-1]
     assert last is not None
     assert last.observe
-    assert last.throttle_ms <= 1000, "nobody waits, so the debt of those before has been paid by nobody"
+    assert last.throttle_ms <= 1000, "no request waits, so none has paid the debt of those before it"
 
 
 def test_a_limit_that_changes_applies_to_what_is_owed() -> None:

@@ -207,7 +207,7 @@ def test_idle_buckets_expire_and_what_was_resolved_before_is_stale(cluster: Clus
     assert cluster.quotas.expire(IDLE_EXPIRY_MS + 5) == 0
     assert cluster.quotas.expire(IDLE_EXPIRY_MS + 6) == 1
     assert list(cluster.quotas) == []
-    assert bucket.dropped, "whoever has resolved it has to ask again"
+    assert bucket.dropped, "a caller that has resolved it has to ask again"
 
 
 def test_an_entity_needs_a_name() -> None:

@@ -87,8 +87,8 @@ def test_the_page_has_the_table() -> None:
     rows = re.findall(
         r"^\| (\d+) \| (\w+) \| ([0-9.]+) \| ([0-9.]+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE
     )
-    told = {int(key): (name, float(base), float(slope)) for key, name, base, slope in rows}
-    assert told == {key: (API_NAMES[key], cost.base_ms, cost.per_kib_ms) for key, cost in DEFAULT_COSTS.items()}
+    documented = {int(key): (name, float(base), float(slope)) for key, name, base, slope in rows}
+    assert documented == {key: (API_NAMES[key], cost.base_ms, cost.per_kib_ms) for key, cost in DEFAULT_COSTS.items()}
 
 
 # Log lines of a 4.3.1 broker and its controller for one request, without the request and the reply.

@@ -36,7 +36,7 @@ def own() -> Iterator[KafkaCluster]:
 
 
 def controller_of(cluster: KafkaCluster) -> Broker:
-    """The active controller; brokers name any one of them, but its log tells."""
+    """The active controller; brokers name any one of them, but its log has the right one."""
     answers = [ask(broker.host, broker.port) for broker in cluster.brokers if broker.running]
     leaders = [broker for broker in cluster.brokers if "Becoming the active controller" in broker.log_tail(10_000)]
     assert all(answers)

@@ -1,4 +1,4 @@
-"""What server.properties say, without a broker."""
+"""The content of server.properties, without a broker."""
 
 from __future__ import annotations
 

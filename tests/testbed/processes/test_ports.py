@@ -1,4 +1,4 @@
-"""Ports that nobody else gets."""
+"""Ports that no other process gets."""
 
 from __future__ import annotations
 
