@@ -123,8 +123,8 @@ class ClientQuotas(Section):
         Unreachable,
         choice(Unreachable),
         Key(
-            "What the proxy does if it cannot read the topic at start. wait: serve no client until it can; serve: serve "
-            "clients with the quotas of the configuration file until it can.",
+            "What the proxy does if it cannot read the topic at start. wait: serve no client until it can; serve: "
+            "serve clients with the quotas of the configuration file until it can.",
             restart=True,
         ),
     ] = Unreachable.WAIT

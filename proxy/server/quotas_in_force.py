@@ -156,9 +156,9 @@ def _store_of(config: Config) -> QuotaStore | None:
 
 
 def _topic_store_of(config: Config) -> QuotaStore:
-    from headrace.proxy.quotas.topic_log import TopicSettings
-    from headrace.proxy.quotas.topic_replica import KafkaLog
-    from headrace.proxy.quotas.topic_store import TopicStore, require_confluent_kafka
+    from headrace.proxy.quotas.topic.log import TopicSettings
+    from headrace.proxy.quotas.topic.replica import KafkaLog
+    from headrace.proxy.quotas.topic.store import TopicStore, require_confluent_kafka
 
     try:
         require_confluent_kafka()

@@ -10,15 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas import topic_replica, topic_state
 from headrace.proxy.quotas.store import Alteration, StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_log import MAX_BATCH_BYTES
-from headrace.proxy.quotas.topic_records import NewRecord, record_key
-from headrace.proxy.quotas.topic_replica import TopicReplica, prepared
-from headrace.proxy.quotas.topic_state import TopicState
+from headrace.proxy.quotas.topic import replica as topic_replica
+from headrace.proxy.quotas.topic import state as topic_state
+from headrace.proxy.quotas.topic.log import MAX_BATCH_BYTES
+from headrace.proxy.quotas.topic.records import NewRecord, record_key
+from headrace.proxy.quotas.topic.replica import TopicReplica, prepared
+from headrace.proxy.quotas.topic.state import TopicState
 from headrace.quota_callbacks.entities import QuotaEntity
-from tests.proxy.quotas.log_in_memory import MemoryLog, MemoryTopic
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, Quotas, alteration, altered, copy, replay
+from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryTopic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

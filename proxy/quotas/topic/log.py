@@ -1,6 +1,6 @@
 """Reading the topic of quotas up to its end, and appending to it: the blocking side, with librdkafka.
 
-Called by `topic_replica` in a thread, one call at a time. Readers and writers have a client of librdkafka each, which
+Called by `replica` in a thread, one call at a time. Readers and writers have a client of librdkafka each, which
 must be created in the process that uses it, after the fork, and which connects again by itself.
 
 **One alteration is one record batch.** A broker appends, replicates and truncates whole batches, and the offset that it
@@ -20,14 +20,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_records import HEADER, LogRecord
+from headrace.proxy.quotas.topic.records import HEADER, LogRecord
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
-    from headrace.proxy.quotas.topic_records import NewRecord
+    from headrace.proxy.quotas.topic.records import NewRecord
 
 MAX_BATCH_BYTES: Final = 900_000
 """Size of the largest batch before compression: below the 1,000,000 bytes of librdkafka's ``message.max.bytes`` and of
@@ -218,7 +218,8 @@ class TopicReader:
             "isolation.level": "read_uncommitted",
             "fetch.wait.max.ms": 500,
             "fetch.error.backoff.ms": 50,
-            "queued.max.messages.kbytes": 4096,
+            "queued.max.messages.kbytes": 16_384,
+            "fetch.queue.backoff.ms": 5,  # its default of a second is what limits a replay
         }
 
 

@@ -14,12 +14,12 @@ import trio
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from headrace.proxy.quotas import topic_store
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
+from headrace.proxy.quotas.topic import store as topic_store
 from headrace.quota_callbacks.entities import QuotaEntity
 from testbed.kafka.cluster import KafkaCluster
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, alteration, opened, replay, since
-from tests.proxy.quotas.test_topic_store import on, settings
+from tests.proxy.quotas.topic.test_store import on, settings
 
 if TYPE_CHECKING:
     import random

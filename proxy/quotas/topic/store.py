@@ -1,7 +1,7 @@
 """The store of quotas in a compacted topic of the cluster, which all processes of a fleet of proxies follow.
 
-The event loop's side of it. `topic_replica` does the blocking work in a thread, one call at a time; `topic_log` reads
-and appends with librdkafka; `topic_state` computes what follows from the records, and `topic_records` has their form.
+The event loop's side of it. `replica` does the blocking work in a thread, one call at a time; `log` reads
+and appends with librdkafka; `state` computes what follows from the records, and `records` has their form.
 
 **Why one record for each key of an entity.** Several processes write at the same time, and the order of the log decides
 between them. After compaction only the last record of each record key is certain to exist, so the last record alone
@@ -17,7 +17,7 @@ With one record for each entity and quota key, whose effect depends on nothing b
 the last records of all keys. Early and late readers have the same quotas at the same end of the log, whatever was
 compacted. Changes of different keys of an entity never undo each other, and of two changes of one key the later record
 stays. All records of one `Alteration` are in one record batch, which a broker stores completely or not at all, and
-readers stop only between batches (`topic_log`); so an alteration of an entity has all of its effect or none.
+readers stop only between batches (`log`); so an alteration of an entity has all of its effect or none.
 
 **Removals** are tombstones, which compaction removes after ``delete.retention.ms``. A process that read the log before
 a tombstone and continues after it was removed would keep the quota. So a process that could not read for half of that
@@ -43,16 +43,16 @@ import structlog
 import trio
 
 from headrace.proxy.quotas.store import Snapshot, StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_replica import TopicReplica, prepared
-from headrace.proxy.quotas.topic_state import accept_all
+from headrace.proxy.quotas.topic.replica import TopicReplica, prepared
+from headrace.proxy.quotas.topic.state import accept_all
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.proxy.quotas.store import Alteration, Author, Change
-    from headrace.proxy.quotas.topic_replica import PreparedAlter, QuotaLog
-    from headrace.proxy.quotas.topic_state import Check
+    from headrace.proxy.quotas.topic.replica import PreparedAlter, QuotaLog
+    from headrace.proxy.quotas.topic.state import Check
 
 log = structlog.get_logger("headrace.quotas")
 

@@ -18,13 +18,12 @@ from hypothesis import given
 
 from headrace.proxy.quotas.follower import INTERVAL_S
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_creation import topic_config
-from headrace.proxy.quotas.topic_log import TopicSettings
-from headrace.proxy.quotas.topic_records import record_key
-from headrace.proxy.quotas.topic_replica import KafkaLog
-from headrace.proxy.quotas.topic_store import NEVER_READ, TopicStore
+from headrace.proxy.quotas.topic.creation import topic_config
+from headrace.proxy.quotas.topic.log import TopicSettings
+from headrace.proxy.quotas.topic.records import record_key
+from headrace.proxy.quotas.topic.replica import KafkaLog
+from headrace.proxy.quotas.topic.store import NEVER_READ, TopicStore
 from headrace.quota_callbacks.entities import QuotaEntity
-from tests.proxy.quotas.log_in_memory import MemoryLog, MemoryTopic
 from tests.proxy.quotas.store_contract import (
     ALICE,
     AUTHOR,
@@ -36,6 +35,7 @@ from tests.proxy.quotas.store_contract import (
     since,
     steps,
 )
+from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryTopic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import structlog
 
 from headrace.proxy.quotas.store import Change, Snapshot, StoreError
-from headrace.proxy.quotas.topic_records import parse_header, parse_record_key, parse_value
+from headrace.proxy.quotas.topic.records import parse_header, parse_record_key, parse_value
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from headrace.proxy.quotas.topic_records import LogRecord
+    from headrace.proxy.quotas.topic.records import LogRecord
     from headrace.quota_callbacks.entities import QuotaEntity
 
     Check: TypeAlias = Callable[[QuotaEntity, str, float], None]

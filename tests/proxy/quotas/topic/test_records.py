@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.quotas.store import Author
-from headrace.proxy.quotas.topic_records import (
+from headrace.proxy.quotas.topic.records import (
     UNKNOWN_AUTHOR,
     Header,
     LogRecord,
@@ -22,7 +22,7 @@ from headrace.proxy.quotas.topic_records import (
     parse_value,
     record_key,
 )
-from headrace.proxy.quotas.topic_state import TopicState
+from headrace.proxy.quotas.topic.state import TopicState
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from tests.proxy.quotas.store_contract import ALICE, entities
 

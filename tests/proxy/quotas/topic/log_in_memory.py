@@ -1,6 +1,6 @@
 """A log in memory that behaves as a topic of Kafka does for the store of quotas: batches, offsets and compaction.
 
-Implements `headrace.proxy.quotas.topic_replica.QuotaLog`; stores of one log share the `MemoryTopic`.
+Implements `headrace.proxy.quotas.topic.replica.QuotaLog`; stores of one log share the `MemoryTopic`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from headrace.proxy.quotas.topic_log import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, LogReplacedError
-from headrace.proxy.quotas.topic_records import LogRecord, NewRecord
+from headrace.proxy.quotas.topic.log import MAX_BATCH_BYTES, MAX_BATCH_RECORDS, LogReplacedError
+from headrace.proxy.quotas.topic.records import LogRecord, NewRecord
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Creating the topic of quotas, and checking the settings of one that exists. Blocks; called by `topic_replica`."""
+"""Creating the topic of quotas, and checking the settings of one that exists. Blocks; called by `replica`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_log import ClientErrors, client_settings, reason_of
+from headrace.proxy.quotas.topic.log import ClientErrors, client_settings, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from confluent_kafka.admin import AdminClient
 
-    from headrace.proxy.quotas.topic_log import TopicSettings
+    from headrace.proxy.quotas.topic.log import TopicSettings
 
 log = structlog.get_logger("headrace.quotas")
 

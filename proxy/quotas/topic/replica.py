@@ -1,6 +1,6 @@
 """The copy of the topic of quotas that one process has in memory: kept up to date, and changed through the log.
 
-The blocking side of `topic_store`, which calls it in a thread, one call at a time. Knows the log by the interface
+The blocking side of `store`, which calls it in a thread, one call at a time. Knows the log by the interface
 `QuotaLog` alone, so that tests can give it a log in memory.
 """
 
@@ -15,8 +15,8 @@ import structlog
 
 from headrace.proxy.long_work import PAUSE_S, collector_off
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic_creation import ensure_topic
-from headrace.proxy.quotas.topic_log import (
+from headrace.proxy.quotas.topic.creation import ensure_topic
+from headrace.proxy.quotas.topic.log import (
     MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     LogReplacedError,
@@ -24,16 +24,16 @@ from headrace.proxy.quotas.topic_log import (
     TopicWriter,
     UnknownTopicError,
 )
-from headrace.proxy.quotas.topic_records import Header, NewRecord, exact_number, new_record
-from headrace.proxy.quotas.topic_state import KEPT_CHANGES, MAX_QUOTAS, TopicState, accept_all
+from headrace.proxy.quotas.topic.records import Header, NewRecord, exact_number, new_record
+from headrace.proxy.quotas.topic.state import KEPT_CHANGES, MAX_QUOTAS, TopicState, accept_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.proxy.quotas.store import Alteration, Author, Change, Snapshot
-    from headrace.proxy.quotas.topic_log import TopicSettings
-    from headrace.proxy.quotas.topic_records import LogRecord
-    from headrace.proxy.quotas.topic_state import Check
+    from headrace.proxy.quotas.topic.log import TopicSettings
+    from headrace.proxy.quotas.topic.records import LogRecord
+    from headrace.proxy.quotas.topic.state import Check
     from headrace.quota_callbacks.entities import QuotaEntity
 
 log = structlog.get_logger("headrace.quotas")
@@ -43,7 +43,7 @@ BROKEN_S: Final = 30.0
 
 
 class LogReader(Protocol):
-    """A position in the log. See `headrace.proxy.quotas.topic_log.TopicReader`."""
+    """A position in the log. See `headrace.proxy.quotas.topic.log.TopicReader`."""
 
     def end(self, deadline_s: float) -> int:
         """Return the end of the log: everything that was acknowledged before is in front of it."""
