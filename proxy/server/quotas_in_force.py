@@ -175,5 +175,13 @@ def _topic_store_of(config: Config) -> QuotaStore:
     return TopicStore(
         KafkaLog(topic),
         waits=settings.unreachable is Unreachable.WAIT,
-        check=lambda entity, key, value: BUILTIN_SCHEMA.check(key, value, entity),
+        check=check_stored,
     )
+
+
+def check_stored(entity: QuotaEntity, key: str, value: float) -> None:
+    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
+    unknown = {each for each, _ in entity.parts()} - BUILTIN_SCHEMA.entity_types.keys()
+    if unknown or key not in BUILTIN_SCHEMA.keys:
+        raise ValueError("unknown quota key or entity type")
+    BUILTIN_SCHEMA.check(key, value, entity)
