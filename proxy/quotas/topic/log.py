@@ -41,7 +41,7 @@ RETRY_S: Final = 0.05
 LONGEST_POLL_S: Final = 0.5
 LONGEST_QUESTION_S: Final = 1.0
 """Seconds until the leader is asked again; it answers within milliseconds, if it is the leader and serves."""
-NEW_TOPIC_S: Final = 5.0
+NEW_TOPIC_S: Final = 3.0
 """How long a topic may be unknown: brokers learn of a new one one after the other, and of all when they start."""
 
 

@@ -26,5 +26,5 @@ def test_what_alter_client_quotas_accepts_is_accepted() -> None:
     ],
 )
 def test_what_it_refuses_is_refused(entity: QuotaEntity, key: str, value: float) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError, match=r"."):
         check_stored(entity, key, value)

@@ -254,7 +254,7 @@ async def test_what_others_write_to_the_topic_harms_nobody(kafka3: KafkaCluster)
 
 async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(kafka3: KafkaCluster) -> None:
     found = settings(kafka3)
-    async with opened(partial(on, found, timeout_s=5.0)) as store:
+    async with opened(partial(on, found, timeout_s=10.0)) as store:
         for value in (1.0, 2.0):
             await store.alter([alteration(ALICE, a=value)], AUTHOR)
         position = (await store.snapshot()).sequence
