@@ -19,7 +19,7 @@ from typing import Any, Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-EXTRAS: Final = ("tracing", "metrics-otlp", "usage", "pipeline")
+EXTRAS: Final = ("tracing", "metrics-otlp", "usage", "quota-topic", "pipeline")
 PINS: Final = Path(__file__).with_name("dev.txt")
 _PIN: Final = re.compile(r"^([A-Za-z0-9._-]+)==(\S+)")
 _HASH: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")

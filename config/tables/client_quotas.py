@@ -4,14 +4,41 @@ The quotas of the file itself are the tables ``[[quotas]]``, in `headrace.config
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
+
+from pydantic import SecretStr
 
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX
 from headrace.config.values import duration
-from headrace.quota_callbacks.options import choice, list_of, text, whole
+from headrace.quota_callbacks.options import choice, list_of, secrets_of, text, whole
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections, QuotaPolicy
+
+
+class StoreKind(StrEnum):
+    """Where quotas are kept that are set while the proxy runs."""
+
+    SQLITE = "sqlite"
+    """In the file ``client_quotas.file``."""
+    TOPIC = "topic"
+    """In a compacted topic of the cluster."""
+
+
+class Unreachable(StrEnum):
+    """What a proxy does that cannot read the topic at start."""
+
+    WAIT = "wait"
+    """It serves no client until it can."""
+    SERVE = "serve"
+    """It serves clients with the quotas of the file, until it can."""
+
+
+REPLICAS_MAX: Final = 32_767
+"""An INT16 in the protocol."""
+TOPIC_PATTERN: Final = r"[a-zA-Z0-9._-]{1,249}"
+"""Kafka's ``Topic.LEGAL_CHARS`` and ``Topic.MAX_NAME_LENGTH``."""
 
 
 class AlterRule(StrEnum):
@@ -35,6 +62,15 @@ class BrokersQuotas(StrEnum):
 class ClientQuotas(Section):
     """Quotas that are changed while the proxy runs, with AlterClientQuotas (KIP-546)."""
 
+    store: Annotated[
+        StoreKind,
+        choice(StoreKind),
+        Key(
+            "Where quotas are kept that are set while the proxy runs. sqlite: in client_quotas.file; topic: in a "
+            "compacted topic of the cluster, which all proxies of a fleet follow.",
+            restart=True,
+        ),
+    ] = StoreKind.SQLITE
     file: Annotated[
         str | None,
         text("the path of a file"),
@@ -49,6 +85,50 @@ class ClientQuotas(Section):
         whole(1, INT_MAX),
         Key("Number of changes that are kept for headrace quotas audit; older ones are removed.", restart=True),
     ] = 100_000
+    topic: Annotated[
+        str,
+        text("a topic name", pattern=TOPIC_PATTERN),
+        Key("The topic of quotas. It is created if it does not exist. Only proxies may write to it.", restart=True),
+    ] = "__headrace_quotas"
+    topic_replication_factor: Annotated[
+        int | None,
+        whole(1, REPLICAS_MAX),
+        Key(
+            "Replication factor of the topic, if the proxy creates it; by default 3, or the number of brokers if that "
+            "is lower.",
+            restart=True,
+        ),
+    ] = None
+    topic_history_s: Annotated[
+        float,
+        duration("1m", "3650d"),
+        Key(
+            "How long the topic keeps every change for headrace quotas audit, if the proxy creates it; of older ones, "
+            "only the latest of each quota is certain to be kept.",
+            restart=True,
+        ),
+    ] = 7 * 86_400.0
+    topic_properties: Annotated[
+        Mapping[str, SecretStr],
+        secrets_of(
+            'a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
+            '"sasl.password_file" names the file that holds "sasl.password"'
+        ),
+        Key(
+            "Settings of librdkafka for the connection to the topic, such as for TLS and SASL, each key in quotes. "
+            "bootstrap.servers is upstream.bootstrap_servers by default.",
+            restart=True,
+        ),
+    ] = {}
+    unreachable: Annotated[
+        Unreachable,
+        choice(Unreachable),
+        Key(
+            "What the proxy does if it cannot read the topic at start. wait: serve no client until it can; serve: "
+            "serve clients with the quotas of the configuration file until it can.",
+            restart=True,
+        ),
+    ] = Unreachable.WAIT
     timeout_s: Annotated[
         float,
         duration("100ms", "10m"),

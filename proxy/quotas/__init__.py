@@ -11,6 +11,7 @@ definitions        the quotas in force: the configuration's, and above them the 
 sqlite_store       the store in an SQLite file, which several processes may open
 sqlite_file        the tables and statements of the SQLite file
 sqlite_opening     opening the SQLite file, and what its errors mean
+topic              the store in a compacted topic of the cluster
 entity_text        entities as text, for stores
 store              the interface of stores, and the values that pass through it
 """

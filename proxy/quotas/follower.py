@@ -46,9 +46,11 @@ class StoreFollower:
         return self._position == 0
 
     async def open(self) -> None:
-        """Open the store and put its quotas into force. Raises `StoreError`."""
-        async with self._bounded():
-            snapshot = await self._store.open()
+        """Open the store and put its quotas into force. Raises `StoreError`.
+
+        ``timeout_s`` does not apply: a store bounds its opening itself, or waits for a cluster that cannot be reached.
+        """
+        snapshot = await self._store.open()
         await self._replace(snapshot)
         log.info("quotas loaded", entities=len(snapshot.quotas), sequence=snapshot.sequence)
 

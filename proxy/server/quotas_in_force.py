@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from headrace.config.tables.client_quotas import AlterRule
+from headrace.config.tables.client_quotas import AlterRule, StoreKind, Unreachable
 from headrace.config.tables.client_quotas import BrokersQuotas as BrokersRule
 from headrace.proxy.errors import StartupError
 from headrace.proxy.quotas.authorization import Permissions
@@ -145,9 +145,44 @@ def _bounded(entity: QuotaEntity) -> QuotaEntity:
 
 
 def _store_of(config: Config) -> QuotaStore | None:
+    """Return the store of the configuration. Raises `StartupError` if a package is missing."""
     settings = config.client_quotas
+    if settings.store is StoreKind.TOPIC:
+        return _topic_store_of(config)
     if settings.file is None:
         return None
     from headrace.proxy.quotas.sqlite_store import SqliteStore
 
     return SqliteStore(settings.file, audit_rows=settings.audit_rows)
+
+
+def _topic_store_of(config: Config) -> QuotaStore:
+    from headrace.proxy.quotas.topic.log import TopicSettings
+    from headrace.proxy.quotas.topic.replica import KafkaLog
+    from headrace.proxy.quotas.topic.store import TopicStore, require_confluent_kafka
+
+    try:
+        require_confluent_kafka()
+    except StoreError as error:
+        raise StartupError(str(error)) from error
+    settings = config.client_quotas
+    properties = {name: value.get_secret_value() for name, value in settings.topic_properties.items()}
+    topic = TopicSettings(
+        topic=settings.topic,
+        properties={"bootstrap.servers": ",".join(map(str, config.upstream.bootstrap_servers)), **properties},
+        replication_factor=settings.topic_replication_factor,
+        history_ms=round(settings.topic_history_s * 1000),
+    )
+    return TopicStore(
+        KafkaLog(topic),
+        waits=settings.unreachable is Unreachable.WAIT,
+        check=check_stored,
+    )
+
+
+def check_stored(entity: QuotaEntity, key: str, value: float) -> None:
+    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
+    unknown = {each for each, _ in entity.parts()} - BUILTIN_SCHEMA.entity_types.keys()
+    if unknown or key not in BUILTIN_SCHEMA.keys:
+        raise ValueError("unknown quota key or entity type")
+    BUILTIN_SCHEMA.check(key, value, entity)

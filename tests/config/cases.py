@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from ipaddress import ip_network
 from typing import Final
 
+from pydantic import SecretStr
+
 from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
-from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas
+from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas, StoreKind, Unreachable
 from headrace.config.values import AUTO
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections
 
@@ -34,6 +36,10 @@ NETWORKS: Final = 'expected a list of networks, such as ["10.0.0.0/24"]'
 SERVERS: Final = 'expected a list of one or more host:port, such as ["kafka-1:9092"]'
 WORKERS: Final = 'expected a whole number from 1 to 64, or "auto" for one for each core'
 IMPORT_PATH: Final = 'expected an import path, such as "my_package.my_module:MyPlugin" or "my_module"'
+LIBRDKAFKA: Final = (
+    'expected a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
+    '"sasl.password_file" names the file that holds "sasl.password"'
+)
 LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
 
 
@@ -58,6 +64,8 @@ class Bad:
     index: int | None = None
     schema_sees: bool = True
     """Whether JSON Schema can express the constraint."""
+    hidden: bool = False
+    """Whether the error message must not contain the value, which may be a secret."""
 
 
 GOOD: Final = (
@@ -99,6 +107,12 @@ GOOD: Final = (
     Good("limits.max_held_bytes", '"1GiB"', 2**30),
     Good("plugins.slow_call", '"1s"', 1.0),
     Good("limits.login_timeout", '"1s"', 1.0),
+    Good("client_quotas.store", '"topic"', StoreKind.TOPIC),
+    Good("client_quotas.topic", '"a.b-C_9"', "a.b-C_9"),
+    Good("client_quotas.topic.replication_factor", "1", 1),
+    Good("client_quotas.topic_history", '"1d"', 86400.0),
+    Good("client_quotas.topic_properties", '{ "a.b" = "c", d = 7 }', {"a.b": SecretStr("c"), "d": SecretStr("7")}),
+    Good("client_quotas.unreachable", '"serve"', Unreachable.SERVE),
     Good("client_quotas.file", '"/var/lib/headrace/quotas.sqlite"', "/var/lib/headrace/quotas.sqlite"),
     Good("client_quotas.audit_rows", "1", 1),
     Good("client_quotas.timeout", '"10m"', 600.0),
@@ -269,6 +283,12 @@ BAD: Final = (
     *_whole("limits.max_in_flight_requests", 1, 1_000_000),
     *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
     *_duration("plugins.slow_call", "1ms", "1h", "0ms", "61m"),
+    *_invalid("client_quotas.store", 'expected "sqlite" or "topic"', '"file"', "1"),
+    *_invalid("client_quotas.topic", "expected a topic name", '""', '"a b"', "7"),
+    *_whole("client_quotas.topic.replication_factor", 1, 32767),
+    *_duration("client_quotas.topic_history", "1m", "3650d", "59s", "3651d"),
+    *(Bad("client_quotas.topic_properties", toml, LIBRDKAFKA, hidden=True) for toml in ('"a"', "7")),
+    *_invalid("client_quotas.unreachable", 'expected "wait" or "serve"', '"stop"', "true"),
     *_invalid("client_quotas.file", "expected the path of a file", "1", '""'),
     *_whole("client_quotas.audit_rows", 1, INT_MAX),
     *_duration("client_quotas.timeout", "100ms", "10m", "99ms", "11m"),

@@ -24,7 +24,7 @@ SHIPPED = (".py", "py.typed", ".toml", ".json", ".properties")
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PROJECT = PYPROJECT["project"]
 GROUPS = PYPROJECT["dependency-groups"]
-FOR_USERS = {"tracing", "metrics-otlp", "usage", "pipeline"}
+FOR_USERS = {"tracing", "metrics-otlp", "usage", "quota-topic", "pipeline"}
 
 
 @pytest.fixture(scope="module")

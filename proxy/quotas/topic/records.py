@@ -1,0 +1,163 @@
+"""Records of the topic of quotas: one for each change of one key of one entity.
+
+The key of a record is the entity and the quota key, as JSON. Its value is the new value of the quota as a JSON number,
+or null, which Kafka calls a tombstone, for a quota that is removed. The header ``change`` has what the audit needs.
+Pure: knows neither Kafka clients nor where records are kept.
+
+What a record does to its quota depends on this record alone. This is what makes compaction safe: Kafka's log cleaner
+keeps at least the last record of each key, so whoever reads the compacted topic ends with the same quotas as whoever
+has read all records. Therefore a record with a valid key and an unreadable value removes the quota, as if it was null;
+if it was ignored instead, the previous value would be in force in processes that read it before compaction, and in no
+other. For the same reason a key has exactly one valid form. A record with another key concerns no quota.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
+from headrace.proxy.quotas.store import Author, StoreError
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.entities import QuotaEntity
+
+VERSION: Final = 1
+"""Version of the format. A record of a later version is not guessed at: `NewerFormatError`."""
+HEADER: Final = "change"
+UNKNOWN_AUTHOR: Final = Author(principal="unknown", address="unknown")
+"""The author of a record without a readable header, such as one of ``kafka-console-producer``."""
+RECORD_OVERHEAD: Final = 64
+"""Bytes of a record beside its key, value and header, at most: eight varints, and the name of the header."""
+
+_PREFIX: Final = '{"entity":'
+_MIDDLE: Final = ',"key":'
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class NewerFormatError(StoreError):
+    """A record was written by a later version of Headrace."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRecord:
+    """A record that is to be appended."""
+
+    key: bytes
+    value: bytes | None
+    header: bytes
+
+    @property
+    def size(self) -> int:
+        """Size in a batch, in bytes; never too low."""
+        return len(self.key) + len(self.value or b"") + len(self.header) + RECORD_OVERHEAD
+
+
+@dataclass(frozen=True, slots=True)
+class LogRecord:
+    """A record as it was read. ``header`` is that of the name `HEADER`, or ``None``."""
+
+    offset: int
+    time_ms: int
+    key: bytes | None
+    value: bytes | None
+    header: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header of a record says. ``alter`` identifies the call of `QuotaStore.alter`."""
+
+    alter: str
+    author: Author
+    old: float | None
+    """The value that the writer knew. Another writer may have changed it in between."""
+
+
+UNKNOWN_HEADER: Final = Header("", UNKNOWN_AUTHOR, None)
+
+
+def exact_number(value: float, key: str) -> float:
+    """Return a value as a float. Raises `ValueError` for NaN and for an integer that is too large."""
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(f"{key}: the value is too large") from None
+    if math.isnan(number):
+        raise ValueError(f"{key} = {value!r}: must be a number")
+    return number
+
+
+def record_key(entity: QuotaEntity, key: str) -> bytes:
+    """Return the key of a record, such as ``{"entity":{"user":"alice"},"key":"producer_byte_rate"}``."""
+    return f"{_PREFIX}{entity_text(entity)}{_MIDDLE}{_encode(key)}}}".encode()
+
+
+def parse_record_key(data: bytes | None) -> tuple[QuotaEntity, str]:
+    """Return the entity and the quota key. Raises `ValueError` if this is not the one form of a key."""
+    text = (data or b"").decode("ascii")
+    middle = text.rfind(_MIDDLE)
+    if not text.startswith(_PREFIX) or middle < 0 or not text.endswith("}"):
+        raise ValueError("the key of the record is not an entity and a quota key")
+    entity = parse_entity_text(text[len(_PREFIX) : middle])
+    key = json.loads(text[middle + len(_MIDDLE) : -1])
+    if not isinstance(key, str) or record_key(entity, key) != data:
+        raise ValueError("the key of the record does not have the form that is compared by compaction")
+    return entity, key
+
+
+def new_record(entity: QuotaEntity, key: str, new: float | None, header: Header) -> NewRecord:
+    """Return the record that sets or removes a quota."""
+    content = {
+        "version": VERSION,
+        "alter": header.alter,
+        "principal": header.author.principal,
+        "address": header.author.address,
+        "old": header.old,
+    }
+    value = None if new is None else _encode(new).encode()
+    return NewRecord(record_key(entity, key), value, _encode(content).encode())
+
+
+def parse_value(data: bytes | None) -> float | None:
+    """Return the value of a record; ``None`` for a removal. Raises `ValueError` if it is not a number."""
+    if data is None:
+        return None
+    number = float(data.decode("ascii")) if len(data) <= _LONGEST_NUMBER else math.nan
+    if math.isnan(number):
+        raise ValueError("the value of the record is not a number")
+    return number
+
+
+def parse_header(data: bytes | None) -> Header:
+    """Return what the header says; of what is missing or malformed, nothing. Raises `NewerFormatError`."""
+    try:
+        content = json.loads(data or b"{}")
+    except (ValueError, RecursionError):
+        return UNKNOWN_HEADER
+    if not isinstance(content, dict):
+        return UNKNOWN_HEADER
+    version = content.get("version")
+    if isinstance(version, int) and version > VERSION:
+        raise NewerFormatError(
+            f"a record has format {version}, and this version of Headrace reads formats up to {VERSION}: upgrade it"
+        )
+    principal, address, old = content.get("principal"), content.get("address"), content.get("old")
+    if not isinstance(principal, str) or not isinstance(address, str):
+        return UNKNOWN_HEADER
+    return Header(str(content.get("alter")), Author(principal=principal, address=address), _float_or_none(old))
+
+
+_LONGEST_NUMBER: Final = 400
+"""Bytes; Python writes floats with 24 characters at most. Longer texts are not parsed."""
+
+
+def _float_or_none(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None

@@ -1,0 +1,156 @@
+"""The quotas that follow from the records of the topic, in memory. Pure: is given records in the order of the log."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+
+from headrace.proxy.quotas.store import Change, Snapshot, StoreError
+from headrace.proxy.quotas.topic.records import parse_header, parse_record_key, parse_value
+from headrace.proxy.repeated_lines import RepeatedLines
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from headrace.proxy.quotas.topic.records import LogRecord
+    from headrace.quota_callbacks.entities import QuotaEntity
+
+    Check: TypeAlias = Callable[[QuotaEntity, str, float], None]
+
+log = structlog.get_logger("headrace.quotas")
+
+MAX_QUOTAS: Final = 1_000_000
+"""Quotas in memory, at about 600 bytes each: ten times what is measured, so that a topic that is filled by mistake ends
+in an error and not in a process without memory."""
+KEPT_CHANGES: Final = 10_000
+"""Changes that are kept for followers: 5 MB. A follower that is further behind takes a snapshot."""
+
+_NO_VALUES: Mapping[str, float] = {}
+_SHOWN_BYTES: Final = 200
+"""Of a malformed key, and of what is wrong with it, in a log line."""
+
+
+def accept_all(_entity: QuotaEntity, _key: str, _value: float) -> None:
+    """Accept every value. The default of `TopicState`."""
+
+
+class TopicState:
+    """The quotas after the records so far, and the latest changes.
+
+    ``check`` raises `ValueError` for a value that must not be in force; a record with such a value removes the quota.
+    ``kept_changes`` is the number of latest changes to keep. With ``believe_writers``, the old value of a change is
+    what the writer says if the previous record of the same quota was removed by compaction: for audits only.
+    """
+
+    def __init__(
+        self, *, check: Check = accept_all, kept_changes: int = KEPT_CHANGES, believe_writers: bool = False
+    ) -> None:
+        self._check = check
+        self._believe_writers = believe_writers
+        self._seen: set[bytes] = set()
+        self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
+        self._count = 0
+        self._changes: deque[Change] = deque(maxlen=kept_changes)
+        self._repeated = RepeatedLines()
+        self.sequence = 0
+        """That of the last change: its offset plus 1."""
+        self._complete_from = 0
+        """All changes after this position are kept."""
+
+    def value(self, entity: QuotaEntity, key: str) -> float | None:
+        """Return the value of a quota."""
+        return self._quotas.get(entity, _NO_VALUES).get(key)
+
+    def __len__(self) -> int:
+        """Return the number of quotas."""
+        return self._count
+
+    def apply(self, record: LogRecord) -> tuple[str, Change] | None:
+        """Apply the next record; return the call of `alter` and its change, or ``None`` if nothing has changed.
+
+        Raises `StoreError` for a record that this version cannot read, and for too many quotas.
+        """
+        header = parse_header(record.header)
+        try:
+            entity, key = parse_record_key(record.key)
+        except (ValueError, RecursionError) as error:
+            self._report("a record of the topic of quotas is ignored", record, error)
+            return None
+        try:
+            new = parse_value(record.value)
+            if new is not None:
+                self._check(entity, key, new)
+        except ValueError as error:
+            self._report("a record of the topic of quotas removes the quota, since its value is invalid", record, error)
+            new = None
+        old = before = self.value(entity, key)
+        if self._believe_writers:
+            old = header.old if old is None and record.key not in self._seen else old
+            self._seen.add(record.key or b"")
+        if before != new:
+            self._set(entity, key, before, new)
+        if old == new:
+            return None
+        self.sequence = record.offset + 1
+        if len(self._changes) == self._changes.maxlen and self._changes:
+            self._complete_from = self._changes[0].sequence
+        change = Change(
+            sequence=self.sequence,
+            time_ms=record.time_ms,
+            author=header.author,
+            entity=entity,
+            key=key,
+            old=old,
+            new=new,
+        )
+        self._changes.append(change)
+        return header.alter, change
+
+    def forget_changes(self) -> None:
+        """Keep no change until now: those of a replay, whose old values may be wrong after compaction."""
+        self._changes.clear()
+        self._complete_from = self.sequence
+
+    def changes_since(self, sequence: int) -> Sequence[Change] | None:
+        """Return the changes after a position; ``None`` if they are not kept, or if it is none of this log."""
+        if sequence == self.sequence:
+            return []
+        if not self._complete_from <= sequence < self.sequence:
+            return None
+        found: list[Change] = []
+        for change in reversed(self._changes):
+            if change.sequence <= sequence:
+                break
+            found.append(change)
+        return found[::-1]
+
+    def latest(self) -> Sequence[Change]:
+        """Return the changes that are kept, the latest first."""
+        return list(reversed(self._changes))
+
+    def snapshot(self) -> Snapshot:
+        """Return all quotas. What is returned does not change later: an entity's values are replaced as a whole."""
+        return Snapshot(sequence=self.sequence, quotas=dict(self._quotas))
+
+    def _set(self, entity: QuotaEntity, key: str, old: float | None, new: float | None) -> None:
+        values = {**self._quotas.get(entity, _NO_VALUES)}
+        self._count += (new is not None) - (old is not None)
+        if self._count > MAX_QUOTAS:
+            self._count -= 1
+            raise StoreError(f"there are more than {MAX_QUOTAS} quotas: remove those that are not needed")
+        if new is None:
+            values.pop(key)
+        else:
+            values[key] = new
+        if values:
+            self._quotas[entity] = values
+        else:
+            del self._quotas[entity]
+
+    def _report(self, what: str, record: LogRecord, error: Exception) -> None:
+        if (left_out := self._repeated.due("record", what)) is not None:
+            key = (record.key or b"")[:_SHOWN_BYTES]
+            reason = str(error)[:_SHOWN_BYTES]
+            log.warning(what, offset=record.offset, key=repr(key), reason=reason, left_out=left_out or None)
