@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import click
 import trio
 
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import Alteration, Author
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 

@@ -1,7 +1,7 @@
 """DescribeClientQuotas and AlterClientQuotas (KIP-546): authorization, validation, the store, and the reply.
 
 Called by `headrace.proxy.connection.client_quota_requests` with a request of a client that the broker has accepted.
-Errors are those of a broker (`validation`, `filters`); this module adds the errors that a broker has no case for.
+Errors are those of a broker (`rules`); this module adds the errors that a broker has no case for.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import structlog
 import trio
 
 from headrace.proxy.quotas.authorization import Permissions, may
-from headrace.proxy.quotas.filters import compile_filter, described_parts
-from headrace.proxy.quotas.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
+from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.rules.validation import refused_results, validate_request
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
-from headrace.proxy.quotas.validation import refused_results, validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
     alter_response,

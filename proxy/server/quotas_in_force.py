@@ -151,7 +151,7 @@ def _store_of(config: Config) -> QuotaStore | None:
         return _topic_store_of(config)
     if settings.file is None:
         return None
-    from headrace.proxy.quotas.sqlite_store import SqliteStore
+    from headrace.proxy.quotas.sqlite.store import SqliteStore
 
     return SqliteStore(settings.file, audit_rows=settings.audit_rows)
 

@@ -99,7 +99,7 @@ def test_the_defaults() -> None:
         "client_quotas.file": "None",
         "client_quotas.audit_rows": "100000",
         "client_quotas.topic": "__headrace_quotas",
-        "client_quotas.topic.replication_factor": "None",
+        "client_quotas.topic_replication_factor": "None",
         "client_quotas.topic_history": "604800.0",
         "client_quotas.topic_properties": "{}",
         "client_quotas.unreachable": "wait",

@@ -17,7 +17,7 @@ NEEDS_RESTART = (
     *("quota.window.num", "quota.window.size.seconds", "controller.quota.window.num"),
     *("controller.quota.window.size.seconds", "producer.id.quota.window.num", "producer.id.quota.window.size.seconds"),
     *("plugins.autoload", "plugins.disabled", "plugins.load", "plugins.options"),
-    *("client_quotas.store", "client_quotas.topic", "client_quotas.topic.replication_factor"),
+    *("client_quotas.store", "client_quotas.topic", "client_quotas.topic_replication_factor"),
     *("client_quotas.topic_history", "client_quotas.topic_properties", "client_quotas.unreachable"),
     *("client_quotas.file", "client_quotas.audit_rows", "client_quotas.brokers"),
     *("quota.state.file", "quota.state.interval", "workers"),

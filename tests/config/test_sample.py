@@ -26,7 +26,7 @@ EXAMPLES = {
     "limits.max_connections_per_ip",
     "quota.state.file",
     "client_quotas.file",
-    "client_quotas.topic.replication_factor",
+    "client_quotas.topic_replication_factor",
     "client_quotas.topic_properties",
     "quotas",
     "plugins.options",

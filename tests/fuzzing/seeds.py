@@ -27,7 +27,7 @@ from tests.fuzzing.running import corpus, write_corpus
 from tests.fuzzing.targets import TARGETS
 from tests.fuzzing.targets.messages import MUTATIONS, NAMES, REWRITTEN
 from tests.fuzzing.wire_messages import API_KEYS, RAW, framed
-from tests.proxy.quotas.quota_requests import ANY, CONNECTIONS, CONSUME, DEFAULT, EXACT, PRODUCE, alter, describe
+from tests.proxy.quotas.rules.quota_requests import ANY, CONNECTIONS, CONSUME, DEFAULT, EXACT, PRODUCE, alter, describe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from headrace.proxy.quotas.filters import compile_filter, described_parts
-from headrace.proxy.quotas.refusals import Refusal
-from headrace.proxy.quotas.validation import validate_entry, validate_request
+from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
+from headrace.proxy.quotas.rules.refusals import Refusal
+from headrace.proxy.quotas.rules.validation import validate_entry, validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
     alter_response,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from headrace.proxy.quotas.hash_order import hash_order
+from headrace.proxy.quotas.rules.hash_order import hash_order
 from testbed.kafka.jvm import start_jvm
 
 if TYPE_CHECKING:

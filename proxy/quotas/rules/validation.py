@@ -23,8 +23,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.proxy.quotas.hash_order import hash_order
-from headrace.proxy.quotas.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.rules.hash_order import hash_order
+from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterResult
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity

@@ -17,8 +17,8 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.entities import ANONYMOUS
 from testbed.kafka.cluster import KafkaCluster
 from tests.clients.wire_connection import CORRELATION_ID, WireConnection
-from tests.proxy.quotas.quota_model import QuotaModel
-from tests.proxy.quotas.quota_requests import (
+from tests.proxy.quotas.rules.quota_model import QuotaModel
+from tests.proxy.quotas.rules.quota_requests import (
     CONNECTIONS,
     EXACT,
     MUTATIONS,

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from headrace.proxy.quotas.sqlite_opening import LOCK_END, reported
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.opening import LOCK_END, reported
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import StoreTimeoutError
 from headrace.quota_callbacks.entities import QuotaEntity
-from tests.proxy.quotas.sqlite_errors import assert_alice, refused, set_alice
+from tests.proxy.quotas.sqlite.sqlite_errors import assert_alice, refused, set_alice
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, Place, alteration, opened, since
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import Snapshot
-from tests.proxy.quotas.alter_storm import TASKS, WriterServer, entities_of, values_after, writer_server
+from tests.proxy.quotas.sqlite.alter_storm import TASKS, WriterServer, entities_of, values_after, writer_server
 from tests.proxy.quotas.store_contract import copy, opened, replay, since
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """Opening the SQLite file of a store of quotas, and the sentences for what can go wrong with it.
 
-Used by `sqlite_file`. All functions block. Only the owner of the file can read it, the lock file, and what SQLite
+Used by `file`. All functions block. Only the owner of the file can read it, the lock file, and what SQLite
 creates beside it; a symbolic link is not followed. Files that SQLite may have locked are checked without being opened:
 when a process closes a descriptor of a file, it loses all its POSIX locks on the file, by which SQLite excludes other
 processes.

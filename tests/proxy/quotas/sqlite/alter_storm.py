@@ -4,7 +4,7 @@ The module of the tests that kill starts it once (`WriterServer`), since a proce
 writer in some milliseconds. A writer sends its process id, and then a line for each acknowledged alteration, through a
 pipe of its own.
 
-    python -m tests.proxy.quotas.alter_storm SOCKET_DESCRIPTOR
+    python -m tests.proxy.quotas.sqlite.alter_storm SOCKET_DESCRIPTOR
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import Alteration, Author
 from headrace.quota_callbacks.entities import QuotaEntity
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 TASKS: Final = 3
 """Calls of each writer at the same time."""
 KEYS: Final = ("producer_byte_rate", "consumer_byte_rate", "request_percentage", "controller_mutation_rate")
-ROOT: Final = Path(__file__).parents[3]
+ROOT: Final = Path(__file__).parents[4]
 
 
 def entities_of(writer: str, task: int) -> tuple[QuotaEntity, QuotaEntity]:
@@ -62,7 +62,7 @@ class WriterServer:
 def writer_server() -> Iterator[WriterServer]:
     """Run the process that forks writers."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-m", "tests.proxy.quotas.alter_storm", str(theirs.fileno())]
+    command = [sys.executable, "-m", "tests.proxy.quotas.sqlite.alter_storm", str(theirs.fileno())]
     with ours, subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=ROOT) as process:
         theirs.close()
         try:

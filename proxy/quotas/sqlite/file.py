@@ -1,6 +1,6 @@
 """The tables of the SQLite store of quotas, and the transactions on them.
 
-Called by `sqlite_store` in a thread, one call at a time; every method blocks. The table ``quotas`` has one row for each
+Called by `store` in a thread, one call at a time; every method blocks. The table ``quotas`` has one row for each
 key of an entity. The table ``changes`` is both what other processes follow and the audit record; its first column
 increases in the order of the commits.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.long_work import PAUSE_S, collector_off
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
-from headrace.proxy.quotas.sqlite_opening import check_schema_version, locked, open_database, reported, sentence
+from headrace.proxy.quotas.sqlite.opening import check_schema_version, locked, open_database, reported, sentence
 from headrace.proxy.quotas.store import Author, Change, Snapshot, StoreError
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
 """The store of quotas in an SQLite file, which several processes and proxies of one host may open.
 
-The event loop's side of it: `sqlite_file` does the blocking work in a thread, one call at a time.
+The event loop's side of it: `file` does the blocking work in a thread, one call at a time.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
-from headrace.proxy.quotas.sqlite_file import SqliteFile, prepared
-from headrace.proxy.quotas.sqlite_opening import sentence
+from headrace.proxy.quotas.sqlite.file import SqliteFile, prepared
+from headrace.proxy.quotas.sqlite.opening import sentence
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.proxy.quotas.sqlite_file import PreparedAlter
+    from headrace.proxy.quotas.sqlite.file import PreparedAlter
     from headrace.proxy.quotas.store import Alteration, Author, Change, Snapshot
 
 AUDIT_ROWS: Final = 100_000

@@ -1,7 +1,7 @@
 """The filters of DescribeClientQuotas: which are valid, and which entities they match.
 
 The rules and the texts of errors are those of ``ClientQuotasImage.describe`` of Kafka 4.3.1; a test compares them with
-a broker. Names are compared as they are, without any escaping (see `headrace.proxy.quotas.validation`).
+a broker. Names are compared as they are, without any escaping (see `headrace.proxy.quotas.rules.validation`).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.proxy.quotas.refusals import INVALID_REQUEST, UNSUPPORTED_VERSION, Refusal
+from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, UNSUPPORTED_VERSION, Refusal
 from headrace.proxy.wire.client_quotas import MatchType
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, EntityName, QuotaEntity
 

@@ -12,8 +12,8 @@ import pytest
 import trio
 import trio.testing
 
-from headrace.proxy.quotas.sqlite_file import SqliteFile
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.file import SqliteFile
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, Place, StoreContract, alteration, opened, since
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from headrace.proxy.quotas.sqlite_file import PreparedAlter
+    from headrace.proxy.quotas.sqlite.file import PreparedAlter
     from headrace.proxy.quotas.store import Change
 
 
@@ -279,9 +279,9 @@ async def test_positions_increase_after_a_restart(tmp_path: Path) -> None:
 
 async def test_the_log_of_writes_is_copied_into_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise it would grow without a limit, since SQLite's own checkpoints are off."""
-    from headrace.proxy.quotas import sqlite_file
+    from headrace.proxy.quotas.sqlite import file
 
-    monkeypatch.setattr(sqlite_file, "CHECKPOINT_BYTES", 100_000)
+    monkeypatch.setattr(file, "CHECKPOINT_BYTES", 100_000)
     path = tmp_path / "quotas"
     async with opened(partial(SqliteStore, str(path))) as store, opened(partial(SqliteStore, str(path))) as other:
         for value in range(1, 101):

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validate_entry, validate_request
 from headrace.proxy.quotas.store import Alteration
-from headrace.proxy.quotas.validation import MAX_CHANGES, refused_results, validate_entry, validate_request
 from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, AlterResult, QuotaOp, alter_response
 from headrace.quota_callbacks.definitions import (
     BUILTIN_SCHEMA,

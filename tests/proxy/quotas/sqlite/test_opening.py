@@ -15,10 +15,10 @@ import pytest
 import structlog.testing
 import trio
 
-from headrace.proxy.quotas.sqlite_opening import BESIDE, LOCK_END
-from headrace.proxy.quotas.sqlite_store import SqliteStore
+from headrace.proxy.quotas.sqlite.opening import BESIDE, LOCK_END
+from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.quota_callbacks.entities import QuotaEntity
-from tests.proxy.quotas.sqlite_errors import assert_alice, refused, set_alice
+from tests.proxy.quotas.sqlite.sqlite_errors import assert_alice, refused, set_alice
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, Place, alteration, opened
 
 if TYPE_CHECKING:

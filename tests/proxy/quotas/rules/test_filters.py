@@ -7,14 +7,14 @@ from typing import Final
 
 import pytest
 
-from headrace.proxy.quotas.filters import compile_filter, described_parts
-from headrace.proxy.quotas.refusals import UNSUPPORTED_VERSION, Refusal
+from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
+from headrace.proxy.quotas.rules.refusals import UNSUPPORTED_VERSION, Refusal
 from headrace.proxy.wire.client_quotas import FilterComponent, MatchType, QuotaFilter, read_filter
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, EntityTypeDefinition
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
-from tests.proxy.quotas.quota_model import QuotaModel
-from tests.proxy.quotas.quota_requests import ANY, EXACT, Component, describe, matching_entities
-from tests.proxy.quotas.quota_requests import DEFAULT as DEFAULT_MATCH
+from tests.proxy.quotas.rules.quota_model import QuotaModel
+from tests.proxy.quotas.rules.quota_requests import ANY, EXACT, Component, describe, matching_entities
+from tests.proxy.quotas.rules.quota_requests import DEFAULT as DEFAULT_MATCH
 
 ENTITIES: Final = 100_000
 LONGEST_S: Final = 1.0

@@ -1,0 +1,6 @@
+"""The store of quotas in an SQLite file, which several processes may open.
+
+store    the event loop's side: threads, time-outs, and commits that several calls share
+file     the tables and transactions
+opening  opening the file, and what its errors mean
+"""
