@@ -191,6 +191,27 @@ def test_two_proxies_share_a_file(kafka: FirstBroker, tmp_path: Path, topic: str
         assert changes(one) == changes(other)
 
 
+def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
+    name = unique("shared")
+    text = f'[client_quotas]\nstore = "topic"\ntopic = "{unique("quotas")}"\n{short_throttles(name)}'
+    servers = kafka.cluster.bootstrap_servers
+    with (
+        ProxyProcess(servers, config=text) as one,
+        ProxyProcess(servers, config=f"workers = 2\n{text}") as other,
+        java_quotas(f"127.0.0.1:{one.port}") as at_one,
+        java_quotas(f"127.0.0.1:{other.port}") as at_other,
+        Writers(other.broker_port(0), name, topic, 6) as writers,
+    ):
+        (result,) = at_one.alter([({"client-id": name}, {"producer_byte_rate": LOW})])
+        assert result.endswith("done")
+        assert f"producer_byte_rate={LOW}" in str(at_other.describe([at_other.component("client-id", name)]))
+        eventually(lambda: all(writers.throttles_ms()), "every connection of the other proxy is throttled")
+        assert changes(one) == changes(other)
+        (result,) = at_other.alter([({"client-id": name}, {"producer_byte_rate": None})])
+        assert result.endswith("done")
+        assert "producer_byte_rate=1.0E9" in str(at_one.describe([at_one.component("client-id", name)]))
+
+
 def test_only_administrators_may(kafka: FirstBroker, tmp_path: Path) -> None:
     administrators = config(tmp_path, 'administrators = ["alice"]\n')
     with ProxyProcess(kafka.addresses(LISTENER), config=administrators) as proxy:
@@ -217,7 +238,7 @@ def test_without_a_file_quotas_are_described_only(kafka: FirstBroker) -> None:
     ):
         assert "producer_byte_rate=1.0E9" in str(quotas.describe([]))
         (refused,) = quotas.alter([({"user": "alice"}, {"producer_byte_rate": LOW})])
-        assert "client_quotas.file is not set" in refused
+        assert "neither client_quotas.file is set nor a topic is used" in refused
         assert proxy.get("/quotas/audit")[0] == 503
 
 
