@@ -48,7 +48,7 @@ NOT_AUTHORIZED: Final = Refusal(error_code=CLUSTER_AUTHORIZATION_FAILED, error_m
 """With the message of Kafka's ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
 NO_STORE: Final = Refusal(
     error_code=INVALID_REQUEST,
-    error_message="quotas cannot be changed at this proxy, since neither client_quotas.file is set nor a topic is used",
+    error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
 )
 SLICE: Final = 500
 """Entities that are compared with a filter between two pauses; they take about 2 ms."""
@@ -164,7 +164,7 @@ class ClientQuotaApis:
         ``problem`` is set if there is no store, or it cannot be read.
         """
         if self._follower is None:
-            return {"changes": [], "problem": "client_quotas.file is not set, and client_quotas.store is not "topic", so that no changes are kept"}
+            return {"changes": [], "problem": NO_STORE.error_message}
         try:
             changes = await self._follower.audit(limit=newest, before=before)
         except StoreError as error:
