@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 from headrace.config.loading import load
 from headrace.config.problems import ConfigError
 from headrace.config.values import AUTO
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Collection, Mapping
 
     from headrace.config.schema import Config, Listen
+    from headrace.quota_callbacks.definitions import QuotaSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,13 +43,14 @@ def check(
     *,
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
+    schema: QuotaSchema | None = BUILTIN_SCHEMA,
 ) -> CheckReport:
     """Load a configuration as `loading.load` does; return a report instead of raising.
 
     Opens no socket and has no side effects.
     """
     try:
-        config = load(path, flags, environment=environment, plugins=plugins)
+        config = load(path, flags, environment=environment, plugins=plugins, schema=schema)
     except ConfigError as error:
         counted = _counted(len(error.problems), "problem", "s")
         return CheckReport(lines=(*map(str, error.problems), counted))

@@ -7,9 +7,9 @@ reload are derived from it (see `keys`). To add a key, add a field here and its 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
@@ -33,6 +33,9 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Path, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
+
+if TYPE_CHECKING:
+    from headrace.config.quota_names import NamesToCheck
 
 DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
@@ -255,6 +258,16 @@ class Config(Section):
     ] = ()
     client_quotas: ClientQuotas = Field(default_factory=ClientQuotas)
     plugins: Plugins = Field(default_factory=Plugins)
+    _names_to_check: "NamesToCheck | None" = PrivateAttr(default=None)
+
+    @property
+    def names_to_check(self) -> "NamesToCheck | None":
+        """Names of ``quotas`` that are to be checked once the plugins are loaded (`headrace.config.quota_names`)."""
+        return self._names_to_check
+
+    def names_were_checked(self, *, waiting: "NamesToCheck | None" = None) -> None:
+        """Note that the names are checked, except those of ``waiting``."""
+        self._names_to_check = waiting
 
     def entity_quotas(self) -> dict[QuotaEntity, dict[str, Quota]]:
         """Return ``quotas`` by entity and key."""

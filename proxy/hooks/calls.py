@@ -17,10 +17,12 @@ import structlog
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
 from headrace.proxy.hooks.plugin_errors import collected, configuration_problem, description, raise_cancellation
+from headrace.proxy.hooks.quota_schema import combined_schema
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
 from headrace.quota_callbacks.hookspecs import PluginContext, compiled_method
 from headrace.quota_callbacks.requests import Detail, Interest
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     import pluggy
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.definitions import QuotaSchema
+    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
     from headrace.quota_callbacks.policies import Quota
@@ -78,7 +82,10 @@ class HookCalls:
         self._reset: Calls = ()
         self._tags: Calls = ()
         self._limits: Calls = ()
-        self._enforced: frozenset[QuotaKey] = frozenset()
+        self._keys: tuple[str, ...] = ()
+        self._enforced: frozenset[str] = frozenset()
+        self.schema = BUILTIN_SCHEMA
+        """The quota keys and entity types that exist: the built-in ones and those of the plugins."""
         self._repeated = RepeatedLines()
         self.quotas: ClientQuotas | None = None
 
@@ -107,7 +114,14 @@ class HookCalls:
             raise StartupError("\n".join(problems))
 
     def flatten(self) -> None:
-        """Build the flat lists. Call it after `configure`, since a plugin's interests may depend on its options."""
+        """Build the flat lists, and collect the quota definitions.
+
+        Call it after `configure`, since what a plugin returns may depend on its options. Raises `StartupError` for a
+        plugin that raises, and for invalid definitions.
+        """
+        self.schema = combined_schema(self._calls("quota_definitions", ()))
+        if self.quotas is not None:
+            self.quotas.add_keys(self.schema.keys)
         interests = self._interests()
         self.bodies = _api_keys_with_detail(Detail.BODY, interests)
         self.mutations = _api_keys_with_detail(Detail.MUTATIONS, interests)
@@ -123,11 +137,14 @@ class HookCalls:
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
+        self._keys = tuple(quota_key(name) for name in self.schema.keys if name != CONNECTION_CREATION_RATE)
         self._tags = self._calls("quota_metric_tags", ("key", "user", "client_id"))
         self._limits = self._calls("quota_limit", ("key", "tags"))
-        self._enforced = frozenset(key for name in self._calls("enforced_quotas", ()) for key in _enforced_by(name))
+        self._enforced = frozenset(
+            key for each in self._calls("enforced_quotas", ()) for key in _enforced_by(each, self.schema)
+        )
 
-    def enforced_quotas(self) -> frozenset[QuotaKey]:
+    def enforced_quotas(self) -> frozenset[str]:
         """Return the quota keys that at least one callback enforces."""
         return self._enforced
 
@@ -273,7 +290,7 @@ class HookCalls:
 
     # --- KIP-257 ---
 
-    def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+    def quota_metric_tags(self, key: str, user: str, client_id: str) -> Mapping[str, str] | None:
         """Return the first plugin's metric tags, custom callbacks before built-in ones; skip a plugin that raises."""
         for name, call in self._tags:
             tags: Mapping[str, str] | None = self._call_hook("quota_metric_tags", name, call, key, user, client_id)
@@ -281,7 +298,7 @@ class HookCalls:
                 return tags
         return None
 
-    def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+    def quota_limit(self, key: str, tags: Mapping[str, str]) -> float | None:
         """Return the first plugin's limit, or ``None``.
 
         A limit that is not above 0 is logged as an error of the plugin, since throttle times are divided by it.
@@ -296,12 +313,12 @@ class HookCalls:
             self._failed("quota_limit", name, ValueError(f"quota_limit is {limit!r}; it must be above 0"))
         return None
 
-    def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
+    def update_quota(self, key: str, entity: QuotaEntity, quota: Quota) -> None:
         """Call ``update_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._calls("update_quota", ("key", "entity", "value", "policy")):
             self._call_hook("update_quota", name, call, key, entity, quota.value, quota.policy)
 
-    def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
+    def remove_quota(self, key: str, entity: QuotaEntity) -> None:
         """Call ``remove_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._calls("remove_quota", ("key", "entity")):
             self._call_hook("remove_quota", name, call, key, entity)
@@ -335,7 +352,7 @@ class HookCalls:
 
     def _poll_resets(self) -> None:
         for name, call in self._reset:
-            for key in QuotaKey:
+            for key in self._keys:
                 if self._call_hook("quota_reset_required", name, call, key) and self.quotas is not None:
                     self.quotas.quotas_changed()
 
@@ -392,10 +409,13 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
 
 
-def _enforced_by(each: Call) -> frozenset[QuotaKey]:
+def _enforced_by(each: Call, schema: QuotaSchema) -> frozenset[str]:
     name, call = each
     try:
-        return frozenset(QuotaKey(key) for key in call())
+        keys = frozenset(quota_key(key) for key in call())
+        if unknown := keys - schema.keys.keys():
+            raise ValueError(f"there is no quota key {min(unknown)!r}")  # noqa: TRY301
+        return keys  # noqa: TRY300
     except BaseException as error:
         raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 

@@ -17,8 +17,7 @@ from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import StoreError
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
-from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, bounded_name, quota_key
 
 if TYPE_CHECKING:
     from headrace.config.schema import Config
@@ -36,12 +35,12 @@ class QuotasInForce:
     def __init__(self, config: Config, hooks: HookCalls, admission: Admission) -> None:
         self._hooks = hooks
         self._admission = admission
-        self._unknown: set[str] = set()
+        self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
         store = _store_of(config)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
-        self.apis = ClientQuotaApis(BUILTIN_SCHEMA, self.definitions, self._follower, hooks.authorize_quotas)
+        self.apis = ClientQuotaApis(hooks.schema, self.definitions, self._follower, hooks.authorize_quotas)
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -80,14 +79,25 @@ class QuotasInForce:
             if entity.ip is not None:
                 host = None if entity.ip is DEFAULT else str(entity.ip)
                 self._admission.set_rate(host, None if quota is None else quota.value)
-        elif key not in self._hooks.enforced_quotas():
-            if key not in self._unknown:
-                self._unknown.add(key)
-                log.warning("a stored quota is not enforced", key=key, reason="no loaded plugin enforces it")
+        elif not self._is_enforced(entity, key):
+            self._warn_once(entity, key)
         elif quota is None:
-            self._hooks.remove_quota(QuotaKey(key), entity)
+            self._hooks.remove_quota(quota_key(key), entity)
         else:
-            self._hooks.update_quota(QuotaKey(key), entity, quota)
+            self._hooks.update_quota(quota_key(key), entity, quota)
+
+    def _is_enforced(self, entity: QuotaEntity, key: str) -> bool:
+        """Return whether a plugin enforces the quota. One that did, when the quota was stored, may be disabled now."""
+        if key not in self._hooks.schema.keys_of(frozenset(each for each, _ in entity.parts())):
+            return False
+        return bool(entity.other) or key in self._hooks.enforced_quotas()
+
+    def _warn_once(self, entity: QuotaEntity, key: str) -> None:
+        kind = (key, *(each for each, _ in entity.parts()))
+        if kind not in self._unknown:
+            self._unknown.add(kind)
+            reason = "no loaded plugin enforces it"
+            log.warning("a stored quota is not enforced", key=key, entity=str(entity), reason=reason)
 
     def _changed(self) -> None:
         if self._hooks.quotas is not None:
