@@ -49,6 +49,7 @@ COMPILED = [
     "src/headrace/proxy/wire/messages/tagged_fields.py",
     "src/headrace/proxy/wire/walks/body.py",
     "src/headrace/proxy/wire/walks/fetch.py",
+    "src/headrace/proxy/wire/walks/fetched_topics.py",
     "src/headrace/proxy/wire/walks/produce.py",
     "src/headrace/proxy/wire/walks/produce_reply.py",
     "src/headrace/quota_callbacks/buckets/client_quotas.py",

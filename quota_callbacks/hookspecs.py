@@ -301,9 +301,9 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     and `Detail.MUTATIONS`, the whole request. Not called before the broker has accepted the client's authentication,
     since its name is unverified until then; nor for exempt users and client ids; nor while enforcement is switched off.
 
-    May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.notes`` and
-    ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may never arrive: charge its
-    size in `request_arrived`.
+    May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.read_fetched``,
+    ``request.notes`` and ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may
+    never arrive: charge its size in `request_arrived`.
 
     Called again for a request that it has held with ``ask_again``, when the hold is over.
 
@@ -331,6 +331,17 @@ def batches_received(request: Request, now_ms: int) -> Throttle | None:
     batches have been forwarded, so a throttle mutes the client's channel, and the request can be neither held nor
     refused. The plugin's `request_interest` must include Produce. May write ``request.new_producer_ids`` and
     ``request.notes``.
+    """
+
+
+@hookspec
+def records_fetched(request: Request, now_ms: int) -> Throttle | None:
+    """Return a verdict on a Fetch request, given the bytes that it has fetched of each topic (``fetched_bytes``).
+
+    Called once per Fetch request for which `request_received` set ``request.read_fetched``, when the last byte of its
+    reply was read; not for ShareFetch. The beginning of the reply may have been sent, so a throttle mutes the client's
+    channel without being written into the reply, and the request can be neither held nor refused. The plugin's
+    `request_interest` must include Fetch. May write ``request.notes``.
     """
 
 

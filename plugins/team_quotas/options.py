@@ -4,9 +4,10 @@
 from collections.abc import Mapping
 from typing import Annotated, Final
 
+from pydantic import ValidationError
+
 from headrace.quota_callbacks.entities import is_bracketed
 from headrace.quota_callbacks.options import Fault, Parsed, Table, faults_of, list_of, misfits, text
-from pydantic import ValidationError
 
 _PATTERN: Final = text("a name, or a pattern in which * stands for any characters")
 
@@ -56,6 +57,6 @@ class TeamOptions(Table):
     """The table ``[plugins.options.team_quotas]``."""
 
     teams: Annotated[
-        dict[str, Team],
+        Mapping[str, Team],
         Parsed("a table for each team, headed [plugins.options.team_quotas.teams.NAME]", _parse_teams, {}),
     ] = {}

@@ -67,6 +67,7 @@ class HookCalls:
         self._replied: dict[int, Calls] = {}
         self._completed: dict[int, Calls] = {}
         self._batches: Calls = ()
+        self._fetched: Calls = ()
         self._arrived: dict[int, Calls] = {}
         self._abandoned: dict[int, Calls] = {}
         self._request_times: Calls = ()
@@ -132,6 +133,7 @@ class HookCalls:
         self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
         self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
+        self._fetched = self._by_api("records_fetched", ("request", "now_ms"), interests).get(ApiKey.FETCH, ())
         self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._calls("request_time_ms", ("request",))
         self._opened = self._calls("connection_opened", ("connection",))
@@ -189,6 +191,10 @@ class HookCalls:
     def batches_received(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``batches_received`` for a Produce request whose batches have all been read."""
         return self._collect_verdicts("batches_received", self._batches, request, now_ms)
+
+    def records_fetched(self, request: Request, now_ms: int) -> CombinedVerdict | None:
+        """Call ``records_fetched`` for a Fetch whose whole reply has been read."""
+        return self._collect_verdicts("records_fetched", self._fetched, request, now_ms)
 
     def request_abandoned(self, request: Request, now_ms: int) -> None:
         """Call ``request_abandoned`` for a request that will have no response from the broker."""
