@@ -77,6 +77,16 @@ class BucketSource(ABC):
             cache[slot] = (generation, user, client_id, bucket, NEVER)
         return verdict
 
+    def leave(self, request: Request, slot: object) -> bool:
+        """End the wait of a request that was held by `wait` and will not be forwarded; return whether it waited.
+
+        Call it in `request_abandoned`. A request that has waited until then was not charged.
+        """
+        bucket = None if request.notes is None else request.notes.pop((WAITS, slot), None)
+        if bucket is not None:
+            bucket.leave(request)
+        return bucket is not None
+
 
 class ClientQuotas(BucketSource):
     """The buckets by quota key and metric tags.

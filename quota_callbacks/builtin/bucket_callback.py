@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from headrace.quota_callbacks.buckets.client_quotas import WAITS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 
 if TYPE_CHECKING:
@@ -48,14 +47,8 @@ class BucketCallback:
     @hookimpl
     def request_abandoned(self, request: Request, now_ms: int) -> None:
         """Undo what was charged or reserved for ``request``, or, if it waits and was not charged, end its wait."""
-        notes = request.notes
-        bucket = None
-        if notes:
-            bucket = next((notes.pop((WAITS, slot)) for slot in self._slots if (WAITS, slot) in notes), None)
-        if bucket is None:
+        if not request.notes or not any(self._quotas.leave(request, slot) for slot in self._slots):
             self._undo(request, now_ms)
-        else:
-            bucket.leave(request)
 
     def _undo(self, request: Request, now_ms: int) -> None:
         """Give back what was charged or reserved for a request without a reply."""
