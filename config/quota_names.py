@@ -8,14 +8,15 @@ and `check_quota_names` reports them then, with their positions in the file.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Final
 
 from pydantic import ValidationError
 
-from headrace.config.problems import ConfigValueError, Problem, found_in
+from headrace.config.problems import ConfigValueError, found_in
 from headrace.config.quotas import LIMIT_KEYS, TABLE_KEYS, parse_entity, plugin_limit
+from headrace.config.schema import NamesToCheck
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, ENTITY_TYPES
 from headrace.quota_callbacks.options import Fault, did_you_mean
@@ -23,7 +24,8 @@ from headrace.quota_callbacks.options import Fault, did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from headrace.config.schema import Config
+    from headrace.config.problems import Problem
+    from headrace.config.schema import Config, QuotaTables
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.options import Path
@@ -31,20 +33,8 @@ if TYPE_CHECKING:
 _CLOSE: Final = 0.7
 """Minimum similarity of a suggested key, as in `headrace.quota_callbacks.options`."""
 
-Tables = Mapping[int, Mapping[str, Any]]
-"""Tables as they are in the file, by index."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamesToCheck:
-    """The tables with names that are not built in, and where their keys are."""
-
-    tables: Tables
-    places: Mapping[Path, Problem]
-    """A problem without a rule for each path that may be at fault."""
-
-
-def tables_with_other_names(document: Mapping[str, Any]) -> Tables:
+def tables_with_other_names(document: Mapping[str, Any]) -> QuotaTables:
     """Return the ``[[quotas]]`` tables that have a key or an entity type which is not built in."""
     raw = document.get("quotas")
     if not isinstance(raw, list | tuple):
@@ -61,7 +51,7 @@ def _entity_of(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return entity if isinstance(entity, Mapping) else {}
 
 
-def names_to_check(tables: Tables, locate: Callable[[Fault], Problem]) -> NamesToCheck:
+def names_to_check(tables: QuotaTables, locate: Callable[[Fault], Problem]) -> NamesToCheck:
     """Return what `check_quota_names` needs of some tables; ``locate`` returns the position of a fault."""
     paths = [
         path
@@ -90,12 +80,12 @@ def check_quota_names(config: Config, schema: QuotaSchema) -> None:
     config.names_were_checked()
 
 
-def probable_errors(tables: Tables) -> Iterator[Fault]:
+def probable_errors(tables: QuotaTables) -> Iterator[Fault]:
     """Yield the names that are probably misspelled built-in ones, for a file whose plugins cannot be loaded yet."""
     return (fault for fault in faults_of_names(tables, BUILTIN_SCHEMA) if "did you mean" in fault.rule)
 
 
-def faults_of_names(tables: Tables, schema: QuotaSchema) -> Iterator[Fault]:
+def faults_of_names(tables: QuotaTables, schema: QuotaSchema) -> Iterator[Fault]:
     """Yield the faults of tables with names that are not built in: unknown names, and what the definitions refuse."""
     for index, table in tables.items():
         path: Path = ("quotas", index)

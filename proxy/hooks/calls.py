@@ -17,7 +17,7 @@ import structlog
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
 from headrace.proxy.hooks.plugin_errors import collected, configuration_problem, description, raise_cancellation
-from headrace.proxy.hooks.quota_schema import combined_schema
+from headrace.proxy.hooks.quota_schema import combined_schema, enforced_by
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pluggy
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
-    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
@@ -142,9 +141,8 @@ class HookCalls:
         self._keys = tuple(quota_key(name) for name in self.schema.keys if name != CONNECTION_CREATION_RATE)
         self._tags = self._calls("quota_metric_tags", ("key", "user", "client_id"))
         self._limits = self._calls("quota_limit", ("key", "tags"))
-        self._enforced = frozenset(
-            key for each in self._calls("enforced_quotas", ()) for key in _enforced_by(each, self.schema)
-        )
+        enforced = self._calls("enforced_quotas", ())
+        self._enforced = frozenset(key for name, call in enforced for key in enforced_by(name, call, self.schema))
 
     def enforced_quotas(self) -> frozenset[str]:
         """Return the quota keys that at least one callback enforces."""
@@ -413,17 +411,6 @@ class HookCalls:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
-
-
-def _enforced_by(each: Call, schema: QuotaSchema) -> frozenset[str]:
-    name, call = each
-    try:
-        keys = frozenset(quota_key(key) for key in call())
-        if unknown := keys - schema.keys.keys():
-            raise ValueError(f"there is no quota key {min(unknown)!r}")  # noqa: TRY301
-        return keys  # noqa: TRY300
-    except BaseException as error:
-        raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _subscribes(interest: Interest | None, hook: str) -> bool:

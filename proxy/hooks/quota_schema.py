@@ -15,6 +15,7 @@ from headrace.quota_callbacks.definitions import (
     QuotaKeyDefinition,
     QuotaSchema,
 )
+from headrace.quota_callbacks.entities import quota_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -38,6 +39,17 @@ def combined_schema(calls: Iterable[tuple[str, Callable[[], Iterable[Definition]
         return BUILTIN_SCHEMA.extended(all_of_them)
     except ValueError as error:
         raise StartupError(_invalid(by_plugin, str(error))) from error
+
+
+def enforced_by(plugin: str, call: Callable[[], Iterable[str]], schema: QuotaSchema) -> frozenset[str]:
+    """Return the quota keys that a plugin enforces. Raises `StartupError` for a key that does not exist, too."""
+    try:
+        keys = frozenset(quota_key(key) for key in call())
+        if unknown := keys - schema.keys.keys():
+            raise ValueError(f"there is no quota key {min(unknown)!r}")  # noqa: TRY301
+    except BaseException as error:
+        raise StartupError(f"plugin {plugin!r}: enforced_quotas: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
+    return keys
 
 
 def _definitions(plugin: str, call: Callable[[], Iterable[Definition] | None]) -> tuple[Definition, ...]:

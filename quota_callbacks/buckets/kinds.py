@@ -77,7 +77,9 @@ class RateBucket(QuotaBucket):
         if self._timeline is None:
             self.reserve(0.0, now_ms)
         self.correct(amount, now_ms)
-        return self._mute_only(self.reserve(0.0, now_ms), now_ms)  # until the debt, this charge included, is in the burst
+        return self._mute_only(
+            self.reserve(0.0, now_ms), now_ms
+        )  # until the debt, this charge included, is in the burst
 
     def record(self, amount: float, now_ms: int) -> None:
         """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``."""

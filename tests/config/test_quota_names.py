@@ -175,7 +175,7 @@ def test_probable_misspellings_are_reported_with_the_other_errors() -> None:
 def test_a_variable_is_named_where_it_sets_the_quotas() -> None:
     variables = {"HEADRACE_QUOTAS": '[{ entity = { taem = "a" }, producer_byte_rate = 1 }]'}
     config = loads(MINIMAL, environment=variables, schema=None)
-    with pytest.raises(ConfigValueError, match="^HEADRACE_QUOTAS.*unknown entity type; did you mean team"):
+    with pytest.raises(ConfigValueError, match=r"^HEADRACE_QUOTAS.*unknown entity type; did you mean team"):
         check_quota_names(config, SCHEMA)
 
 

@@ -63,7 +63,7 @@ def test_long_names_are_compared_in_their_short_form() -> None:
     ],
 )
 def test_invalid_teams(teams: object, message: str) -> None:
-    with pytest.raises(ValueError, match="plugins.options.team_quotas") as caught:
+    with pytest.raises(ValueError, match=r"plugins\.options\.team_quotas") as caught:
         read_options(TeamOptions, {"teams": teams}, "team_quotas")
     assert message in str(caught.value)
 
