@@ -55,6 +55,7 @@ COMPILED = [
     "src/headrace/quota_callbacks/buckets/client_quotas.py",
     "src/headrace/quota_callbacks/buckets/kinds.py",
     "src/headrace/quota_callbacks/buckets/quota_bucket.py",
+    "src/headrace/quota_callbacks/buckets/quota_scope.py",
     "src/headrace/quota_callbacks/buckets/sampled_rate.py",
     "src/headrace/quota_callbacks/buckets/shared/buckets.py",
     "src/headrace/quota_callbacks/buckets/shared/debts.py",
