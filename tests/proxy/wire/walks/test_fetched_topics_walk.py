@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 
 from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
 from headrace.proxy.wire.messages.codec import TAGS, decode, encode
-from headrace.proxy.wire.walks import fetched_topics
 from headrace.proxy.wire.walks.fetch import INERT_TAG
-from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
+from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION, MAX_TOPICS, FetchedTopicsWalk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-VERSIONS = range(4, fetched_topics.LAST_VERSION + 1)
+VERSIONS = range(4, LAST_VERSION + 1)
 """Kafka 4's, and all of Kafka 3's that its schema still has; versions 0 to 3 are written by hand below."""
 FIRST_WITH_IDS, FIRST_WITH_HINTS = 13, 16
 ENDPOINTS = [{"node_id": 3, "host": "broker-3", "port": 9095, "rack": None}]
@@ -127,18 +126,17 @@ def test_fields_that_reach_beyond_the_frame_are_an_error() -> None:
 
 def test_an_unknown_version_is_refused() -> None:
     with pytest.raises(UnknownMessage, match="no walk for FetchResponse v19"):
-        FetchedTopicsWalk(fetched_topics.LAST_VERSION + 1, 100)
+        FetchedTopicsWalk(LAST_VERSION + 1, 100)
 
 
-def test_the_number_of_topics_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetched_topics, "MAX_TOPICS", 2)
-    body = body_of(12, [[(b"abc", 0)], [(b"de", 0)], [(b"f", 0)]], hints=False)
-    _, walker = walk(12, body, [1000], splice=False)
+def test_the_number_of_topics_is_bounded() -> None:
+    body = body_of(12, [[(b"abc", 0)]] * (MAX_TOPICS + 1), hints=False)
+    _, walker = walk(12, body, [len(body)], splice=False)
     assert walker.done
-    assert walker.by_topic == {"t0": 3, "t1": 2}
+    assert walker.by_topic == {f"t{number}": 3 for number in range(MAX_TOPICS)}
 
 
-@given(st.sampled_from(range(fetched_topics.LAST_VERSION + 1)), st.binary(min_size=11, max_size=200))
+@given(st.sampled_from(range(LAST_VERSION + 1)), st.binary(min_size=11, max_size=200))
 def test_garbage_ends_in_an_error_or_a_walk(version: int, garbage: bytes) -> None:
     walker = FetchedTopicsWalk(version, len(garbage))
     try:
