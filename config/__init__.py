@@ -5,6 +5,7 @@ sockets. Of the project it imports only `quota_callbacks`, whose `options` all t
 
     schema           `Config`: every key with its type, default, description, and whether a change needs a restart
     quotas           the `[[quotas]]` tables
+    quota_names      checking the names of quota keys and entity types, once plugins have defined theirs
     tables           further tables, a module for each
     keys             the base class of sections, and the list of all keys
     values           addresses, broker ids, durations and sizes
@@ -23,6 +24,7 @@ from headrace.config.editing import json_schema, json_schema_text, sample_text
 from headrace.config.loading import load, loads
 from headrace.config.overrides import FLAGS, Flag
 from headrace.config.problems import ConfigError, ConfigFileError, ConfigSyntaxError, ConfigValueError, Problem
+from headrace.config.quota_names import check_quota_names
 from headrace.config.quotas import ConfiguredQuota
 from headrace.config.reload import ConfigDiff, QuotaChange, SettingChange, diff
 from headrace.config.schema import (
@@ -71,6 +73,7 @@ __all__ = [
     "UnixPath",
     "Upstream",
     "check",
+    "check_quota_names",
     "diff",
     "json_schema",
     "json_schema_text",

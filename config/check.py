@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from headrace.config.loading import load
 from headrace.config.problems import ConfigError
 from headrace.config.values import AUTO
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
     import os
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from headrace.config.loading import PluginFaults
     from headrace.config.schema import Config, Listen
+    from headrace.quota_callbacks.definitions import QuotaSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +45,14 @@ def check(
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
     plugin_faults: PluginFaults | None = None,
+    schema: QuotaSchema | None = BUILTIN_SCHEMA,
 ) -> CheckReport:
     """Load a configuration as `loading.load` does; return a report instead of raising.
 
     Opens no socket and has no side effects.
     """
     try:
-        config = load(path, flags, environment=environment, plugins=plugins, plugin_faults=plugin_faults)
+        config = load(path, flags, environment=environment, plugins=plugins, plugin_faults=plugin_faults, schema=schema)
     except ConfigError as error:
         counted = _counted(len(error.problems), "problem", "s")
         return CheckReport(lines=(*map(str, error.problems), counted))

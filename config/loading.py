@@ -26,8 +26,11 @@ from headrace.config.problems import (
     Problem,
     found_in,
 )
+from headrace.config.quota_names import faults_of_names, names_to_check, probable_errors, tables_with_other_names
+from headrace.config.quotas import LIMIT_KEYS
 from headrace.config.rules import RULES
 from headrace.config.schema import REMOVED, Config
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.options import NOTHING, Fault, did_you_mean, faults_of
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.sampled_rate import Window
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.value_texts import Path
@@ -67,19 +71,22 @@ def load(
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
     plugin_faults: PluginFaults | None = None,
+    schema: QuotaSchema | None = BUILTIN_SCHEMA,
 ) -> Config:
     """Return the configuration of a file (none if ``path`` is None) with flags and environment variables.
 
     ``flags`` are values by dotted key, as in `overrides.FLAGS`; None stands for a flag that was not given. ``plugins``
     are the names of the installed plugins; options for others are an error, unless ``plugins`` is None.
     ``plugin_faults`` finds what the plugins themselves reject, to be reported together with the file's own errors.
+    are the names of the installed plugins; options for others are an error, unless ``plugins`` is None. ``schema`` has
+    the quota keys and entity types that exist; with None, `quota_names.check_quota_names` has to be called later.
     Raises `ConfigError`: `ConfigFileError` if the file cannot be read, `ConfigSyntaxError` if it is not TOML, otherwise
     `ConfigValueError` with every problem.
     """
     if path is None:
-        return _load("", None, flags, environment, plugins, plugin_faults)
+        return _load("", None, flags, environment, plugins, plugin_faults, schema)
     source = os.fspath(path)
-    return _load(read_text(source), source, flags, environment, plugins, plugin_faults)
+    return _load(read_text(source), source, flags, environment, plugins, plugin_faults, schema)
 
 
 def loads(
@@ -89,10 +96,11 @@ def loads(
     *,
     environment: Mapping[str, str] | None = None,
     plugins: Collection[str] | None = None,
+    schema: QuotaSchema | None = BUILTIN_SCHEMA,
 ) -> Config:
     """Return the configuration of the text of a file, as `load`; ``source`` is its name in error messages."""
     decoded = text if isinstance(text, str) else _decode(text, source)
-    return _load(decoded, source, flags, environment, plugins)
+    return _load(decoded, source, flags, environment, plugins, None, schema)
 
 
 def load_quotas(
@@ -100,20 +108,21 @@ def load_quotas(
 ) -> tuple[dict[QuotaEntity, dict[QuotaKey, Quota]], dict[QuotaKey, Window]]:
     """Return the quotas of callbacks and the windows of a file, which may lack all other required keys.
 
-    Raises as `load`. Quotas of IP addresses are left out, since the proxy enforces them at its listeners.
+    Raises as `load`. Quotas of IP addresses are left out, since the proxy enforces them at its listeners, and so are
+    those with keys and entity types of plugins, since no plugin is loaded.
     """
     source = os.fspath(path)
     text = read_text(source)
     document = parse_toml(text, source)
     _add_placeholders(document)
-    config, faults = _checked(document)
+    config, faults = _checked(document, schema=None)
     if config is None:
         locator = Locator(text, source)
         raise ConfigValueError(map(locator.locate, faults))
     quotas = {
-        entity: {QuotaKey(key): quota for key, quota in limits.items()}
+        entity: {QuotaKey(key): quota for key, quota in limits.items() if key in LIMIT_KEYS}
         for entity, limits in config.entity_quotas().items()
-        if entity.ip is None
+        if entity.ip is None and not entity.other and not limits.keys().isdisjoint(LIMIT_KEYS)
     }
     return quotas, config.windows()
 
@@ -124,7 +133,8 @@ def _load(
     flags: Mapping[str, object] | None,
     environment: Mapping[str, str] | None,
     plugins: Collection[str] | None,
-    plugin_faults: PluginFaults | None = None,
+    plugin_faults: PluginFaults | None,
+    schema: QuotaSchema | None,
 ) -> Config:
     written = {} if source is None else parse_toml(text, source)
     from_environment, unknown_variables = environment_overrides(environment or {})
@@ -133,13 +143,13 @@ def _load(
     document = copy.deepcopy(written)
     for override in overrides:
         override.put_into(document)
-    config, faults = _checked(document, plugins, plugin_faults)
+    config, faults = _checked(document, plugins, plugin_faults, schema)
     locator = Locator(text, source)
     here = "in a file" if source is None else "here"
     located = (_problem(_with_flag(fault, here), overrides, locator) for fault in faults)
     problems = [*unknown_variables, *unknown_flags, *located]
     if overrides:  # an invalid value in the file is reported even if it is overridden
-        _, hidden = _checked(written, plugins)
+        _, hidden = _checked(written, plugins, schema=schema)
         problems += (
             locator.locate(fault)
             for fault in hidden
@@ -147,14 +157,21 @@ def _load(
         )
     if config is None or problems:
         raise ConfigValueError(problems)
+    if schema is None and (tables := tables_with_other_names(document)):
+        waiting = names_to_check(tables, lambda fault: _problem(fault, overrides, locator))
+        config.names_were_checked(waiting=waiting)
     return config
 
 
 def _checked(
-    document: Document, plugins: Collection[str] | None = None, plugin_faults: PluginFaults | None = None
+    document: Document,
+    plugins: Collection[str] | None = None,
+    plugin_faults: PluginFaults | None = None,
+    schema: QuotaSchema | None = BUILTIN_SCHEMA,
 ) -> tuple[Config | None, list[Fault]]:
     """Return the configuration of a document, or all faults: of single keys, between valid keys, and of plugins."""
     document = copy.deepcopy(document)
+    quotas = document.get("quotas")
     for leaf in keys(Config):
         if leaf.required:  # so that the key is reported as missing, not its table
             document.setdefault(leaf.path[0], {})
@@ -169,6 +186,11 @@ def _checked(
         faults += _faults_between_keys(config, bad)
         faults += _options_without_plugin(config, plugins)
         faults += plugin_faults(config) if plugin_faults is not None else ()
+    tables = tables_with_other_names({"quotas": quotas})
+    if schema is not None:
+        faults += faults_of_names(tables, schema)
+    elif faults:
+        faults += probable_errors(tables)
     return (None if faults else config), faults
 
 

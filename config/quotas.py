@@ -1,17 +1,18 @@
-"""The ``[[quotas]]`` tables of the file: the only quotas that the proxy has.
+"""The ``[[quotas]]`` tables of the file.
 
 Used by `schema`. This module defines the form of quotas in the file; `headrace.quota_callbacks.definitions` defines
-which values are valid.
+which values are valid. A table may have quota keys and entity types of plugins, whose names `quota_names` checks.
 """
 # pydantic reads annotations at run time, so they are not postponed here.
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from ipaddress import ip_address
 from typing import Annotated, Any, Final
 
-from pydantic import ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
+from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
@@ -35,8 +36,8 @@ from headrace.quota_callbacks.options import (
     JsonSchema,
     Parsed,
     choice,
-    did_you_mean,
     faults_of,
+    fields_by_key,
     misfits,
     whole,
 )
@@ -88,7 +89,19 @@ def _checked(key: QuotaKey, raw: object) -> float:
     return raw
 
 
-def _parse_entity(raw: object) -> QuotaEntity:
+def plugin_limit(raw: object) -> float:
+    """Return the limit of a key that a plugin defines: a number, or the bytes of a size. Raises `ValueError`."""
+    try:
+        value = _size_bytes(raw) if isinstance(raw, str) else raw
+    except ValueError:
+        value = None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+        raise ValueError(f'expected a finite number above 0, or a size such as "2MiB" ({", ".join(SIZE_UNITS)})')
+    return value
+
+
+def parse_entity(raw: object) -> QuotaEntity:
+    """Return the entity of a table, whose types may be those of plugins. Raises `ValueError` or ``ValidationError``."""
     if isinstance(raw, QuotaEntity):
         return raw
     if not isinstance(raw, Mapping) or not raw:
@@ -110,9 +123,6 @@ def _parse_entity(raw: object) -> QuotaEntity:
 
 def _parse_name(entity_type: str, name: object) -> EntityName | Fault:
     path = (entity_type,)
-    if entity_type not in ENTITY_TYPES:
-        hint = did_you_mean(entity_type, ENTITY_TYPES) or f"known: {', '.join(ENTITY_TYPES)}"
-        return Fault(path=path, rule=f"unknown entity type; {hint}")
     literal = _literal_name(name)
     if literal is None and (not isinstance(name, str) or not name):
         return Fault(path=path, rule=_NAME, found=name)
@@ -145,27 +155,26 @@ def _serialize_name(name: EntityName) -> object:
     return {_LITERAL: name} if isinstance(name, str) and is_bracketed(name) else str(name)
 
 
+_NAME_SCHEMA: Final[JsonSchema] = {
+    "anyOf": [
+        {"const": str(DEFAULT)},
+        {"type": "string", "minLength": 1, "pattern": "^[^<]|[^>]$"},
+        {
+            "type": "object",
+            "properties": {_LITERAL: {"type": "string", "minLength": 1}},
+            "required": [_LITERAL],
+            "additionalProperties": False,
+        },
+    ]
+}
+
 ENTITY: Final = Parsed(
     'a user, a client-id or both, such as { user = "alice", client-id = "<default>" }, or an ip',
-    _parse_entity,
+    parse_entity,
     {
         "type": "object",
-        "properties": {
-            entity_type: {
-                "anyOf": [
-                    {"const": str(DEFAULT)},
-                    {"type": "string", "minLength": 1, "pattern": "^[^<]|[^>]$"},
-                    {
-                        "type": "object",
-                        "properties": {_LITERAL: {"type": "string", "minLength": 1}},
-                        "required": [_LITERAL],
-                        "additionalProperties": False,
-                    },
-                ]
-            }
-            for entity_type in ENTITY_TYPES
-        },
-        "additionalProperties": False,
+        "properties": dict.fromkeys(ENTITY_TYPES, _NAME_SCHEMA),
+        "additionalProperties": _NAME_SCHEMA,  # entity types of plugins
         "minProperties": 1,
         "dependentSchemas": {IP: {"maxProperties": 1}},
     },
@@ -177,7 +186,10 @@ def _between_keys(schema: JsonSchema) -> None:
     """Add the constraints between the keys of a table to its JSON Schema."""
     users_only = {"properties": {"entity": {"not": {"required": [CLIENT_ID]}}}}
     ips_only = {"properties": {"entity": {"required": [IP]}}}
-    schema["anyOf"] = [{"required": [key]} for key in LIMIT_KEYS]
+    any_limit = [{"required": [key]} for key in LIMIT_KEYS]
+    schema["anyOf"] = [*any_limit, {"not": {"propertyNames": {"enum": [*schema["properties"]]}}}]
+    limit_of_plugin = {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, _ABOVE_ZERO]}
+    schema["additionalProperties"] = limit_of_plugin
     not_for_ips = {"properties": {"entity": {"not": {"required": [IP]}}}}
     schema["dependentSchemas"] = {
         **{key.value: not_for_ips for key in QuotaKey},
@@ -186,8 +198,18 @@ def _between_keys(schema: JsonSchema) -> None:
     }
 
 
+_ABOVE_ZERO: Final[JsonSchema] = {"type": "number", "exclusiveMinimum": 0}
+
+
 class ConfiguredQuota(Section, json_schema_extra=_between_keys):
-    """One ``[[quotas]]`` table: an entity and at least one limit."""
+    """One ``[[quotas]]`` table: an entity and at least one limit.
+
+    Keys that are not fields are limits of plugins. Their names are not checked here (`quota_names`), and an invalid
+    limit of such a key is left out.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, float]
 
     entity: Annotated[
         QuotaEntity,
@@ -266,7 +288,7 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
             return read(raw)
         faults = list(_faults_between_keys(raw))
         try:
-            quota = read(raw)
+            quota = read(_with_limits_of_plugins(raw))
         except ValidationError as error:
             faults = [*faults_of(error, cls), *faults]
         if faults:
@@ -276,7 +298,8 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
     def limits(self) -> dict[str, float]:
         """Return the limits that are set, in the units of their keys."""
         limits = {key: getattr(self, key) for key in LIMIT_KEYS}
-        return {key: limit for key, limit in limits.items() if limit is not None}
+        of_plugins = self.__pydantic_extra__ or {}
+        return {key: limit for key, limit in limits.items() if limit is not None} | of_plugins
 
     def policy(self) -> QuotaPolicy:
         """Return the policy of the limits."""
@@ -288,6 +311,19 @@ class ConfiguredQuota(Section, json_schema_extra=_between_keys):
             longest_throttle_ms=MAX_THROTTLE_MS if longest_s is None else round(longest_s * 1000),
             new_connections=self.new_connections,
         )
+
+
+TABLE_KEYS: Final = dict.fromkeys(fields_by_key(ConfiguredQuota)).keys()
+"""The keys of a table that are not those of plugins, in their order."""
+
+
+def _with_limits_of_plugins(table: Mapping[str, object]) -> dict[str, object]:
+    """Return a table with the valid limits of plugins as numbers, and without the invalid ones."""
+    read = {key: value for key, value in table.items() if key in TABLE_KEYS}
+    for key in table.keys() - TABLE_KEYS:
+        with suppress(ValueError):
+            read[key] = plugin_limit(table[key])
+    return read
 
 
 def merged_quotas(quotas: tuple[ConfiguredQuota, ...]) -> dict[QuotaEntity, dict[str, Quota]]:
@@ -309,7 +345,9 @@ def _faults_between_keys(table: Mapping[str, object]) -> Iterator[Fault]:
         yield Fault(path=("burst",), found=table["burst"], rule=rule)
     key = QuotaKey.PRODUCER_IDS_RATE.value
     with suppress(ValueError):  # an invalid entity is reported by itself
-        entity = _parse_entity(table.get("entity"))
+        entity = parse_entity(table.get("entity"))
+        if entity.other:
+            return
         if entity.client_id is not None and key in table:
             rule = f"for users only (KIP-936), not for {entity}; the entity must have no client-id"
             yield Fault(path=(key,), found=table[key], rule=rule)

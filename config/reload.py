@@ -129,8 +129,10 @@ def _quota_changes(
     old: Mapping[QuotaEntity, Mapping[str, Quota]], new: Mapping[QuotaEntity, Mapping[str, Quota]]
 ) -> Iterator[QuotaChange]:
     for entity in {**old, **new}:
-        for key in LIMIT_KEYS:
-            before, after = old.get(entity, {}).get(key), new.get(entity, {}).get(key)
+        mine, others = old.get(entity, {}), new.get(entity, {})
+        of_plugins = sorted({*mine, *others}.difference(LIMIT_KEYS))
+        for key in (*LIMIT_KEYS, *of_plugins):
+            before, after = mine.get(key), others.get(key)
             if before != after:
                 yield QuotaChange(entity=entity, key=key, old=before, new=after)
 

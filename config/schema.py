@@ -6,12 +6,14 @@ reload are derived from it (see `keys`). To add a key, add a field here and its 
 # pydantic reads annotations at run time, so they are not postponed here.
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from headrace.config.keys import Key, Section
+from headrace.config.problems import Problem
 from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merged_quotas
 from headrace.config.tables.admin import Admin
 from headrace.config.tables.client_quotas import ClientQuotas
@@ -208,6 +210,19 @@ REMOVED: Final[Mapping[Path, str]] = {
 """Keys of earlier versions, with the error message for each."""
 
 
+QuotaTables: TypeAlias = Mapping[int, Mapping[str, Any]]
+"""``[[quotas]]`` tables as they are in the file, by index."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamesToCheck:
+    """The ``[[quotas]]`` tables with names that are not built in, and where their keys are."""
+
+    tables: QuotaTables
+    places: Mapping[Path, Problem]
+    """A problem without a rule for each path that may be at fault."""
+
+
 class Config(Section):
     """The validated configuration of a proxy, including all defaults."""
 
@@ -239,6 +254,16 @@ class Config(Section):
     ] = ()
     client_quotas: ClientQuotas = Field(default_factory=ClientQuotas)
     plugins: Plugins = Field(default_factory=Plugins)
+    _names_to_check: NamesToCheck | None = PrivateAttr(default=None)
+
+    @property
+    def names_to_check(self) -> NamesToCheck | None:
+        """Names of ``quotas`` that are to be checked once the plugins are loaded (`headrace.config.quota_names`)."""
+        return self._names_to_check
+
+    def names_were_checked(self, *, waiting: NamesToCheck | None = None) -> None:
+        """Note that the names are checked, except those of ``waiting``."""
+        self._names_to_check = waiting
 
     def entity_quotas(self) -> dict[QuotaEntity, dict[str, Quota]]:
         """Return ``quotas`` by entity and key."""

@@ -3,6 +3,8 @@
 tracing           OpenTelemetry traces of requests
 metrics           quota metrics of every entity under Kafka's names, on the Prometheus page and over OTLP
 usage_records     usage per user, client id and API for each second, read by the pipeline
+team_quotas       quotas of teams, whose members are users and client ids
+topic_quotas      quotas of topics, by name or pattern
 sasl_identity     user names from SASL exchanges
 otel_sdk          resource and exporter errors, shared by the two plugins that use the OpenTelemetry SDK
 otel_environment  the environment variables of the OpenTelemetry specification

@@ -91,7 +91,7 @@ def run(path: Path | None, **options: Any) -> None:
     flags = {key.replace("__", "."): value for key, value in options.items() if value not in (None, ())}
 
     def load_again() -> Config:
-        return load(path, flags, environment=os.environ, plugins=installed_plugins())
+        return load(path, flags, environment=os.environ, plugins=installed_plugins(), schema=None)
 
     try:
         config = load_again()
@@ -161,7 +161,7 @@ def check_config(path: Path | None) -> None:
     Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
     started, written or connected to.
     """
-    report = check(path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults)
+    report = check(path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults, schema=None)
     config = report.config
     if config is None:
         click.echo(str(report), err=True)

@@ -67,6 +67,9 @@ class EntityTypeDefinition:
     check: Callable[[str], None] | None = None
     """Raises `ValueError` for a name that cannot be configured, with a message for the client. Not called for the
     default entity. Must not block. Kafka refuses only empty names, which this function does not get."""
+    keys: frozenset[str] = frozenset()
+    """Names of keys, built-in ones or those of other plugins, that an entity of this type alone can have besides the
+    keys whose own definition names the type. The plugin that defines the type enforces them for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,6 +127,9 @@ class QuotaSchema:
             _check_new("quota key", key.name, self._keys)
             self._check_combinations(key)
             self._keys[key.name] = key
+        for entity_type in self._entity_types.values():
+            if missing := entity_type.keys - self._keys.keys():
+                raise ValueError(f"the entity type {entity_type.name} has an unknown quota key {min(missing)!r}")
 
     @property
     def keys(self) -> Mapping[str, QuotaKeyDefinition]:
@@ -159,8 +165,10 @@ class QuotaSchema:
         definition.check_value(value)
         if entity is None:
             return
-        if frozenset(entity_type for entity_type, _ in entity.parts()) not in definition.entity_types:
-            allowed = sorted(" with ".join(_sorted(each)) for each in definition.entity_types)
+        entity_types = frozenset(entity_type for entity_type, _ in entity.parts())
+        if key not in self.keys_of(entity_types):
+            having = [types for types, keys in self._by_combination.items() if key in keys]
+            allowed = sorted(" with ".join(_sorted(each)) for each in having)
             raise ValueError(f"{key} is for {' or '.join(allowed)} only, not for {entity}")
         if definition.check is not None:
             definition.check(entity, value)
@@ -171,6 +179,9 @@ class QuotaSchema:
         for key in self._keys.values():
             for combination in key.entity_types:
                 found.setdefault(combination, {})[key.name] = key
+        for entity_type in self._entity_types.values():
+            for name in sorted(entity_type.keys):
+                found.setdefault(frozenset({entity_type.name}), {})[name] = self._keys[name]
         return {combination: MappingProxyType(keys) for combination, keys in found.items()}
 
     def _check_combinations(self, key: QuotaKeyDefinition) -> None:

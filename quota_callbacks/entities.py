@@ -71,6 +71,18 @@ class QuotaKey(StrEnum):
     """New producer ids per window; for users only (KIP-936)."""
 
 
+_BUILTIN_KEYS: Final = frozenset(QuotaKey)
+
+
+def quota_key(name: str) -> str:
+    """Return the `QuotaKey` with this name, or the name itself for a key of a plugin.
+
+    Hooks and buckets get their keys in this form, so that a built-in key is always a `QuotaKey`. Both forms of a name
+    are equal and have the same hash.
+    """
+    return QuotaKey(name) if name in _BUILTIN_KEYS else name
+
+
 CONNECTION_CREATION_RATE: Final = "connection_creation_rate"
 """The key of the rate of new connections from an address (KIP-612). No callback enforces it; the proxy itself does."""
 

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Iterable, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
-    from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+    from headrace.quota_callbacks.definitions import EntityTypeDefinition, QuotaKeyDefinition
+    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
@@ -159,8 +160,8 @@ def configure(context: PluginContext) -> None:
     an invalid option; `headrace.quota_callbacks.options.read_options` does so for all invalid options at once.
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
-    thread and open no socket. Files that the options name may be read. Of the other hooks, only `enforced_quotas`,
-    `request_interest` and `close` are called then.
+    thread and open no socket. Files that the options name may be read. Of the other hooks, only `quota_definitions`,
+    `enforced_quotas`, `request_interest` and `close` are called then.
     """
 
 
@@ -191,11 +192,28 @@ def close() -> None:
     """
 
 
+# --- quota keys and entity types --------------------------------------------------------------------------------------
+
+
+@hookspec
+def quota_definitions() -> Iterable[QuotaKeyDefinition | EntityTypeDefinition]:
+    """Return the quota keys and entity types of this plugin, which are then valid wherever the built-in ones are.
+
+    Called once, after `configure`. The configuration file, DescribeClientQuotas and AlterClientQuotas accept them, and
+    `update_quota` passes the quotas to the plugins. A key that users, client ids and pairs of both can have is resolved
+    by Kafka's precedence, as a built-in key is. The plugin enforces its keys (`enforced_quotas`), and all keys of its
+    entity types, by itself; `headrace.quota_callbacks.buckets` has the arithmetic. The start fails for an invalid
+    definition, for a name that is built in or that another plugin defines, and for an exception.
+    """
+
+
 # --- KIP-257 ----------------------------------------------------------------------------------------------------------
+#
+# ``key`` is a `QuotaKey`, or the name of a key of a plugin (`quota_definitions`).
 
 
 @hookspec(firstresult=True)
-def quota_metric_tags(key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+def quota_metric_tags(key: str, user: str, client_id: str) -> Mapping[str, str] | None:
     """Return the metric tags of the bucket that requests of ``user`` and ``client_id`` are charged to.
 
     Corresponds to ``quotaMetricTags``. Called when a connection first needs a bucket of ``key`` and after quotas
@@ -206,7 +224,7 @@ def quota_metric_tags(key: QuotaKey, user: str, client_id: str) -> Mapping[str, 
 
 
 @hookspec(firstresult=True)
-def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+def quota_limit(key: str, tags: Mapping[str, str]) -> float | None:
     """Return the limit of the bucket with these ``tags``, in the unit of ``key``; ``None`` is unlimited.
 
     Corresponds to ``quotaLimit``. Called when a bucket is created and after quotas changed. Must not block or change
@@ -217,7 +235,7 @@ def quota_limit(key: QuotaKey, tags: Mapping[str, str]) -> float | None:
 
 
 @hookspec
-def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
+def update_quota(key: str, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
     """Keep a quota that was set; return whether any limit of this plugin changed (``updateQuota``).
 
     Called for every configured quota before the first listener opens, then for every quota that a reload of the
@@ -228,7 +246,7 @@ def update_quota(key: QuotaKey, entity: QuotaEntity, value: float, policy: Quota
 
 
 @hookspec
-def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:
+def remove_quota(key: str, entity: QuotaEntity) -> bool:
     """Discard a quota that was removed; return whether any limit of this plugin changed (``removeQuota``).
 
     Called for every quota that a reload of the configuration removes. Must not block. All limits are resolved again
@@ -237,7 +255,7 @@ def remove_quota(key: QuotaKey, entity: QuotaEntity) -> bool:
 
 
 @hookspec
-def quota_reset_required(key: QuotaKey) -> bool:
+def quota_reset_required(key: str) -> bool:
     """Return whether limits of ``key`` changed by other means than `update_quota` (``quotaResetRequired``).
 
     Called for every key with every request, as in Kafka, if a plugin implements it; return a flag and nothing more
@@ -258,7 +276,7 @@ def update_cluster_metadata(cluster: ClusterMetadata) -> bool:
 
 
 @hookspec
-def enforced_quotas() -> frozenset[QuotaKey]:
+def enforced_quotas() -> frozenset[str]:
     """Return the quota keys that this plugin enforces.
 
     Called once, at start. If a configured quota has a key that no plugin enforces, the start fails, so that no quota is
@@ -283,9 +301,9 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     and `Detail.MUTATIONS`, the whole request. Not called before the broker has accepted the client's authentication,
     since its name is unverified until then; nor for exempt users and client ids; nor while enforcement is switched off.
 
-    May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.notes`` and
-    ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may never arrive: charge its
-    size in `request_arrived`.
+    May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.read_fetched``,
+    ``request.notes`` and ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may
+    never arrive: charge its size in `request_arrived`.
 
     Called again for a request that it has held with ``ask_again``, when the hold is over.
 
@@ -313,6 +331,17 @@ def batches_received(request: Request, now_ms: int) -> Throttle | None:
     batches have been forwarded, so a throttle mutes the client's channel, and the request can be neither held nor
     refused. The plugin's `request_interest` must include Produce. May write ``request.new_producer_ids`` and
     ``request.notes``.
+    """
+
+
+@hookspec
+def records_fetched(request: Request, now_ms: int) -> Throttle | None:
+    """Return a verdict on a Fetch request, given the bytes that it has fetched of each topic (``fetched_bytes``).
+
+    Called once per Fetch request for which `request_received` set ``request.read_fetched``, when the last byte of its
+    reply was read; not for ShareFetch. The beginning of the reply may have been sent, so a throttle mutes the client's
+    channel without being written into the reply, and the request can be neither held nor refused. The plugin's
+    `request_interest` must include Fetch. May write ``request.notes``.
     """
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.quota_callbacks.entities import ANONYMOUS
 
@@ -98,6 +99,9 @@ class Connection:
     *Callbacks may write:* the callback that charges it sets it to 0."""
 
 
+_NOTHING_FETCHED: Final[Mapping[str | bytes, int]] = MappingProxyType({})
+
+
 class Request:
     """A request and its reply. Attributes that end in ``_s`` are seconds of the proxy's monotonic clock."""
 
@@ -119,6 +123,7 @@ class Request:
         "correlation_id",
         "error",
         "fetch_max_bytes",
+        "fetched_bytes",
         "forwarded_s",
         "hold_ms",
         "missing_bytes",
@@ -127,6 +132,7 @@ class Request:
         "notes",
         "observed_ms",
         "read_batches",
+        "read_fetched",
         "reason",
         "received_s",
         "refused_code",
@@ -180,6 +186,11 @@ class Request:
         charged and may mute the client. *Callbacks may write.*"""
         self.fetch_max_bytes: int | None = None
         """Fetch and ShareFetch: the maximum that the proxy caps ``max_bytes`` at. *Callbacks may write.*"""
+        self.read_fetched = False
+        """Fetch: whether to sum the fetched bytes by topic and call `records_fetched`. *Callbacks may write.*"""
+        self.fetched_bytes: Mapping[str | bytes, int] = _NOTHING_FETCHED
+        """Fetch: size of the records in the reply by topic (the name, or from version 13 the 16 bytes of its id), from
+        `records_fetched` on, if a callback set `read_fetched`. Topics without records are missing; 4,096 at most."""
         self.read_batches = False
         """Produce: whether to read the record batches and call `batches_received`. *Callbacks may write.*"""
         self.batches: Sequence[RecordBatch] = ()

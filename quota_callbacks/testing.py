@@ -17,6 +17,8 @@ from headrace.quota_callbacks.requests import Address, Connection, Request
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from headrace.quota_callbacks.buckets.client_quotas import QuotaLimit
+
 _numbers: Final = itertools.count(1)
 
 
@@ -51,19 +53,26 @@ def make_request(
 def make_context(
     options: Mapping[str, Any] | None = None,
     *,
-    limits: Mapping[QuotaKey, float] | None = None,
-    windows: Mapping[QuotaKey, Window] | None = None,
+    limits: Mapping[str, float] | None = None,
+    windows: Mapping[str, Window] | None = None,
+    quota_limit: QuotaLimit | None = None,
     dry: bool = False,
 ) -> PluginContext:
     """Return what `configure` is given.
 
     ``context.quotas`` has a bucket for each user and client id, with the limits of ``limits`` by quota key, measured
-    over ``windows`` or Kafka's default of 11 samples of a second.
+    over ``windows`` or Kafka's default of 11 samples of a second. Keys of plugins are allowed. ``quota_limit`` is the
+    hook of the plugin, if it has one: what it returns precedes ``limits``.
     """
     found = dict(limits or {})
+
+    def limit(key: str, tags: Mapping[str, str]) -> float | None:
+        of_plugin = None if quota_limit is None else quota_limit(key, tags)
+        return found.get(key) if of_plugin is None else of_plugin
+
     quotas = ClientQuotas(
-        windows={**dict.fromkeys(QuotaKey, Window()), **(windows or {})},
+        windows={key: Window() for key in (*QuotaKey, *found)} | dict(windows or {}),
         metric_tags=lambda key, user, client_id: {"user": user, "client-id": client_id} if key in found else None,
-        quota_limit=lambda key, _tags: found.get(key),
+        quota_limit=limit,
     )
     return PluginContext(options=dict(options or {}), quotas=quotas, dry=dry)

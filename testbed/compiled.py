@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[1]
 CACHE: Final = ROOT / ".cache"
-BUILDING: Final = ("pyproject.toml", "setup.py")
+BUILDING: Final = ("pyproject.toml", "setup.py", "README.md")
 IMPORTED: Final = "src/headrace"
 PACKAGES: Final = (
     IMPORTED,

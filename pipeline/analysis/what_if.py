@@ -320,7 +320,7 @@ class _Totals:
             )  # fmt: skip
             self.rows.append(
                 (
-                    pd.Timestamp(hour * 3600, unit="s"), bucket.key.value, tags.get("user") or None,
+                    pd.Timestamp(hour * 3600, unit="s"), str(bucket.key), tags.get("user") or None,
                     tags.get("client-id") or None, bucket.entity or None, bucket.limit, tally.events, tally.amount,
                     tally.throttled, tally.refused, tally.throttle_ms, tally.longest_ms, *shifted,
                 )

@@ -38,7 +38,7 @@ PIECE: Final = 16
 COLLECT_TIMEOUT_MS: Final = 60_000
 """Time-out of a collection; the SDK's default of 10 s is too short for callbacks that pause."""
 
-_OTHER_ATTRIBUTE_SETS: Final = MOST_QUEUES + 4 * len(QuotaKey)
+_OTHER_ATTRIBUTE_SETS: Final = MOST_QUEUES + 4 * (len(QuotaKey) + MOST_QUEUES)
 """Attribute sets of one instrument that do not belong to an entity."""
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.quota_callbacks.entities import QuotaKey
@@ -77,7 +78,12 @@ MEASURES: Final = (
         text="Partitions per second that an entity created, added or deleted.",
         together=_sum,
     ),
-    Measure(kafka=RATE, unit="{producer}/s", text="New producer ids of an entity per second.", together=_sum),
+    Measure(
+        kafka=RATE,
+        unit="1/s",
+        text="New producer ids of an entity per second; for quota keys of plugins, what they count.",
+        together=_sum,
+    ),
     Measure(
         kafka=TOKENS,
         unit="{token}",
@@ -111,14 +117,20 @@ MEASURES: Final = (
     ),
 )
 
-SERIES_OF: Final[Mapping[QuotaKey, tuple[str, ...]]] = {
+_SERIES: Final[Mapping[str, tuple[str, ...]]] = {
     QuotaKey.PRODUCER_BYTE_RATE: (BYTE_RATE, THROTTLE_TIME, LIMIT),
     QuotaKey.CONSUMER_BYTE_RATE: (BYTE_RATE, THROTTLE_TIME, LIMIT),
     QuotaKey.REQUEST_PERCENTAGE: (REQUEST_TIME, THROTTLE_TIME, LIMIT),
     QuotaKey.CONTROLLER_MUTATION_RATE: (MUTATION_RATE, TOKENS, THROTTLE_TIME, LIMIT),
     QuotaKey.PRODUCER_IDS_RATE: (RATE, TOKENS, THROTTLE_TIME, LIMIT),
 }
-"""The series that a bucket can have."""
+"""The series that a bucket of a built-in key can have."""
+_SERIES_OF_PLUGINS: Final = (RATE, THROTTLE_TIME, LIMIT)
+
+
+def series_of(key: str) -> tuple[str, ...]:
+    """Return the series that a bucket of a quota key can have."""
+    return _SERIES.get(key, _SERIES_OF_PLUGINS)
 
 
 def labels_of(bucket: QuotaBucket) -> Labels:
@@ -126,16 +138,20 @@ def labels_of(bucket: QuotaBucket) -> Labels:
 
     The values of tags that map to the same label are joined with ``;``, as in OpenTelemetry's mapping to Prometheus.
     """
-    labels = {"quota": bucket.key.value}
+    labels = {"quota": str(bucket.key)}
     for tag, text in bucket.tags.items():
         name = _label(tag)
         labels[name] = f"{labels[name]};{_value(text)}" if name in labels else _value(text)
     return labels
 
 
-def others(key: QuotaKey) -> Labels:
-    """Return the labels of the series that sum the entities without their own."""
-    return {"quota": key.value, "user": OTHER, "client_id": OTHER}
+@lru_cache(maxsize=1024)
+def others(key: str, tags: tuple[str, ...]) -> Labels:
+    """Return the labels of the series that sums the entities without their own that have a quota key and these tags.
+
+    The dictionary is shared and must not be changed.
+    """
+    return {"quota": str(key)} | {_label(tag): OTHER for tag in tags}
 
 
 def _label(tag: str) -> str:

@@ -19,12 +19,12 @@ from headrace.plugins.metrics.names import (
     MEASURES,
     OTHER,
     QUEUE_SIZE,
-    SERIES_OF,
     THROTTLE_TIME,
     TOKENS,
     Labels,
     labels_of,
     others,
+    series_of,
 )
 from headrace.quota_callbacks.entities import QuotaKey
 
@@ -84,19 +84,19 @@ class BucketReader:
 
     def steps(self) -> Generator[None, None, Snapshot]:
         """Read all buckets and return the snapshot; yield where other tasks may run."""
-        counts: Counter[tuple[QuotaKey, str]] = Counter()
+        counts: Counter[tuple[str, str]] = Counter()
         rest = yield from self._choose(counts)
         points: dict[str, list[Point]] = {measure.kafka: [] for measure in MEASURES}
         yield from self._read_own(points)
         yield from self._read_others(rest, points)
         for key in {key for key, _ in counts}:
-            points[ENTITIES] += [({"quota": key.value, "state": state}, counts[key, state]) for state in STATES]
+            points[ENTITIES] += [({"quota": str(key), "state": state}, counts[key, state]) for state in STATES]
         points[QUEUE_SIZE] += self._queues()
         exempt = self._quotas.exempt_request_time.rate(self._now_ms())
         points[EXEMPT_REQUEST_TIME].append(({"quota": QuotaKey.REQUEST_PERCENTAGE.value}, exempt))
         return Snapshot(points=points, admitted=self._admitted)
 
-    def _choose(self, counts: Counter[tuple[QuotaKey, str]]) -> Generator[None, None, list[QuotaBucket]]:
+    def _choose(self, counts: Counter[tuple[str, str]]) -> Generator[None, None, list[QuotaBucket]]:
         """Decide which buckets have their own series, count all by state, and return the others in use."""
         kept: dict[QuotaBucket, Labels] = {}
         by_age: dict[int, list[QuotaBucket]] = {}
@@ -123,16 +123,16 @@ class BucketReader:
 
     def _admit(self, newcomers: Iterable[QuotaBucket]) -> Generator[None, None, list[QuotaBucket]]:
         """Give ``newcomers`` their own series, in order, up to the limit; return those that get none."""
-        room = self._max_series - sum(len(SERIES_OF[bucket.key]) for bucket in self._own)
+        room = self._max_series - sum(len(series_of(bucket.key)) for bucket in self._own)
         rest = []
         for at, bucket in enumerate(newcomers):
             if at % STEP == 0:
                 yield
-            if room < (series := len(SERIES_OF[bucket.key])):
+            if room < (series := len(series_of(bucket.key))):
                 rest.append(bucket)
                 continue
             labels = labels_of(bucket)
-            if labels == others(bucket.key):  # the entity's real names are the reserved ones
+            if labels == others(bucket.key, tuple(bucket.tags)):  # the entity's real names are the reserved ones
                 rest.append(bucket)
                 continue
             room -= series
@@ -152,19 +152,20 @@ class BucketReader:
                 points[LIMIT].append((labels, bucket.limit))
 
     def _read_others(self, rest: list[QuotaBucket], points: dict[str, list[Point]]) -> Generator[None, None, None]:
-        together: dict[QuotaKey, dict[str, float]] = {key: {} for key in QuotaKey}
+        together: dict[tuple[tuple[str, str], ...], tuple[Labels, dict[str, float]]] = {}
         now_ms = self._now_ms()
         for at, bucket in enumerate(rest):
             if at % STEP == 0:
                 yield
                 now_ms = self._now_ms()
-            values = together[bucket.key]
+            labels = others(bucket.key, tuple(bucket.tags))
+            _, values = together.setdefault(tuple(labels.items()), (labels, {}))
             for name, value in _measures(bucket, now_ms):
                 join = _TOGETHER[name]
                 values[name] = join(values[name], value) if join is not None and name in values else value
-        for key, values in together.items():
+        for labels, values in together.values():
             for name, value in values.items():
-                points[name].append((others(key), value))
+                points[name].append((labels, value))
 
     def _queues(self) -> list[Point]:
         muted = Counter(dict.fromkeys(map(str, QuotaKey), 0))

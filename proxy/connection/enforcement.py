@@ -99,6 +99,15 @@ def enforce_on_reply(state: ConnectionState, exchange: Exchange, now_s: float) -
             _apply(state, exchange, combined, now_s)
 
 
+def enforce_on_fetched(state: ConnectionState, exchange: Exchange, now_s: float) -> None:
+    """Call the callbacks once the whole reply to a Fetch has been read, whose bytes were summed by topic."""
+    shared = state.shared
+    if exchange.enforced and shared.enforcement.enabled:
+        combined = shared.hooks.records_fetched(exchange, int(now_s * 1000))
+        if combined is not None:
+            _apply(state, exchange, combined, now_s)
+
+
 def abandon(state: ConnectionState, exchange: Exchange) -> None:
     """Report that ``exchange`` gets no reply, so that callbacks undo what they reserved for it."""
     if exchange.enforced:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import TYPE_CHECKING, assert_never
 
-from headrace.proxy.connection.enforcement import enforce_on_reply
+from headrace.proxy.connection.enforcement import enforce_on_fetched, enforce_on_reply
 from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
 from headrace.proxy.connection.reply_edits import edit_reply
 from headrace.proxy.connection.state.reply_actions import (
@@ -30,6 +30,7 @@ from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
 from headrace.proxy.wire.mutations import read_topic_errors
 from headrace.proxy.wire.walks.fetch import FetchWalk
+from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
@@ -217,7 +218,9 @@ class ReplyRelay(Relay):
         if forwards:
             scanner.skip(size)
         else:
-            self.walk = FetchWalk(size + LENGTH_BYTES - body_at)
+            body_bytes = size + LENGTH_BYTES - body_at
+            by_topic = isinstance(action, WalkFetch) and action.by_topic
+            self.walk = FetchedTopicsWalk(exchange.api_version, body_bytes) if by_topic else FetchWalk(body_bytes)
             scanner.pass_bytes(body_at)
         return True
 
@@ -264,10 +267,13 @@ class ReplyRelay(Relay):
 
     def _finish(self) -> None:
         """Remove the request whose reply is complete, and add the proxy's own replies that are next."""
-        self._current = None
-        if isinstance(self.walk, FetchWalk):
-            self.shared.counters.hints_hidden += self.walk.hints
-        self.walk = None
+        walk, exchange = self.walk, self._current
+        self.walk = self._current = None
+        if isinstance(walk, FetchWalk):
+            self.shared.counters.hints_hidden += walk.hints
+            if isinstance(walk, FetchedTopicsWalk) and exchange is not None:
+                exchange.fetched_bytes = walk.by_topic
+                enforce_on_fetched(self.state, exchange, self.now_s)
         in_flight = self.state.in_flight
         self._done.append(in_flight.pop())
         while (reply := in_flight.local_reply) is not None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from headrace.proxy.connection.relay import Relay
+from headrace.proxy.connection.state.reply_actions import WALK_TOPICS
 from headrace.proxy.connection.whole_requests import WholeRequests
 from headrace.proxy.wire.heads import cap_fetch
+from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -73,6 +75,8 @@ class RequestForwarding(Relay):
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:
+            if exchange.read_fetched and exchange.api_key == ApiKey.FETCH and exchange.api_version <= LAST_VERSION:
+                exchange.reply = WALK_TOPICS
             state.in_flight.add(exchange)
 
     def send_now(self) -> bool:

@@ -23,10 +23,12 @@ from headrace.proxy.hooks.plugin_errors import (
     description,
     raise_cancellation,
 )
+from headrace.proxy.hooks.quota_schema import combined_schema, enforced_by
 from headrace.proxy.hooks.slow_calls import SlowCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
 from headrace.quota_callbacks.hookspecs import PluginContext, compiled_method
 from headrace.quota_callbacks.requests import Detail, Interest
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     import pluggy
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
     from headrace.quota_callbacks.options import Fault
@@ -70,6 +73,7 @@ class HookCalls:
         self._replied: dict[int, Calls] = {}
         self._completed: dict[int, Calls] = {}
         self._batches: Calls = ()
+        self._fetched: Calls = ()
         self._arrived: dict[int, Calls] = {}
         self._abandoned: dict[int, Calls] = {}
         self._request_times: Calls = ()
@@ -87,7 +91,10 @@ class HookCalls:
         self._reset: Calls = ()
         self._tags: Calls = ()
         self._limits: Calls = ()
-        self._enforced: frozenset[QuotaKey] = frozenset()
+        self._keys: tuple[str, ...] = ()
+        self._enforced: frozenset[str] = frozenset()
+        self.schema = BUILTIN_SCHEMA
+        """The quota keys and entity types that exist: the built-in ones and those of the plugins."""
         self._repeated = RepeatedLines()
         self.quotas: ClientQuotas | None = None
 
@@ -119,7 +126,14 @@ class HookCalls:
             raise PluginConfigurationError("\n".join(problems), faults)
 
     def flatten(self) -> None:
-        """Build the flat lists. Call it after `configure`, since a plugin's interests may depend on its options."""
+        """Build the flat lists, and collect the quota definitions.
+
+        Call it after `configure`, since what a plugin returns may depend on its options. Raises `StartupError` for a
+        plugin that raises, and for invalid definitions.
+        """
+        self.schema = combined_schema(self._calls("quota_definitions", ()))
+        if self.quotas is not None:
+            self.quotas.add_keys(self.schema.keys)
         interests = self._interests()
         self.bodies = _api_keys_with_detail(Detail.BODY, interests)
         self.mutations = _api_keys_with_detail(Detail.MUTATIONS, interests)
@@ -130,6 +144,7 @@ class HookCalls:
         self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
         self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
+        self._fetched = self._by_api("records_fetched", ("request", "now_ms"), interests).get(ApiKey.FETCH, ())
         self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._calls("request_time_ms", ("request",))
         self._updates = self._calls("update_quota", ("key", "entity", "value", "policy"))
@@ -137,11 +152,13 @@ class HookCalls:
         self._opened = self._calls("connection_opened", ("connection",))
         self._closed = self._calls("connection_closed", ("connection", "reason"))
         self._reset = self._calls("quota_reset_required", ("key",))
+        self._keys = tuple(quota_key(name) for name in self.schema.keys if name != CONNECTION_CREATION_RATE)
         self._tags = self._calls("quota_metric_tags", ("key", "user", "client_id"))
         self._limits = self._calls("quota_limit", ("key", "tags"))
-        self._enforced = frozenset(key for name in self._calls("enforced_quotas", ()) for key in _enforced_by(name))
+        enforced = self._calls("enforced_quotas", ())
+        self._enforced = frozenset(key for name, call in enforced for key in enforced_by(name, call, self.schema))
 
-    def enforced_quotas(self) -> frozenset[QuotaKey]:
+    def enforced_quotas(self) -> frozenset[str]:
         """Return the quota keys that at least one callback enforces."""
         return self._enforced
 
@@ -186,6 +203,10 @@ class HookCalls:
     def batches_received(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``batches_received`` for a Produce request whose batches have all been read."""
         return self._collect_verdicts("batches_received", self._batches, request, now_ms)
+
+    def records_fetched(self, request: Request, now_ms: int) -> CombinedVerdict | None:
+        """Call ``records_fetched`` for a Fetch whose whole reply has been read."""
+        return self._collect_verdicts("records_fetched", self._fetched, request, now_ms)
 
     def request_abandoned(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_abandoned`` for a request that will have no response from the broker; return the combined
@@ -292,7 +313,7 @@ class HookCalls:
 
     # --- KIP-257 ---
 
-    def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+    def quota_metric_tags(self, key: str, user: str, client_id: str) -> Mapping[str, str] | None:
         """Return the first plugin's metric tags, custom callbacks before built-in ones; skip a plugin that raises."""
         for name, call in self._tags:
             tags: Mapping[str, str] | None = self._call_hook("quota_metric_tags", name, call, key, user, client_id)
@@ -300,7 +321,7 @@ class HookCalls:
                 return tags
         return None
 
-    def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+    def quota_limit(self, key: str, tags: Mapping[str, str]) -> float | None:
         """Return the first plugin's limit, or ``None``.
 
         A limit that is not above 0 is logged as an error of the plugin, since throttle times are divided by it.
@@ -315,12 +336,12 @@ class HookCalls:
             self._failed("quota_limit", name, ValueError(f"quota_limit is {limit!r}; it must be above 0"))
         return None
 
-    def update_quota(self, key: QuotaKey, entity: QuotaEntity, quota: Quota) -> None:
+    def update_quota(self, key: str, entity: QuotaEntity, quota: Quota) -> None:
         """Call ``update_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._updates:
             self._call_hook("update_quota", name, call, key, entity, quota.value, quota.policy)
 
-    def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> None:
+    def remove_quota(self, key: str, entity: QuotaEntity) -> None:
         """Call ``remove_quota`` of all plugins; the caller then calls ``ClientQuotas.quotas_changed``."""
         for name, call in self._removals:
             self._call_hook("remove_quota", name, call, key, entity)
@@ -354,7 +375,7 @@ class HookCalls:
 
     def _poll_resets(self) -> None:
         for name, call in self._reset:
-            for key in QuotaKey:
+            for key in self._keys:
                 if self._call_hook("quota_reset_required", name, call, key) and self.quotas is not None:
                     self.quotas.quotas_changed()
 
@@ -409,14 +430,6 @@ class HookCalls:
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
-
-
-def _enforced_by(each: Call) -> frozenset[QuotaKey]:
-    name, call = each
-    try:
-        return frozenset(QuotaKey(key) for key in call())
-    except BaseException as error:
-        raise StartupError(f"plugin {name!r}: enforced_quotas: {type(error).__name__}: {error}") from error  # noqa: ASYNC104
 
 
 def _subscribes(interest: Interest | None, hook: str) -> bool:

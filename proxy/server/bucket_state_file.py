@@ -155,7 +155,7 @@ async def states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[St
 
 def _name(bucket: QuotaBucket) -> list[Any]:
     window = bucket.window
-    return [bucket.key.value, list(bucket.tags.items()), window.samples, window.seconds]
+    return [str(bucket.key), list(bucket.tags.items()), window.samples, window.seconds]
 
 
 async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int:
@@ -171,11 +171,10 @@ async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int
         down_ms = max(0, wall_ms - saved_ms)
         try:
             key_name, tags, samples, seconds = json.loads(name)
-            key = QuotaKey(key_name)
-            window = quotas.window(key)
+            window = quotas.window(key_name)
             if (window.samples, window.seconds) != (samples, seconds) or down_ms >= _kept_ms(seconds):
                 continue
-            quotas.restore(key, dict(tags), json.loads(text, object_hook=_decode_bytes), now_ms - down_ms)
+            quotas.restore(key_name, dict(tags), json.loads(text, object_hook=_decode_bytes), now_ms - down_ms)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # written by another release
             log.warning("a row of the bucket state file was skipped", bucket=name, error=str(error))
             continue

@@ -5,8 +5,11 @@ Called by ``headrace check-config``, and by the server at start and at a reload.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from headrace.config.problems import ConfigError
+from headrace.config.quota_names import check_quota_names
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.config.schema import Config
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
 
@@ -28,34 +32,45 @@ _IDENTITY_PLUGIN: Final = "sasl_identity"
 """Name of the built-in plugin that determines the principal of a client; ``plugins.load`` may add another one."""
 
 
-def problems_of(config: Config) -> list[str]:
-    """Return the reasons why the proxy would not start: a plugin that is refused, or a quota that no plugin enforces.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaRules:
+    """Which quotas can be set, as the plugins define it."""
 
-    Plugins are configured with ``dry`` set, so they start nothing, and are closed afterwards.
-    """
+    schema: QuotaSchema
+    enforced: frozenset[str]
+    """The quota keys that at least one callback enforces for users, client ids and pairs."""
+
+    def check(self, config: Config) -> None:
+        """Check all quotas of a configuration.
+
+        Raises `ConfigError` for names and values that no plugin defines, and `StartupError` for a quota that no plugin
+        enforces.
+        """
+        check_quota_names(config, self.schema)
+        check_enforced(config.entity_quotas(), self.enforced)
+
+    def check_at_start(self, config: Config) -> None:
+        """Check all quotas of a configuration. Raises `StartupError`, with all problems of names and values."""
+        try:
+            self.check(config)
+        except ConfigError as error:
+            raise StartupError(str(error)) from error
+
+
+def problems_of(config: Config) -> list[str]:
+    """Return the reasons why the proxy would not start: a plugin that is refused, or quotas that the plugins refuse."""
     try:
-        check_enforced(config.entity_quotas(), _enforced_quotas(config))
+        loaded_rules(config).check_at_start(config)
     except StartupError as error:
         return [str(error)]
     return []
 
 
-def plugin_faults(config: Config) -> Sequence[Fault]:
-    """Return why plugins would not start: invalid options with their paths, and other errors with an empty path.
+def loaded_rules(config: Config) -> QuotaRules:
+    """Load the plugins of a configuration, and return which quotas can be set. Raises `StartupError`. Blocks.
 
-    As for `problems_of`, plugins start nothing.
+    The plugins are configured with ``dry`` set, so they start nothing, and are closed afterwards.
     """
-    try:
-        _enforced_quotas(config)
-    except PluginConfigurationError as error:
-        return error.faults
-    except StartupError as error:
-        return (Fault(rule=str(error)),)
-    return ()
-
-
-def _enforced_quotas(config: Config) -> frozenset[QuotaKey]:
-    """Load and configure the plugins, close them, and return the quota keys that they enforce."""
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
     try:
@@ -67,15 +82,37 @@ def _enforced_quotas(config: Config) -> frozenset[QuotaKey]:
         )
         hooks.configure(quotas, config.plugins.options, PluginContext(options={}, quotas=quotas, dry=True))
         hooks.flatten()
-        return hooks.enforced_quotas()
     finally:
         hooks.close()
+    return rules_of(hooks)
 
 
-def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: frozenset[QuotaKey]) -> None:
-    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
+def plugin_faults(config: Config) -> Sequence[Fault]:
+    """Return why plugins would not start: invalid options with their paths, and other errors with an empty path.
+
+    As for `problems_of`, plugins start nothing.
+    """
+    try:
+        loaded_rules(config)
+    except PluginConfigurationError as error:
+        return error.faults
+    except StartupError as error:
+        return (Fault(rule=str(error)),)
+    return ()
+
+
+def rules_of(hooks: HookCalls) -> QuotaRules:
+    """Return the rules that follow from the registered plugins."""
+    return QuotaRules(schema=hooks.schema, enforced=hooks.enforced_quotas())
+
+
+def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: frozenset[str]) -> None:
+    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored.
+
+    A quota of an entity type of a plugin is enforced by that plugin.
+    """
     for entity, quotas in limits.items():
-        for key in quotas:
+        for key in quotas if not entity.other else ():
             if key not in enforced and key != CONNECTION_CREATION_RATE:
                 known = ", ".join(sorted(enforced)) or "none"
                 raise StartupError(

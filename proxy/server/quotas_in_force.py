@@ -7,6 +7,7 @@ serves. Quotas of IP addresses limit new connections (KIP-612); all others are t
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -21,8 +22,7 @@ from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import Alteration, Author, StoreError
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
-from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, QuotaKey, bounded_name
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, bounded_name, quota_key
 
 if TYPE_CHECKING:
     from headrace.config.schema import Config
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.store import QuotaStore
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.policies import Quota
 
 log = structlog.get_logger("headrace.quotas")
@@ -45,12 +46,12 @@ class QuotasInForce:
         self._hooks = hooks
         self._admission = admission
         self._upstream = upstream
-        self._unknown: set[str] = set()
+        self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
-        store = _store_of(config)
+        store = _store_of(config, hooks.schema)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
-        self.apis = ClientQuotaApis(BUILTIN_SCHEMA, self.definitions, self._follower, hooks.authorize_quotas)
+        self.apis = ClientQuotaApis(hooks.schema, self.definitions, self._follower, hooks.authorize_quotas)
         self._rule = settings.brokers
         self._brokers = BrokersQuotas(
             upstream, self.definitions, wanted=self._rule in (BrokersRule.SHOW, BrokersRule.IMPORT)
@@ -123,14 +124,25 @@ class QuotasInForce:
             if entity.ip is not None:
                 host = None if entity.ip is DEFAULT else str(entity.ip)
                 self._admission.set_rate(host, None if quota is None else quota.value)
-        elif key not in self._hooks.enforced_quotas():
-            if key not in self._unknown:
-                self._unknown.add(key)
-                log.warning("a stored quota is not enforced", key=key, reason="no loaded plugin enforces it")
+        elif not self._is_enforced(entity, key):
+            self._warn_once(entity, key)
         elif quota is None:
-            self._hooks.remove_quota(QuotaKey(key), entity)
+            self._hooks.remove_quota(quota_key(key), entity)
         else:
-            self._hooks.update_quota(QuotaKey(key), entity, quota)
+            self._hooks.update_quota(quota_key(key), entity, quota)
+
+    def _is_enforced(self, entity: QuotaEntity, key: str) -> bool:
+        """Return whether a plugin enforces the quota. One that did, when the quota was stored, may be disabled now."""
+        if key not in self._hooks.schema.keys_of(frozenset(each for each, _ in entity.parts())):
+            return False
+        return bool(entity.other) or key in self._hooks.enforced_quotas()
+
+    def _warn_once(self, entity: QuotaEntity, key: str) -> None:
+        kind = (key, *(each for each, _ in entity.parts()))
+        if kind not in self._unknown:
+            self._unknown.add(kind)
+            reason = "no loaded plugin enforces it"
+            log.warning("a stored quota is not enforced", key=key, entity=str(entity), reason=reason)
 
     def _changed(self) -> None:
         if self._hooks.quotas is not None:
@@ -144,11 +156,11 @@ def _bounded(entity: QuotaEntity) -> QuotaEntity:
     return entity if bounded == names else QuotaEntity.of(bounded)
 
 
-def _store_of(config: Config) -> QuotaStore | None:
+def _store_of(config: Config, schema: QuotaSchema) -> QuotaStore | None:
     """Return the store of the configuration. Raises `StartupError` if a package is missing."""
     settings = config.client_quotas
     if settings.store is StoreKind.TOPIC:
-        return _topic_store_of(config)
+        return _topic_store_of(config, schema)
     if settings.file is None:
         return None
     from headrace.proxy.quotas.sqlite.store import SqliteStore
@@ -156,7 +168,7 @@ def _store_of(config: Config) -> QuotaStore | None:
     return SqliteStore(settings.file, audit_rows=settings.audit_rows)
 
 
-def _topic_store_of(config: Config) -> QuotaStore:
+def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
     from headrace.proxy.quotas.topic.log import TopicSettings
     from headrace.proxy.quotas.topic.replica import KafkaLog
     from headrace.proxy.quotas.topic.store import TopicStore, require_confluent_kafka
@@ -176,13 +188,13 @@ def _topic_store_of(config: Config) -> QuotaStore:
     return TopicStore(
         KafkaLog(topic),
         waits=settings.unreachable is Unreachable.WAIT,
-        check=check_stored,
+        check=partial(check_stored, schema),
     )
 
 
-def check_stored(entity: QuotaEntity, key: str, value: float) -> None:
+def check_stored(schema: QuotaSchema, entity: QuotaEntity, key: str, value: float) -> None:
     """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
-    unknown = {each for each, _ in entity.parts()} - BUILTIN_SCHEMA.entity_types.keys()
-    if unknown or key not in BUILTIN_SCHEMA.keys:
+    unknown = {each for each, _ in entity.parts()} - schema.entity_types.keys()
+    if unknown or key not in schema.keys:
         raise ValueError("unknown quota key or entity type")
-    BUILTIN_SCHEMA.check(key, value, entity)
+    schema.check(key, value, entity)

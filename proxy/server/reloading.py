@@ -17,7 +17,7 @@ from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.server.configured import addresses_of, admission_limits_of, limits_of
-from headrace.proxy.server.preflight import check_enforced, warnings_of
+from headrace.proxy.server.preflight import rules_of, warnings_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.proxy.admin.operations import ServerOperations
     from headrace.proxy.network.admission import Admission
+    from headrace.proxy.server.preflight import QuotaRules
     from headrace.proxy.server.quotas_in_force import QuotasInForce
-    from headrace.quota_callbacks.entities import QuotaKey
 
 log = structlog.get_logger("headrace.reload")
 
@@ -55,17 +55,12 @@ class Reloader:
         self._admission = admission
         self._load = load
 
-    @property
-    def enforced(self) -> frozenset[QuotaKey]:
-        """The quota keys that at least one callback enforces."""
-        return self._operations.shared.hooks.enforced_quotas()
-
     async def reload(self) -> bool:
         """Load the configuration again and apply it.
 
         Returns ``False`` when it is invalid, or there is no file; the old one then stays in force.
         """
-        new = await load_again(self._load, self.enforced)
+        new = await load_again(self._load, rules_of(self._operations.shared.hooks))
         if new is None:
             return False
         log_changes(self.apply(new))
@@ -97,10 +92,10 @@ class Reloader:
         apply_log_settings(new.log)
 
 
-async def load_again(load: Callable[[], Config] | None, enforced: frozenset[QuotaKey]) -> Config | None:
+async def load_again(load: Callable[[], Config] | None, rules: QuotaRules) -> Config | None:
     """Read and check the configuration file again. Returns ``None``, and logs why, when there is none or it is invalid.
 
-    ``enforced`` are the quota keys that at least one callback enforces.
+    ``rules`` are those of the plugins that are loaded.
     """
     if load is None:
         log.warning("nothing to reload: headrace runs without a configuration file")
@@ -108,7 +103,7 @@ async def load_again(load: Callable[[], Config] | None, enforced: frozenset[Quot
     try:
         with trio.fail_after(READ_TIMEOUT_S):
             new = await trio.to_thread.run_sync(load, abandon_on_cancel=True)
-        check_enforced(new.entity_quotas(), enforced)
+        rules.check(new)
     except ConfigError as error:
         for problem in error.problems:
             log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400

@@ -33,7 +33,7 @@ from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.server.configured import addresses_of, admission_limits_of, choice_of, limits_of
 from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
-from headrace.proxy.server.preflight import check_enforced
+from headrace.proxy.server.preflight import rules_of
 from headrace.proxy.server.quotas_in_force import QuotasInForce
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.running import running_clock
@@ -148,7 +148,7 @@ class Server:
             shared=place.connections if place is not None else None,
             workers=place.workers if place is not None else 1,
         )
-        check_enforced(config.entity_quotas(), hooks.enforced_quotas())
+        rules_of(hooks).check_at_start(config)
         self._quotas = QuotasInForce(config, hooks, self._admission, upstream)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)

@@ -29,6 +29,7 @@ from headrace.proxy.admin.server import open_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.listeners import close_listeners, open_listeners
+from headrace.proxy.server.preflight import loaded_rules
 from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from headrace.proxy.server.service_manager import STOPPING
@@ -39,13 +40,13 @@ from headrace.proxy.workers.pipe import WorkerPipe, WorkerSilentError
 from headrace.proxy.workers.slots import WorkerSlot
 from headrace.proxy.workers.watchdog import wait_for_silence
 from headrace.proxy.workers.worker import LAST_MESSAGES_S, packed
-from headrace.quota_callbacks.entities import QuotaKey
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
+    from headrace.proxy.server.preflight import QuotaRules
     from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.workers.fork_server import Ended, ForkServer
     from headrace.proxy.workers.pipe import Message
@@ -87,7 +88,8 @@ class Supervisor:
         self._load = load
         self._fork_server = fork_server
         self._memory = memory
-        self._enforced: frozenset[QuotaKey] = frozenset()
+        self._rules: QuotaRules | None = None
+        """The rules of the plugins, which are loaded for them at the first reload."""
         self._all_ready = trio.Event()
         self._reloading = trio.Lock()
         self._forks = True
@@ -166,7 +168,13 @@ class Supervisor:
     async def reload(self) -> None:
         """Load the configuration again, check it, and let all workers apply it; an invalid one changes nothing."""
         async with self._reloading:
-            new = await load_again(self._load, self._enforced)
+            if self._rules is None:
+                try:
+                    self._rules = await trio.to_thread.run_sync(loaded_rules, self.config)
+                except StartupError as error:
+                    log.error("the configuration cannot be checked; the old one stays in force", problem=str(error))  # noqa: TRY400
+                    return
+            new = await load_again(self._load, self._rules)
             if new is None:
                 return
             changes = diff(self.config, new)
@@ -333,7 +341,6 @@ class Supervisor:
             case "ready":
                 slot.ready, slot.ready_s = True, trio.current_time()
                 slot.reached = bool(message.head["reached"])
-                self._enforced = frozenset(map(QuotaKey, message.head["enforced"]))
                 if self._all_ready.is_set():
                     log.info("worker replaced", **_log_fields(slot))
                 elif all(each.ready for each in self.slots):

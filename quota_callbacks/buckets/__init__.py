@@ -1,5 +1,6 @@
 """The buckets that requests are charged to, and their arithmetic.
 
+quota_scope     the buckets of an entity type of a plugin
 client_quotas   the table of all buckets
 kinds           the bucket class of each quota key
 quota_bucket    the base class of all buckets

@@ -8,7 +8,6 @@ argument, in whole milliseconds.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from random import SystemRandom
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,11 +42,11 @@ FIRST_FILTER_IDS: Final = 64
 
 
 class RateBucket(QuotaBucket):
-    """A byte rate or request time: Kafka's rate with a bound."""
+    """A byte rate, request time, or key of a plugin: Kafka's rate with a bound."""
 
     __slots__ = ("typical",)
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
         self.typical = 0.0
         """Moving average of the cost of a request, for reservations that are made before the cost is known."""
@@ -69,6 +68,18 @@ class RateBucket(QuotaBucket):
                 rate.throttle_ms(limit, now_ms, longest_ms=window.samples * window.seconds * 1000), now_ms
             )
         return self._verdict(throttle_ms, rate.rate(now_ms), limit, now_ms)
+
+    def charge_forwarded(self, amount: float, now_ms: int) -> Throttle | None:
+        """Record ``amount`` of what has been forwarded already, whether paced or not; return the throttle."""
+        if not self.paced:
+            return self.charge(amount, now_ms)
+        self.record(amount, now_ms)
+        if self._timeline is None:
+            self.reserve(0.0, now_ms)
+        self.correct(amount, now_ms)
+        return self._mute_only(
+            self.reserve(0.0, now_ms), now_ms
+        )  # until the debt, this charge included, is in the burst
 
     def record(self, amount: float, now_ms: int) -> None:
         """Record ``amount`` without a verdict; a negative one un-records a charge of the same ``now_ms``."""
@@ -95,8 +106,8 @@ class RateBucket(QuotaBucket):
         return self._rate.rate(now_ms)
 
     def measures(self, now_ms: int) -> Iterator[tuple[str, float]]:
-        """Yield ``byte-rate`` or ``request-time``, and ``throttle-time``."""
-        yield "request-time" if self.key is QuotaKey.REQUEST_PERCENTAGE else "byte-rate", self._rate.rate(now_ms)
+        """Yield ``byte-rate``, ``request-time`` or, for keys of plugins, ``rate``; and ``throttle-time``."""
+        yield RATE_MEASURES.get(self.key, "rate"), self._rate.rate(now_ms)
         yield "throttle-time", self._throttle_time(now_ms)
 
     def state(self, now_ms: int) -> dict[str, Any]:
@@ -114,7 +125,7 @@ class MutationBucket(QuotaBucket):
 
     __slots__ = ("_bucket",)
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row, METRICS_WINDOW)
         self._bucket = _tokens(window.samples * window.seconds, row)
 
@@ -218,7 +229,7 @@ class ProducerIdBucket(QuotaBucket):
 
     __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids")
 
-    def __init__(self, key: QuotaKey, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
+    def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
         self._bucket = _tokens(window.seconds, row)
         self._filters: TimedBloomFilters | None = None
@@ -279,13 +290,6 @@ class ProducerIdBucket(QuotaBucket):
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
-
-    def _mute_only(self, verdict: Throttle | None, now_ms: int) -> Throttle | None:
-        """Return a verdict that mutes instead of holding, since the request has been forwarded already."""
-        if verdict is None:
-            return None
-        self._note_throttle(verdict.throttle_ms, now_ms)
-        return replace(verdict, hold=False)
 
     def _unshare(self) -> None:
         super()._unshare()
@@ -350,11 +354,18 @@ def _tokens(burst_s: float, row: SharedRow | None) -> TokenBucket:
     return TokenBucket(burst_s) if row is None else row.tokens(burst_s)
 
 
-BUCKET_KINDS: Final[Mapping[QuotaKey, type[QuotaBucket]]] = {
+BUCKET_KINDS: Final[Mapping[str, type[QuotaBucket]]] = {
     QuotaKey.PRODUCER_BYTE_RATE: RateBucket,
     QuotaKey.CONSUMER_BYTE_RATE: RateBucket,
     QuotaKey.REQUEST_PERCENTAGE: RateBucket,
     QuotaKey.CONTROLLER_MUTATION_RATE: MutationBucket,
     QuotaKey.PRODUCER_IDS_RATE: ProducerIdBucket,
 }
-"""The bucket class of each quota key."""
+"""The bucket class of each built-in quota key. Keys of plugins have `RateBucket`."""
+
+RATE_MEASURES: Final[Mapping[str, str]] = {
+    QuotaKey.PRODUCER_BYTE_RATE: "byte-rate",
+    QuotaKey.CONSUMER_BYTE_RATE: "byte-rate",
+    QuotaKey.REQUEST_PERCENTAGE: "request-time",
+}
+"""The name of the rate's metric by quota key."""

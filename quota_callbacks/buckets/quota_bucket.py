@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.shared.buckets import SharedRow
-    from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.requests import Request
 
@@ -62,7 +62,7 @@ class QuotaBucket(ABC):
 
     def __init__(
         self,
-        key: QuotaKey,
+        key: str,
         tags: Tags,
         window: Window,
         row: SharedRow | None = None,
@@ -70,7 +70,7 @@ class QuotaBucket(ABC):
     ) -> None:
         """``row`` is the bucket's shared memory, if workers share it; ``measured_over`` the window of its rate, if not
         ``window``."""
-        self.key = key
+        self.key: str = key
         self._tags = tags
         self.window = window
         self._row = row
@@ -216,6 +216,13 @@ class QuotaBucket(ABC):
             return None
         return self._verdict(wait_ms, self.observed(now_ms), limit, now_ms, hold=True)
 
+    def _mute_only(self, verdict: Throttle | None, now_ms: int) -> Throttle | None:
+        """Return a verdict that mutes instead of holding, since the request has been forwarded already."""
+        if verdict is None:
+            return None
+        self._note_throttle(verdict.throttle_ms, now_ms)
+        return replace(verdict, hold=False)
+
     def correct(self, difference: float, now_ms: int) -> None:
         """Paced: add ``difference`` to the debt; a negative one reduces or cancels a reservation."""
         if self.limit is not None and self._timeline is not None:
@@ -296,7 +303,7 @@ class QuotaBucket(ABC):
 
     def _reason(self, observed: float, limit: float, now_ms: int) -> Reason:
         return Reason(
-            quota=self.key.value,
+            quota=str(self.key),
             entity=self.entity,
             observed=observed,
             limit=limit,

@@ -22,6 +22,7 @@ from headrace.quota_callbacks.hookspecs import hookimpl
 from headrace.quota_callbacks.requests import Interest, Request
 
 if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.client_quotas import BucketSource
     from headrace.quota_callbacks.verdicts import Throttle
 
 PRODUCE: Final = ApiKey.PRODUCE.value
@@ -37,6 +38,16 @@ class ByteRate(BucketCallback):
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({PRODUCED, FETCHED})
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._produced: object = PRODUCED
+        self._fetched: object = FETCHED
+
+    def charge_to(self, quotas: BucketSource) -> None:
+        """Charge the buckets of ``quotas``."""
+        super().charge_to(quotas)
+        self._produced, self._fetched = quotas.slot(PRODUCED), quotas.slot(FETCHED)
+
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
         """Return Produce, Fetch and ShareFetch."""
@@ -51,28 +62,31 @@ class ByteRate(BucketCallback):
             if bucket is None:
                 return None
             if bucket.paced:
-                verdict = reserve(request, PRODUCED, bucket, request.request_bytes, now_ms)
+                verdict = reserve(request, self._produced, bucket, request.request_bytes, now_ms)
                 bucket.record(request.request_bytes, now_ms)
                 return verdict
-            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, PRODUCED, bucket, now_ms)):
+            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._produced, bucket, now_ms)):
                 return verdict
             return bucket.charge(request.request_bytes, now_ms) if request.arrived else None
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
         if bucket is None or bucket.limit is None:
             return None
         window = bucket.window
-        request.alone = not bucket.policy.observe
-        request.fetch_max_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
+        if not bucket.policy.observe:
+            request.alone = True
+        most_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
+        if request.fetch_max_bytes is None or most_bytes < request.fetch_max_bytes:
+            request.fetch_max_bytes = most_bytes
         if not bucket.paced:
-            return self._quotas.wait(request, FETCHED, bucket, now_ms) if now_ms < bucket.gate_ms else None
+            return self._quotas.wait(request, self._fetched, bucket, now_ms) if now_ms < bucket.gate_ms else None
         expected = min(request.connection.cache.get(FETCH, bucket.typical), request.fetch_max_bytes or INT32_MAX)
-        return reserve(request, FETCHED, bucket, expected, now_ms)
+        return reserve(request, self._fetched, bucket, expected, now_ms)
 
     @hookimpl
     def request_arrived(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge a Produce request that was incomplete in `request_received`, so that bytes which the client announced
         but never sent are not charged."""
-        if request.api_key != PRODUCE or (request.notes is not None and PRODUCED in request.notes):
+        if request.api_key != PRODUCE or (request.notes is not None and self._produced in request.notes):
             return None
         bucket = self._quotas.bucket_for(request, PRODUCED, RateBucket)
         return None if bucket is None else bucket.charge(request.request_bytes, now_ms)
@@ -83,7 +97,7 @@ class ByteRate(BucketCallback):
         if request.api_key == PRODUCE:
             return None
         fetched = 4 + request.response_bytes - request.response_header_bytes
-        if settle(request, FETCHED, fetched, now_ms):
+        if settle(request, self._fetched, fetched, now_ms):
             request.connection.cache[FETCH] = fetched
             return None
         bucket = self._quotas.bucket_for(request, FETCHED, RateBucket)
@@ -93,10 +107,10 @@ class ByteRate(BucketCallback):
         """Give back what was reserved for a Fetch without a reply, or charged for the part of a Produce request that
         was not forwarded; charge the part that was, if it was not charged yet."""
         if request.api_key != PRODUCE:
-            give_back(request, FETCHED, now_ms)
+            give_back(request, self._fetched, now_ms)
             return
         lost = request.request_bytes if request.forwarded_s is None else request.missing_bytes
-        reservation = take_reservation(request, PRODUCED)
+        reservation = take_reservation(request, self._produced)
         if reservation is not None:
             reserved_in, _ = reservation
             reserved_in.correct(-lost, now_ms)

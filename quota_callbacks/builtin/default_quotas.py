@@ -24,34 +24,46 @@ class DefaultQuotaCallback:
     headrace_hooks = HOOK_VERSION
 
     def __init__(self) -> None:
-        self._levels = {key: QuotaLevels() for key in QuotaKey}
-        self._policies: dict[tuple[QuotaKey, QuotaEntity], QuotaPolicy] = {}
+        self._levels: dict[str, QuotaLevels] = {key: QuotaLevels() for key in QuotaKey}
+        self._policies: dict[tuple[str, QuotaEntity], QuotaPolicy] = {}
 
     @hookimpl(trylast=True)
-    def quota_metric_tags(self, key: QuotaKey, user: str, client_id: str) -> Mapping[str, str] | None:
+    def quota_metric_tags(self, key: str, user: str, client_id: str) -> Mapping[str, str] | None:
         """Return the tags by the levels that have any quota; ``None`` while there is none."""
-        tags = self._levels[key].tags(user, client_id)
+        levels = self._levels.get(key)
+        tags = None if levels is None else levels.tags(user, client_id)
         return None if tags is None else {"user": tags.user, "client-id": tags.client_id}
 
     @hookimpl(trylast=True)
-    def quota_limit(self, key: QuotaKey, tags: Mapping[str, str]) -> float | None:
+    def quota_limit(self, key: str, tags: Mapping[str, str]) -> float | None:
         """Return the limit of the bucket with these tags."""
-        found = self._levels[key].limit(Tags(tags.get("user", ""), tags.get("client-id", "")))
+        levels = self._levels.get(key)
+        if levels is None:
+            return None
+        found = levels.limit(Tags(tags.get("user", ""), tags.get("client-id", "")))
         if found is None:
             return None
         value, entity = found
         return Limit(value, entity, self._policies.get((key, entity), KAFKA_POLICY))
 
     @hookimpl
-    def update_quota(self, key: QuotaKey, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
-        """Store the quota."""
-        self._levels[key].update(entity, value)
+    def update_quota(self, key: str, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
+        """Store the quota of a user, a client id or a pair of both. Others belong to the plugins that define them."""
+        if not _has_levels(entity):
+            return False
+        self._levels.setdefault(key, QuotaLevels()).update(entity, value)
         self._policies[key, named(entity)] = policy
         return True
 
     @hookimpl
-    def remove_quota(self, key: QuotaKey, entity: QuotaEntity) -> bool:
+    def remove_quota(self, key: str, entity: QuotaEntity) -> bool:
         """Remove the quota."""
+        if not _has_levels(entity) or key not in self._levels:
+            return False
         self._levels[key].remove(entity)
         self._policies.pop((key, named(entity)), None)
         return True
+
+
+def _has_levels(entity: QuotaEntity) -> bool:
+    return entity.ip is None and not entity.other

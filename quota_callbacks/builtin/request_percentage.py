@@ -25,6 +25,7 @@ from headrace.quota_callbacks.hookspecs import PluginContext, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from headrace.quota_callbacks.buckets.sampled_rate import SampledRate
     from headrace.quota_callbacks.builtin.request_costs import RequestCost
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
@@ -48,6 +49,7 @@ class RequestPercentage(BucketCallback):
         super().__init__()
         self._request_time_ms: Callable[[Request], float | None]
         self._costs: Mapping[int, RequestCost] = DEFAULT_COSTS
+        self._exempt_time: SampledRate
 
     def _read_options(self, context: PluginContext) -> None:
         """Read the cost model. The option ``costs`` takes precedence over ``costs_file``, and that over the defaults.
@@ -59,6 +61,7 @@ class RequestPercentage(BucketCallback):
         from headrace.quota_callbacks.options import read_options
 
         self._request_time_ms = context.request_time_ms
+        self._exempt_time = context.quotas.exempt_request_time
         options = read_options(CostOptions, context.options, "request_percentage")
         self._costs = {**DEFAULT_COSTS, **options.by_api()}
 
@@ -78,7 +81,8 @@ class RequestPercentage(BucketCallback):
         if request.api_key == PRODUCE and request.acks == 0:
             self._exempt(request, now_ms)
             return None
-        request.alone = bucket.was_throttled(now_ms)
+        if bucket.was_throttled(now_ms):
+            request.alone = True
         if bucket.paced:
             return None if is_exempt(request) else reserve(request, KEY, bucket, bucket.typical, now_ms)
         if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_exempt(request):
@@ -133,7 +137,7 @@ class RequestPercentage(BucketCallback):
         connection = request.connection
         nanos = round((self._request_time_ms(request) or 0.0) * 1e6) + connection.thread_ns
         connection.thread_ns = request.charged_thread_ns = 0
-        self._quotas.exempt_request_time.record(nanos * PERCENT_PER_NS, now_ms)
+        self._exempt_time.record(nanos * PERCENT_PER_NS, now_ms)
 
 
 def is_exempt(request: Request) -> bool:

@@ -1,7 +1,7 @@
 """Reservations of paced quotas, kept in ``request.notes`` until the request's cost is known or it is abandoned.
 
-The bucket is kept with the amount: when the reply arrives, the request may resolve to another bucket, because quotas,
-its user or its client id have changed.
+Each is kept under the slot of its quota key (`BucketSource.slot`). The bucket is kept with the amount: when the reply
+arrives, the request may resolve to another bucket, because quotas, its user or its client id have changed.
 """
 
 from __future__ import annotations
@@ -10,23 +10,22 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.kinds import RateBucket
-    from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
 
-def reserve(request: Request, key: QuotaKey, bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
+def reserve(request: Request, slot: object, bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
     """Reserve ``amount`` in ``bucket`` for ``request``; return how long to hold it."""
     verdict = bucket.reserve(amount, now_ms)
     if request.notes is None:
         request.notes = {}
-    request.notes[key] = (bucket, amount)
+    request.notes[slot] = (bucket, amount)
     return verdict
 
 
-def settle(request: Request, key: QuotaKey, amount: float, now_ms: int) -> bool:
+def settle(request: Request, slot: object, amount: float, now_ms: int) -> bool:
     """Charge ``amount`` in place of the reservation of ``request``; return false if it has none."""
-    reservation = take_reservation(request, key)
+    reservation = take_reservation(request, slot)
     if reservation is None:
         return False
     bucket, reserved = reservation
@@ -34,16 +33,16 @@ def settle(request: Request, key: QuotaKey, amount: float, now_ms: int) -> bool:
     return True
 
 
-def give_back(request: Request, key: QuotaKey, now_ms: int) -> None:
+def give_back(request: Request, slot: object, now_ms: int) -> None:
     """Cancel the reservation of ``request``, if it has one."""
-    reservation = take_reservation(request, key)
+    reservation = take_reservation(request, slot)
     if reservation is not None:
         bucket, reserved = reservation
         bucket.correct(-reserved, now_ms)
 
 
-def take_reservation(request: Request, key: QuotaKey) -> tuple[RateBucket, float] | None:
+def take_reservation(request: Request, slot: object) -> tuple[RateBucket, float] | None:
     """Remove and return the bucket and amount of the reservation of ``request``; ``None`` if it has none."""
     reservation: tuple[RateBucket, float] | None
-    reservation = None if request.notes is None else request.notes.pop(key, None)
+    reservation = None if request.notes is None else request.notes.pop(slot, None)
     return reservation

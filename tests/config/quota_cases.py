@@ -65,9 +65,9 @@ def _limits(key: QuotaKey, rule: str, *values: str, schema_sees: bool = True) ->
     )
 
 
-def _entities(*cases: tuple[str, str, str]) -> tuple[BadQuota, ...]:
+def _entities(*cases: tuple[str, str, str], schema_sees: bool = True) -> tuple[BadQuota, ...]:
     return tuple(
-        BadQuota(f"entity = {written}\nrequest_percentage = 1", 2, f"quotas[0].entity{blamed}: {rule}")
+        BadQuota(f"entity = {written}\nrequest_percentage = 1", 2, f"quotas[0].entity{blamed}: {rule}", schema_sees)
         for written, blamed, rule in cases
     )
 
@@ -105,11 +105,14 @@ BAD_QUOTAS: Final = (
         ('{ user = "<DEFAULT>" }', '.user = "<DEFAULT>"', RESERVED.format("<DEFAULT>")),
         ('{ user = "<anyone>" }', '.user = "<anyone>"', RESERVED.format("<anyone>")),
         ('{ user = "<>" }', '.user = "<>"', RESERVED.format("<>")),
-        ('{ host = "10.0.0.1" }', ".host", "unknown entity type; known: user, client-id, ip"),
         ('{ user = { name = "" } }', '.user = { name = "" }', NAME),
         ('{ user = { name = "a", of = "b" } }', '.user = { name = "a", of = "b" }', NAME),
+    ),
+    *_entities(
+        ('{ host = "10.0.0.1" }', ".host", "unknown entity type; known: user, client-id, ip"),
         ('{ client_id = "a" }', ".client_id", "unknown entity type; did you mean client-id?"),
         ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
+        schema_sees=False,  # it may be an entity type of a plugin
     ),
     BadQuota("request_percentage = 1", 1, f"quotas[0].entity: required; {ENTITY}"),
     BadQuota(
@@ -136,11 +139,13 @@ BAD_QUOTAS: Final = (
         'entity = { user = "alice" }\nproducer_byterate = 1',
         3,
         "quotas[0].producer_byterate: unknown key; did you mean producer_byte_rate?",
+        schema_sees=False,
     ),
     BadQuota(
         'entity = { user = "alice" }\nquota_of_files = 1\nrequest_percentage = 1',
         3,
         f"quotas[0].quota_of_files: unknown key; known here: entity, {KEYS}, {POLICY_KEYS}",
+        schema_sees=False,
     ),
     BadQuota(
         'entity = { user = "alice" }\nconnection_creation_rate = 1',

@@ -63,6 +63,8 @@ def test_it_loads_with_every_key_in_force_and_means_the_same() -> None:
         "tracing": {"enabled": True, "sample_ratio": 0.01},
         "usage_records": {"folder": "usage"},
         "request_percentage": {"costs_file": "/etc/headrace/costs.toml"},
+        "topic_quotas": {"enabled": True},
+        "team_quotas": {"teams": {"payments": {"users": ["alice", "svc-payments-*"], "client_ids": ["billing"]}}},
     }
     assert every.limits == plain.limits.model_copy(update={"max_connections_per_ip": 5000})
     assert every.listen.advertised == plain.listen.advertised

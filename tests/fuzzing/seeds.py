@@ -177,8 +177,9 @@ def message_seeds(exchanges: list[Exchange]) -> dict[str, dict[str, bytes]]:
             inputs["offered_versions"] = newest + b"\1" + raw + answered
         if key == ApiKey.PRODUCE:
             inputs |= {"produce_walk": produce + b"\0" + raw + asked, "produce_reply": produce + raw + answered}
-        if key == ApiKey.FETCH and version >= 16:
-            inputs["fetch_walk"] = bytes([version - 16, 0, RAW]) + answered
+        if key == ApiKey.FETCH:
+            inputs["fetched_topics_walk"] = bytes([18 - version, 0, RAW]) + answered
+            inputs |= {"fetch_walk": bytes([version - 16, 0, RAW]) + answered} if version >= 16 else {}
         if key in MUTATIONS:
             inputs["mutations"] = bytes([MUTATIONS.index(key)]) + newest + b"\1" + raw + asked
         if key == ApiKey.METADATA:

@@ -233,7 +233,7 @@ def new_hooks(plugins: Mapping[str, Any], *, fail_closed: bool = False) -> HookC
 async def open_book(
     *,
     plugins: Mapping[str, Any] | None = None,
-    quotas: Iterable[tuple[QuotaKey, QuotaEntity, float | Quota]] = (),
+    quotas: Iterable[tuple[str, QuotaEntity, float | Quota]] = (),
     windows: Mapping[QuotaKey, Window] | None = None,
     limits: Limits | None = None,
     enforcement: Enforcement | None = None,
@@ -241,9 +241,11 @@ async def open_book(
     node_ids: Iterable[int] = range(10),
     buckets: SharedBuckets | None = None,
     hooks: HookCalls | None = None,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> AsyncIterator[Book]:
     """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block.
 
+    ``options`` are those of plugins, by name.
     ``buckets`` is the memory that it shares with other workers. ``hooks`` can be those of an earlier book, with their
     quotas; opening a book is then ten times as fast.
     """
@@ -255,7 +257,7 @@ async def open_book(
         shared=buckets,
     )
     topic_names = TopicNames()
-    hooks.configure(client_quotas, {}, PluginContext(options={}, quotas=client_quotas, topics=topic_names))
+    hooks.configure(client_quotas, options or {}, PluginContext(options={}, quotas=client_quotas, topics=topic_names))
     if known is None:
         hooks.flatten()
     for key, entity, value in quotas:

@@ -28,7 +28,11 @@ class Forward:
 class WalkFetch:
     """Forward a Fetch reply without collecting it, and make the leader hints behind its records inert (KIP-951)."""
 
-    __slots__ = ()
+    __slots__ = ("by_topic",)
+
+    def __init__(self, *, by_topic: bool = False) -> None:
+        self.by_topic = by_topic
+        """Whether the bytes of the records are summed by topic, and ``records_fetched`` is called."""
 
 
 class Rewrite:
@@ -96,6 +100,7 @@ ReplyAction: TypeAlias = (
 
 FORWARD: Final = Forward()
 WALK_FETCH: Final = WalkFetch()
+WALK_TOPICS: Final = WalkFetch(by_topic=True)
 REWRITE: Final = Rewrite()
 UNWATCHED_TOKEN: Final = PassToken(None)
 

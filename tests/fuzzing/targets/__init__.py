@@ -24,7 +24,7 @@ from tests.fuzzing.targets.quotas import alterations, quota_filters
 from tests.fuzzing.targets.records import trace_lines, usage_rows, why
 from tests.fuzzing.targets.relays import logins, relays
 from tests.fuzzing.targets.sasl import names, observers
-from tests.fuzzing.targets.walks import produce_reply_tail, walk_fetch, walk_produce
+from tests.fuzzing.targets.walks import produce_reply_tail, walk_fetch, walk_fetched_topics, walk_produce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +37,7 @@ TARGETS: Final[dict[str, Target]] = {
     "reply_heads": reply_heads,
     "produce_walk": walk_produce,
     "fetch_walk": walk_fetch,
+    "fetched_topics_walk": walk_fetched_topics,
     "produce_reply": produce_reply_tail,
     "codec": codec,
     "rewriting": rewriting,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage
 from headrace.proxy.wire.messages.codec import TAGS, decode
 from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, INERT_TAG, FetchWalk
+from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
 from headrace.proxy.wire.walks.produce import LAST_VERSION, ProduceWalk
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
 from tests.fuzzing.choices import Choices
@@ -87,6 +88,30 @@ def walk_fetch(data: bytes) -> None:
     assert INERT_TAG in unknown or not whole_walk.hints
     assert {**unknown, INERT_TAG: b""} == {**unknown_before, INERT_TAG: b""}
     assert _without(after, "node_endpoints", TAGS) == _without(before, "node_endpoints", TAGS)
+
+
+def walk_fetched_topics(data: bytes) -> None:
+    """Sum the bytes of a Fetch reply by topic: any split has the same result, and it agrees with the codec."""
+    choices = Choices(data)
+    version = 18 - choices.byte() % 15  # the codec knows versions from 4 on
+    cuts = choices.cuts()
+    original = message_body(choices, "FetchResponse", version)
+    whole, split = (FetchedTopicsWalk(version, len(original)) for _ in range(2))
+    found = _walk(whole, bytearray(original), [])
+    assert _walk(split, bytearray(original), cuts) == found
+    if found:
+        assert (split.by_topic, split.hints, split.longest) == (whole.by_topic, whole.hints, whole.longest)
+    try:
+        message = decode("FetchResponse", version, original)
+    except MalformedMessage:
+        return
+    assert found, "a reply that a client reads is refused"
+    expected: dict[str | bytes, int] = {}
+    for topic in message["responses"]:
+        for partition in topic["partitions"]:
+            name = topic["topic_id"] if version >= 13 else topic["topic"]
+            expected[name] = expected.get(name, 0) + len(partition["records"] or b"")
+    assert whole.by_topic == {topic: count for topic, count in expected.items() if count}
 
 
 def _without(message: dict[str, Any], *names: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.plugins.metrics.names import ENTITIES, LIMIT, LONGEST_TEXT, MEASURES, OTHER, SERIES_OF, others
+from headrace.plugins.metrics.names import ENTITIES, LIMIT, LONGEST_TEXT, MEASURES, OTHER, others, series_of
 from headrace.plugins.metrics.options import MetricsOptions, MetricsTable, options_of
 from headrace.plugins.metrics.snapshot import STATES
 from headrace.quota_callbacks.entities import QuotaKey
@@ -47,7 +47,7 @@ def test_every_series_is_documented_by_kafkas_name() -> None:
 
 @pytest.mark.parametrize("key", QuotaKey)
 def test_every_quota_of_every_series_is_documented_with_kafkas_type(key: QuotaKey) -> None:
-    for name in set(SERIES_OF[key]) - {LIMIT}:
+    for name in set(series_of(key)) - {LIMIT}:
         rows = [row for row in ROWS if row[3] == f"`{name}`" and (key.value in row[1] or row[1] == "every key")]
         assert rows, name
         assert any(f"type={KAFKA_TYPES[key]}" in row[2] or row[2] == "of each `type`" for row in rows), name
@@ -56,7 +56,7 @@ def test_every_quota_of_every_series_is_documented_with_kafkas_type(key: QuotaKe
 def test_states_and_other_labels_are_documented() -> None:
     for state in STATES:
         assert f"`{state}`" in PAGE
-    labels = others(QuotaKey.PRODUCER_BYTE_RATE)
+    labels = others(QuotaKey.PRODUCER_BYTE_RATE, ("user", "client-id"))
     assert labels["user"] == labels["client_id"] == OTHER
     assert f'`user="{OTHER}",client_id="{OTHER}"`' in PAGE
     assert f"cut at {LONGEST_TEXT} characters" in PAGE

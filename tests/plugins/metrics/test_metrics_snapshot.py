@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.plugins.metrics.names import LIMIT, LONGEST_TEXT, MEASURES, SERIES_OF, labels_of
+from headrace.plugins.metrics.names import LIMIT, LONGEST_TEXT, MEASURES, labels_of, series_of
 from headrace.plugins.metrics.snapshot import MOST_QUEUES
 from headrace.quota_callbacks.buckets.kinds import BUCKET_KINDS, MutationBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -33,9 +33,9 @@ def entities(metered: Metered, reader: object) -> dict[str, float]:
 @pytest.mark.parametrize("key", QuotaKey)
 def test_every_measure_of_every_bucket_has_a_name(key: QuotaKey) -> None:
     bucket = BUCKET_KINDS[key](key, (), Window())
-    assert {*SERIES_OF[key]} == {*(name for name, _ in bucket.measures(0)), LIMIT}
+    assert {*series_of(key)} == {*(name for name, _ in bucket.measures(0)), LIMIT}
     assert key in KAFKA_TYPES
-    assert set(SERIES_OF[key]) <= {measure.kafka for measure in MEASURES}
+    assert set(series_of(key)) <= {measure.kafka for measure in MEASURES}
 
 
 def test_a_rate_its_limit_and_its_throttle_time() -> None:

@@ -3,14 +3,15 @@
 import pytest
 
 from headrace.proxy.server.quotas_in_force import check_stored
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaEntity
 
 ALICE = QuotaEntity(user="alice")
 
 
 def test_what_alter_client_quotas_accepts_is_accepted() -> None:
-    check_stored(ALICE, "producer_byte_rate", 1024.0)
-    check_stored(QuotaEntity(ip="192.0.2.1"), "connection_creation_rate", 7.0)
+    check_stored(BUILTIN_SCHEMA, ALICE, "producer_byte_rate", 1024.0)
+    check_stored(BUILTIN_SCHEMA, QuotaEntity(ip="192.0.2.1"), "connection_creation_rate", 7.0)
 
 
 @pytest.mark.parametrize(
@@ -27,4 +28,4 @@ def test_what_alter_client_quotas_accepts_is_accepted() -> None:
 )
 def test_what_it_refuses_is_refused(entity: QuotaEntity, key: str, value: float) -> None:
     with pytest.raises(ValueError, match=r"."):
-        check_stored(entity, key, value)
+        check_stored(BUILTIN_SCHEMA, entity, key, value)

@@ -1,0 +1,200 @@
+"""Quotas of topics, over memory sockets and on a fake clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from headrace.plugins.topic_quotas import TopicQuotas, plugin
+from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.testing import make_context, make_request
+from tests.proxy.playbook import open_book, read_reply, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+    from tests.proxy.playbook import Book
+
+PRODUCE, FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
+OPTIONS = {"topic_quotas": {"enabled": True}}
+OBSERVE, PACED = QuotaPolicy(observe=True), QuotaPolicy(mode=EnforcementMode.PACED)
+
+
+def topic(name: EntityName) -> QuotaEntity:
+    return QuotaEntity(other=(("topic", name),))
+
+
+ORDERS, ALL_ORDERS, ANY_TOPIC = topic("orders"), topic("orders.*"), topic(DEFAULT)
+
+
+async def produce(book: Book, number: int, **bytes_by_topic: int) -> int:
+    """Produce when the client is not muted; return the throttle time in ms."""
+    await trio.sleep_until(book.connection.mute.until_s)
+    rows = [
+        {"name": name.replace("_", "."), "partition_data": [{"index": 0, "records": bytes(size)}]}
+        for name, size in bytes_by_topic.items()
+    ]
+    frame = request(PRODUCE, 9, number, acks=1, topic_data=rows)
+    answer = await book.round_trip(frame, reply(PRODUCE, 9, number))
+    throttle_ms: int = read_reply(PRODUCE, 9, answer)["throttle_time_ms"]
+    return throttle_ms
+
+
+def fetched(version: int, number: int, rows: dict[str | bytes, int], **fields: Any) -> bytes:
+    """Return a Fetch reply with records of these sizes."""
+    responses = [
+        {
+            ("topic" if isinstance(name, str) else "topic_id"): name,
+            "partitions": [{"partition_index": index, "records": bytes(size // 2)} for index in range(2)],
+        }
+        for name, size in rows.items()
+    ]
+    return reply(FETCH, version, number, responses=responses, **fields)
+
+
+async def test_all_clients_of_a_topic_share_its_quota(autojump_clock: MockClock) -> None:
+    async with open_book(
+        plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(PRODUCED, ORDERS, 1000)]
+    ) as book:
+        book.connection.info.user = "alice"
+        assert await produce(book, 1, free=90_000) == 0
+        assert await produce(book, 2, orders=8000) == 0
+        book.connection.info.user = "bob"
+        assert await produce(book, 3, free=9000, orders=5000) == 3000
+        (decision,) = book.shared.decisions
+        assert (decision.quota, decision.entity, decision.limit) == ("producer_byte_rate", "topic=orders", 1000)
+
+
+async def test_a_pattern_limits_each_topic_by_itself(autojump_clock: MockClock) -> None:
+    quotas = [(PRODUCED, ALL_ORDERS, 1000), (PRODUCED, ANY_TOPIC, 10_000), (PRODUCED, topic("orders.us"), 2000)]
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=quotas) as book:
+        assert await produce(book, 1, orders_eu=10_000) == 0
+        assert await produce(book, 2, orders_fr=10_000) == 0
+        assert await produce(book, 3, orders_us=20_000) == 0
+        assert await produce(book, 4, orders=100_000) == 0
+        assert await produce(book, 5, orders_fr=3000, orders_us=2000) == 3000
+        assert [decision.entity for decision in book.shared.decisions] == ["topic=orders.fr"]
+
+
+async def test_ids_of_topics_stand_for_their_names(autojump_clock: MockClock) -> None:
+    orders, unknown = bytes(range(16)), bytes(range(1, 17))
+    quotas = [(PRODUCED, ORDERS, 1000), (FETCHED, ORDERS, 1000)]
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=quotas) as book:
+        topics = [{"name": "orders", "topic_id": orders, "partitions": [{"partition_index": 0}]}]
+        await book.round_trip(request(ApiKey.METADATA, 12, 1), reply(ApiKey.METADATA, 12, 1, topics=topics))
+        for number, topic_id in enumerate((unknown, orders), 2):
+            rows = [{"topic_id": topic_id, "partition_data": [{"index": 0, "records": bytes(13_000)}]}]
+            frame = request(PRODUCE, 13, number, acks=1, topic_data=rows)
+            answer = await book.round_trip(frame, reply(PRODUCE, 13, number))
+            assert read_reply(PRODUCE, 13, answer)["throttle_time_ms"] == (3000 if topic_id == orders else 0)
+        await trio.sleep_until(book.connection.mute.until_s)
+        await book.round_trip(request(FETCH, 17, 4), fetched(17, 4, {unknown: 90_000, orders: 14_000}))
+        assert [(each.quota, each.throttle_ms) for each in book.shared.decisions] == [
+            ("producer_byte_rate", 3000),
+            ("consumer_byte_rate", 4000),
+        ]
+
+
+@pytest.mark.parametrize("version", [4, 11, 12])
+async def test_fetched_records_are_charged_to_their_topics(autojump_clock: MockClock, version: int) -> None:
+    async with open_book(
+        plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(FETCHED, ORDERS, 1000)]
+    ) as book:
+        rows: dict[str | bytes, int] = {"orders": 12_000, "free": 60_000}
+        sent = fetched(version, 1, rows)
+        assert await book.round_trip(request(FETCH, version, 1), sent) == sent
+        (decision,) = book.shared.decisions
+        assert (decision.quota, decision.entity, decision.throttle_ms) == ("consumer_byte_rate", "topic=orders", 2000)
+        began = trio.current_time()
+        await book.round_trip(request(FETCH, version, 2), fetched(version, 2, {"free": 10}))
+        assert trio.current_time() - began == pytest.approx(2, abs=0.01)
+
+
+async def test_the_next_fetch_waits_for_the_verdict_on_this_one(autojump_clock: MockClock) -> None:
+    async with open_book(
+        plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(FETCHED, ORDERS, 1000)]
+    ) as book:
+        began = trio.current_time()
+        await book.client.says(request(FETCH, 12, 1) + request(FETCH, 12, 2))
+        await book.upstream.wait_for_dial(1)
+        assert await book.broker.hears() == request(FETCH, 12, 1)
+        await book.broker.says(fetched(12, 1, {"orders": 12_000}))
+        assert await book.broker.hears() == request(FETCH, 12, 2)
+        assert trio.current_time() - began == pytest.approx(2, abs=0.01)
+
+
+async def test_a_quota_is_changed_and_removed_while_a_connection_is_open(autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS) as book:
+        hooks, quotas = book.shared.hooks, book.shared.hooks.quotas
+        assert quotas is not None
+        assert await produce(book, 1, orders=50_000) == 0
+        for entity, limit, throttle_ms in ((ANY_TOPIC, 1000, 2000), (ORDERS, 2000, 1000)):
+            hooks.update_quota(PRODUCED, entity, Quota(value=limit))
+            quotas.quotas_changed()
+            await trio.sleep(60)
+            assert await produce(book, 2, orders=12_000 if limit == 1000 else 22_000) == throttle_ms
+        for entity in (ANY_TOPIC, ORDERS):
+            hooks.remove_quota(PRODUCED, entity)
+        quotas.quotas_changed()
+        assert await produce(book, 3, orders=500_000) == 0
+        assert hooks.errors == 0
+
+
+async def test_an_observed_quota_throttles_nobody_and_hides_no_other(autojump_clock: MockClock) -> None:
+    quotas = [(PRODUCED, ORDERS, Quota(value=1, policy=OBSERVE)), (PRODUCED, topic("logs"), 1000)]
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=quotas) as book:
+        assert await produce(book, 1, orders=50_000) == 0
+        assert await produce(book, 2, orders=50_000, logs=12_000) == 2000
+        assert [decision.kind.value for decision in book.shared.decisions] == ["observed", "throttled"]
+
+
+async def test_a_paced_quota_mutes_since_the_bytes_have_passed(autojump_clock: MockClock) -> None:
+    quotas = [(PRODUCED, ORDERS, Quota(value=1000, policy=PACED))]
+    async with open_book(plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=quotas) as book:
+        assert await produce(book, 1, orders=1000) == 0
+        assert await produce(book, 2, orders=3000) == 3000
+        (decision,) = book.shared.decisions
+        assert decision.kind.value == "throttled"
+
+
+def test_the_cache_is_bounded_and_follows_the_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plugin, "MAX_CACHED", 3)
+    quotas = TopicQuotas()
+    context = make_context(OPTIONS["topic_quotas"], quota_limit=quotas.quota_limit)
+    quotas.configure(context)
+    quotas.update_quota(PRODUCED, ANY_TOPIC, 1000, QuotaPolicy())
+    produced = make_request(PRODUCE)
+    produced.batches = [(f"t{number}", 0, 100, -1) for number in range(8)]
+    assert quotas.batches_received(produced, 0) is None
+    assert len(context.quotas) == 8
+    assert context.quotas.expire(10_000_000) == 8
+    produced.batches = [("t7", 0, 20_000, -1)]
+    assert quotas.batches_received(produced, 10_000_000) is not None
+    assert len(context.quotas) == 1
+
+
+def test_nothing_is_defined_and_nothing_called_unless_it_is_enabled() -> None:
+    quotas = TopicQuotas()
+    context = make_context()
+    quotas.configure(context)
+    assert quotas.quota_definitions() == ()
+    assert quotas.request_interest() == ()
+    assert not context.topics.followed
+
+
+def test_topics_are_read_only_while_there_are_quotas() -> None:
+    quotas = TopicQuotas()
+    quotas.configure(make_context(OPTIONS["topic_quotas"]))
+    produced, fetch = (make_request(key) for key in (PRODUCE, FETCH))
+    for each in (produced, fetch):
+        quotas.request_received(each)
+    assert (produced.read_batches, fetch.read_fetched) == (False, False)
+    quotas.update_quota(FETCHED, ORDERS, 1000, QuotaPolicy())
+    for each in (produced, fetch):
+        quotas.request_received(each)
+    assert (produced.read_batches, fetch.read_fetched) == (False, True)

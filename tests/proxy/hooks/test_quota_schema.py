@@ -1,0 +1,144 @@
+"""Quota keys and entity types of plugins, combined with the built-in ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from headrace.proxy.errors import StartupError
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
+from headrace.quota_callbacks.definitions import (
+    BUILTIN_SCHEMA,
+    USER_AND_CLIENT_ID,
+    EntityTypeDefinition,
+    QuotaKeyDefinition,
+    ValueType,
+)
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.policies import Quota
+
+RATE = QuotaKeyDefinition(
+    name="request_rate", value_type=ValueType.DOUBLE, entity_types=USER_AND_CLIENT_ID, help="Requests a second."
+)
+TEAM = EntityTypeDefinition(name="team", help="A team.", keys=frozenset({"producer_byte_rate", "request_rate"}))
+ALICE = QuotaEntity(user="alice")
+BLUE = QuotaEntity(other=(("team", "blue"),))
+
+
+class Defines:
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, *definitions: Any, enforced: frozenset[str] = frozenset()) -> None:
+        self._definitions = definitions
+        self._enforced = enforced
+
+    @hookimpl
+    def quota_definitions(self) -> tuple[Any, ...]:
+        return self._definitions
+
+    @hookimpl
+    def enforced_quotas(self) -> frozenset[str]:
+        return self._enforced
+
+
+def hooks_of(**plugins: Any) -> HookCalls:
+    manager = new_plugin_manager()
+    for name, plugin in {"default_quotas": DefaultQuotaCallback(), **plugins}.items():
+        register(manager, name, plugin)
+    hooks = HookCalls(manager)
+    quotas = ClientQuotas(
+        windows=dict.fromkeys(QuotaKey, Window()), metric_tags=hooks.quota_metric_tags, quota_limit=hooks.quota_limit
+    )
+    hooks.configure(quotas, {})
+    hooks.flatten()
+    return hooks
+
+
+def test_without_definitions_the_schema_is_the_built_in_one() -> None:
+    schema = hooks_of().schema
+    assert schema.keys == BUILTIN_SCHEMA.keys
+    assert schema.entity_types == BUILTIN_SCHEMA.entity_types
+
+
+def test_definitions_of_several_plugins_refer_to_each_other() -> None:
+    schema = hooks_of(teams=Defines(TEAM), rates=Defines(RATE)).schema
+    assert set(schema.keys_of(frozenset({"team"}))) == {"producer_byte_rate", "request_rate"}
+    assert "request_rate" in schema.keys_of(frozenset({"user", "client-id"}))
+    schema.check("producer_byte_rate", 1000, BLUE)
+    with pytest.raises(ValueError, match="consumer_byte_rate is for client-id or user or user with client-id only"):
+        schema.check("consumer_byte_rate", 1000, BLUE)
+    with pytest.raises(ValueError, match="request_rate is for client-id or team or user or user with client-id only"):
+        schema.check("request_rate", 1000, QuotaEntity(ip="192.0.2.1"))
+
+
+def test_a_key_of_a_plugin_has_kafkas_precedence_and_a_bucket() -> None:
+    hooks = hooks_of(rates=Defines(RATE, enforced=frozenset({"request_rate"})))
+    quotas = hooks.quotas
+    assert quotas is not None
+    assert hooks.enforced_quotas() == {"request_rate"}
+    assert quotas.bucket("request_rate", "alice", "app") is None
+    hooks.update_quota("request_rate", QuotaEntity(user=DEFAULT), Quota(value=5.0))
+    hooks.update_quota("request_rate", ALICE, Quota(value=7.0))
+    quotas.quotas_changed()
+    limits = {user: quotas.bucket("request_rate", user, "app") for user in ("alice", "bob")}
+    assert {user: bucket and (bucket.limit, bucket.entity) for user, bucket in limits.items()} == {
+        "alice": (7.0, "user=alice"),
+        "bob": (5.0, "user=<default>"),
+    }
+    hooks.remove_quota("request_rate", ALICE)
+    quotas.quotas_changed()
+    alice = quotas.bucket("request_rate", "alice", "app")
+    assert alice is not None
+    assert alice.limit == 5.0
+
+
+def test_the_default_callback_leaves_entities_of_plugins_alone() -> None:
+    hooks = hooks_of(teams=Defines(TEAM), rates=Defines(RATE))
+    hooks.update_quota(QuotaKey.PRODUCER_BYTE_RATE, BLUE, Quota(value=1000))
+    assert hooks.quota_metric_tags(QuotaKey.PRODUCER_BYTE_RATE, "alice", "app") is None
+    hooks.remove_quota(QuotaKey.PRODUCER_BYTE_RATE, BLUE)
+    assert hooks.errors == 0
+
+
+@pytest.mark.parametrize(
+    ("plugins", "message"),
+    [
+        ({"a": Defines(TEAM, RATE), "b": Defines(TEAM)}, "the plugins 'b' and 'a' both define the entity type team"),
+        ({"a": Defines(RATE), "b": Defines(RATE)}, "the plugins 'b' and 'a' both define the quota key request_rate"),
+        ({"a": Defines(RATE, RATE)}, "plugin 'a': quota_definitions: the quota key request_rate is defined twice"),
+        (
+            {"a": Defines(EntityTypeDefinition(name="user", help="A user."))},
+            "plugin 'a' defines the entity type user, which is built in",
+        ),
+        ({"a": Defines(TEAM)}, "plugin 'a': quota_definitions: the entity type team has an unknown quota key 'request"),
+        (
+            {"a": Defines(EntityTypeDefinition(name="my team", help="A team."))},
+            "plugin 'a': quota_definitions: the entity type 'my team' must be a letter",
+        ),
+        ({"a": Defines("team")}, "plugin 'a': quota_definitions: 'team' is neither a QuotaKeyDefinition nor an Entity"),
+        (
+            {"a": Defines(enforced=frozenset({"requests"}))},
+            "plugin 'a': enforced_quotas: ValueError: there is no quota key 'requests'",
+        ),
+    ],
+)
+def test_invalid_definitions_stop_the_start(plugins: dict[str, Any], message: str) -> None:
+    with pytest.raises(StartupError) as caught:
+        hooks_of(**plugins)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_plugin_that_raises_stops_the_start() -> None:
+    class Broken(Defines):
+        @hookimpl
+        def quota_definitions(self) -> tuple[Any, ...]:
+            raise LookupError("no definitions here")
+
+    with pytest.raises(StartupError, match="plugin 'a': quota_definitions: no definitions here"):
+        hooks_of(a=Broken())
