@@ -20,8 +20,8 @@ from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.quota_callbacks.entities import QuotaEntity
 from testbed.errors import TestbedError
 from testbed.proxy_process import ProxyProcess
+from tests.clients.client_quotas.java_quotas import java_quotas
 from tests.clients.fronts import eventually, unique
-from tests.clients.quotas.java_quotas import java_quotas
 from tests.clients.users.sasl_clients import java_settings
 from tests.faults.messages import PRODUCE, PRODUCE_VERSION, batch, produce_body, read_produce_reply
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.clients.quotas.java_quotas import JavaQuotas
+    from tests.clients.client_quotas.java_quotas import JavaQuotas
     from tests.shared_cluster import FirstBroker
 
 BYTES: Final = 2000

@@ -120,11 +120,11 @@ async def test_the_next_fetch_waits_for_the_verdict_on_this_one(autojump_clock: 
         plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(FETCHED, ORDERS, 1000)]
     ) as book:
         began = trio.current_time()
-        await book.client.says(request(FETCH, 12, 1) + request(FETCH, 12, 2))
+        await book.client.sends(request(FETCH, 12, 1) + request(FETCH, 12, 2))
         await book.upstream.wait_for_dial(1)
-        assert await book.broker.hears() == request(FETCH, 12, 1)
-        await book.broker.says(fetched(12, 1, {"orders": 12_000}))
-        assert await book.broker.hears() == request(FETCH, 12, 2)
+        assert await book.broker.receives() == request(FETCH, 12, 1)
+        await book.broker.sends(fetched(12, 1, {"orders": 12_000}))
+        assert await book.broker.receives() == request(FETCH, 12, 2)
         assert trio.current_time() - began == pytest.approx(2, abs=0.01)
 
 

@@ -9,7 +9,7 @@ import pytest
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas
 from testbed.proxy_process import ProxyProcess
-from tests.clients.quotas.java_quotas import java_quotas
+from tests.clients.client_quotas.java_quotas import java_quotas
 from tests.clients.users.sasl_clients import java_settings
 from tests.shared_cluster import LISTENER, SECRETS
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from testbed.proxy_process import ProxyProcess
+from tests.clients.client_quotas.java_quotas import java_quotas
 from tests.clients.fronts import unique
-from tests.clients.quotas.java_quotas import java_quotas
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.clients.quotas.java_quotas import Alteration, Names
+    from tests.clients.client_quotas.java_quotas import Alteration, Names
     from tests.shared_cluster import FirstBroker
 
 HIGH: Final = 10.0**9
