@@ -90,10 +90,10 @@ async def test_an_exception_throttles_nobody(autojump_clock: MockClock) -> None:
 async def test_it_is_not_called_while_enforcement_is_off(autojump_clock: MockClock) -> None:
     plugin = Fetches()
     async with open_book(plugins={"fetches": plugin}) as book:
-        await book.client.says(request(FETCH, 12, 1))
+        await book.client.sends(request(FETCH, 12, 1))
         await book.upstream.wait_for_dial(1)
-        await book.broker.hears()
+        await book.broker.receives()
         book.shared.enforcement.enabled = False
-        await book.broker.says(reply(FETCH, 12, 1, responses=ROWS))
-        await book.client.hears()
+        await book.broker.sends(reply(FETCH, 12, 1, responses=ROWS))
+        await book.client.receives()
         assert plugin.seen == []
