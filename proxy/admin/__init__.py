@@ -6,6 +6,7 @@ connections     the admin server's open connections and their limits
 http            HTTP/1.1 connections for the admin server
 listening       the admin server's socket: a TCP port, or a Unix socket
 client          the admin server's client, for the command line
+command_options the options of commands that use this client
 operations      the operations behind the pages, and their implementation for one process
 metrics_page    the Prometheus page
 why             the output of ``headrace why``
