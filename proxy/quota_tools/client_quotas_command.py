@@ -5,9 +5,8 @@ from __future__ import annotations
 import click
 
 from headrace.proxy.quota_tools.options import (
-    DEFAULT_TIMEOUT,
+    DEFAULT_TIMEOUT_S,
     ClusterOptions,
-    Duration,
     add_option,
     bootstrap_option,
     defaults_option,
@@ -54,8 +53,9 @@ def command(
         raise click.UsageError("exactly one of --describe, --resolve and --alter is needed")
     if not alter and (add or delete or validate_only):
         raise click.UsageError("--add, --delete and --validate-only are for --alter only")
-    timeout_s = Duration().convert(DEFAULT_TIMEOUT, None, None)
-    options = ClusterOptions(bootstrap_server=bootstrap_server, command_config=command_config, timeout_s=timeout_s)
+    options = ClusterOptions(
+        bootstrap_server=bootstrap_server, command_config=command_config, timeout_s=DEFAULT_TIMEOUT_S
+    )
     with reported_errors():
         if describe:
             _describe(options, names, defaults)

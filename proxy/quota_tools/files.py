@@ -2,7 +2,8 @@
 
 A configuration file of the proxy can be read, too: only its ``[[quotas]]`` count. Unlike the configuration, files may
 have quota keys and entity types that only a plugin of the proxy knows, and names of any length, since the cluster
-checks them. Policies of a table (``enforcement``, ``observe`` and others) cannot be sent to a cluster, and are left out.
+checks them. Policies of a table (``enforcement``, ``observe`` and others) cannot be sent to a cluster, so they are left
+out.
 """
 
 from __future__ import annotations

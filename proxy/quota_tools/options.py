@@ -7,7 +7,7 @@ import os
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 from click.shell_completion import CompletionItem
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 DEFAULT_SERVER: Final = "127.0.0.1:9192"
 """The address of the proxy in all examples."""
-DEFAULT_TIMEOUT: Final = "30s"
+DEFAULT_TIMEOUT_S: Final = 30.0
+SHORTEST_TIMEOUT_S: Final = 0.001
+LONGEST_TIMEOUT_S: Final = 86_400.0
 
 _TYPES: Final = {each.name: each.help for each in BUILTIN_SCHEMA.entity_types.values()}
 _KEYS: Final = {each.name: each.help for each in BUILTIN_SCHEMA.keys.values()}
@@ -102,20 +104,15 @@ class ClusterOptions:
         )
 
 
-class Duration(click.ParamType[float]):
-    """A duration above 0, such as ``30s``, or a number of seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the seconds."""
-        try:
-            duration_s = parse_duration_s(float(value) if str(value).replace(".", "", 1).isdecimal() else value)
-        except ValueError:
-            duration_s = 0.0
-        if not 0.001 <= duration_s <= 86_400:
-            self.fail(f"{value!r}: expected a duration from 1ms to 1d, such as 30s", param, ctx)
-        return duration_s
+def _timeout_s(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    """Return the seconds of a duration such as ``30s``, or of a number of seconds."""
+    try:
+        timeout_s = parse_duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text)
+    except ValueError:
+        timeout_s = 0.0
+    if not SHORTEST_TIMEOUT_S <= timeout_s <= LONGEST_TIMEOUT_S:
+        raise click.BadParameter(f"{text!r}: expected a duration from 1ms to 1d, such as 30s")
+    return timeout_s
 
 
 def bootstrap_option(command: Callable[..., None]) -> Callable[..., None]:
@@ -138,8 +135,8 @@ def timeout_option(command: Callable[..., None]) -> Callable[..., None]:
     return click.option(
         "--timeout",
         "timeout_s",
-        type=Duration(),
-        default=DEFAULT_TIMEOUT,
+        callback=_timeout_s,
+        default=f"{DEFAULT_TIMEOUT_S:g}s",
         show_default=True,
         metavar="TIME",
         help="The longest time for one call, such as 30s. Long changes take several calls.",
