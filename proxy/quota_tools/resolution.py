@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 RESOLVABLE_TYPES: Final = (USER, CLIENT_ID, IP)
 
+_PRECEDENCE: Final = (
+    *(("n", "n"), ("n", "*"), ("n", "-"), ("*", "n"), ("*", "*"), ("*", "-")),
+    *(("-", "n"), ("-", "*")),
+)
+"""Kafka's levels: whether user and client id are named (n), the default (*), or no part of the entity (-)."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Client:
@@ -78,21 +84,32 @@ def resolve(quotas: Mapping[QuotaEntity, Mapping[str, float]], client: Client) -
 
 
 def more_specific(quotas: Mapping[QuotaEntity, Mapping[str, float]], client: Client) -> list[QuotaEntity]:
-    """Return the entities with quotas that `resolve` left out because the user or client id was not named.
+    """Return the entities that would change the result if the user or client id that is `DEFAULT` were named.
 
-    For example the pairs of a user with client ids of their own, if only the user was given.
+    For example pairs of a user with client ids of their own, if only the user was given.
     """
     if client.ip is not None:
         return []
+    ranks = {quota.key: _rank(quota.source) for quota in resolve(quotas, client)}
     return [
         entity
-        for entity in quotas
-        if entity.ip is None
-        and not entity.other
-        and _could_be(entity.user, client.user)
-        and _could_be(entity.client_id, client.client_id)
-        and not (_is(entity.user, client.user) and _is(entity.client_id, client.client_id))
+        for entity, values in quotas.items()
+        if _names_more(entity, client) and any(key not in ranks or _rank(entity) < ranks[key] for key in values)
     ]
+
+
+def _names_more(entity: QuotaEntity, client: Client) -> bool:
+    """Return whether an entity does not match the client, but could if the client had another name for `DEFAULT`."""
+    if entity.ip is not None or entity.other:
+        return False
+    pairs = ((entity.user, client.user), (entity.client_id, client.client_id))
+    return all(_could_be(*pair) for pair in pairs) and not all(_is(*pair) for pair in pairs)
+
+
+def _rank(entity: QuotaEntity) -> int:
+    """Return the place of an entity of users and client ids in the order of precedence."""
+    kinds = tuple("-" if name is None else "*" if name is DEFAULT else "n" for name in (entity.user, entity.client_id))
+    return _PRECEDENCE.index(kinds)
 
 
 def _is(name: EntityName | None, given: EntityName) -> bool:

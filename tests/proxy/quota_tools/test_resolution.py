@@ -109,3 +109,13 @@ def test_addresses_in_any_spelling() -> None:
         (found,) = resolve(quotas, Client(ip=name))
         assert found.source == source, name
     assert more_specific(quotas, Client(ip=DEFAULT)) == []
+
+
+def test_entities_that_would_change_nothing_are_not_named() -> None:
+    """Of the many client ids that have quotas, those with keys that the user has not."""
+    user, pair = QuotaEntity(user="u"), QuotaEntity(user="u", client_id="c")
+    same, other = QuotaEntity(client_id="same"), QuotaEntity(client_id="other")
+    quotas = {user: {KEY: 1.0}, pair: {KEY: 2.0}, same: {KEY: 3.0}, other: {"request_percentage": 4.0}}
+    assert more_specific(quotas, Client(user="u")) == [pair, other]
+    assert more_specific(quotas, Client(user="u", client_id="same")) == []
+    assert more_specific(quotas, Client(user="v")) == [same, other]
