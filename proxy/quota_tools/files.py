@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from headrace.quota_callbacks.entities import EntityName
-    from headrace.quota_callbacks.options import Path
+    from headrace.quota_callbacks.value_texts import Path
 
     Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
