@@ -21,7 +21,7 @@ def audit_lines(changes: Iterable[Change]) -> Iterator[str]:
     """Yield a line for each change. Raises `AdminUnreachableError` for a change that is not one."""
     for change in changes:
         entity = _entity(change)
-        time = datetime.fromtimestamp(_number(change, "time_ms") / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
+        time = _time(change).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
         old, new = (_value_text(change, each) for each in ("old", "new"))
         author = f"{name_text(str(change.get('principal')))} from {name_text(str(change.get('address')))}"
         yield f"{time}Z {author}: {entity_text(entity)} {printable(str(change.get('key')))} {old} -> {new}"
@@ -43,6 +43,13 @@ def audit_json(changes: Iterable[Change]) -> Json:
             for change in changes
         ]
     }
+
+
+def _time(change: Change) -> datetime:
+    try:
+        return datetime.fromtimestamp(_number(change, "time_ms") / 1000, UTC)
+    except (OSError, OverflowError, ValueError) as error:  # a number that is no time
+        raise _not_a_change(change) from error
 
 
 def _value_text(change: Change, name: str) -> str:

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.config.keys import keys
-from headrace.config.loading import MAX_FILE_BYTES, parse_toml, read_text
+from headrace.config.loading import parse_toml, read_text
 from headrace.config.problems import ConfigFileError, ConfigSyntaxError, ConfigValueError, Locator, Problem
 from headrace.config.quotas import LIMIT_KEYS, ConfiguredQuota
 from headrace.config.values import parse_size_bytes
+from headrace.proxy.quota_tools.text import entity_text
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, ip_address
 from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, QuotaEntity, is_bracketed
 from headrace.quota_callbacks.options import NOTHING, Fault
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     Quotas = Mapping[QuotaEntity, Mapping[str, float]]
 
 STANDARD_INPUT: Final = "-"
+MAX_FILE_BYTES: Final = 256 * 2**20
+"""Maximum size of a file. The JSON of 1,000,000 entities with two values and names of 20 characters has this size."""
 _POLICY_KEYS: Final = {leaf.key for leaf in keys(ConfiguredQuota)} - {"entity", *LIMIT_KEYS}
 _BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _LITERAL: Final = "name"  # of a table { name = "<default>" }, as in the configuration
@@ -52,7 +55,9 @@ class QuotaFile:
 
 def read_quota_file(source: str) -> QuotaFile:
     """Return the quotas of a file, or of standard input for ``-``. Blocks. Raises `ConfigError` with all errors."""
-    return parse_quotas(_standard_input() if source == STANDARD_INPUT else read_text(source, what="quota"), source)
+    if source == STANDARD_INPUT:
+        return parse_quotas(_standard_input(), source)
+    return parse_quotas(read_text(source, what="quota", longest_bytes=MAX_FILE_BYTES), source)
 
 
 def _standard_input() -> str:
@@ -216,7 +221,7 @@ def _value(key: str, raw: object, entity: QuotaEntity | None) -> float:
 def writable(quotas: Quotas) -> tuple[dict[QuotaEntity, dict[str, float]], list[str]]:
     """Return the quotas that a file can have, and a sentence about each value that is left out."""
     left_out = [
-        f"{key} of {entity} is left out: its value is {value}"
+        f"{entity_text(entity)} {key} is left out: its value is {value}"
         for entity, values in quotas.items()
         for key, value in values.items()
         if not math.isfinite(value)
@@ -235,12 +240,12 @@ def refused_by_configuration(quotas: Quotas) -> Iterator[str]:
         types = [each for each, _ in entity.parts() if each not in BUILTIN_SCHEMA.entity_types]
         if unknown or types:
             names = ", ".join([*types, *unknown])
-            yield f"{entity}: {names} is not built in; the configuration accepts it with the plugin that defines it"
+            yield f"{entity_text(entity)}: the configuration accepts {names} only with the plugin that defines it"
         elif isinstance(entity.ip, str):
             try:
                 ip_address(entity.ip)
             except ValueError:
-                yield f"{entity}: the configuration accepts addresses, but no host names"
+                yield f"{entity_text(entity)}: the configuration accepts addresses, but no host names"
 
 
 def toml_lines(quotas: Quotas) -> Iterator[str]:

@@ -161,7 +161,7 @@ def _carry_out(
         if as_json:
             report(*plan_lines(plan))
         _confirm(cluster, plan)
-    refused = cluster.alter(plan.by_entity(), progress=_show_progress) if plan.steps else []
+    refused = cluster.alter(plan.by_entity(), progress=show_progress) if plan.steps else []
     if as_json:
         _print_result(plan, applied=True, refused=[*(refused_before or ()), *refused])
     if refused:
@@ -203,7 +203,7 @@ def _print_result(plan: Plan, *, applied: bool, refused: list[Refusal] | None = 
     print_json(plan_json(plan, applied=applied, refused=refused or ()))
 
 
-def _show_progress(done: int, total: int) -> None:
+def show_progress(done: int, total: int) -> None:
     """Show on a terminal how many entities are done, if they take several requests."""
     from headrace.proxy.quota_tools.cluster import BATCH_CHANGES
 

@@ -15,6 +15,7 @@ from tests.proxy.quota_tools.commands import Commands
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.kafka.cluster import KafkaCluster
     from tests.shared_cluster import FirstBroker
 
 
@@ -37,3 +38,9 @@ def at_proxy(proxy: ProxyProcess) -> Commands:
 def at_broker(kafka: FirstBroker) -> Commands:
     """``headrace quotas`` for the broker."""
     return Commands(kafka.bootstrap_servers)
+
+
+@pytest.fixture
+def at_broker39(kafka39: KafkaCluster) -> Commands:
+    """``headrace quotas`` for a broker of Kafka 3.9."""
+    return Commands(kafka39.bootstrap_servers)

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 HIGH: Final = 10**9
-BOTH: Final = ("at_proxy", "at_broker")
 
 
-@pytest.fixture(params=BOTH)
+@pytest.fixture(params=["at_proxy", "at_broker", pytest.param("at_broker39", marks=pytest.mark.exhaustive)])
 def at(request: pytest.FixtureRequest) -> Commands:
-    """The commands, once for the proxy and once for the broker."""
+    """The commands, once for the proxy and once for each broker."""
     commands: Commands = request.getfixturevalue(request.param)
     return commands
 
@@ -239,3 +238,28 @@ def test_users_that_log_in(kafka: FirstBroker, tmp_path: Path) -> None:
         assert ran.status == 1
         assert "user 'alice' by PLAIN" in ran.err
         assert "wrong-word" not in ran.err
+
+
+def test_quotas_of_the_brokers_are_shown_and_not_exported(
+    kafka: FirstBroker, at_broker: Commands, tmp_path: Path
+) -> None:
+    user = unique("operator")
+    entity = ("--names", f"user={user}")
+    at_broker.done("alter", *entity, "--add", f"producer_byte_rate={HIGH}")
+    at_broker.described(*entity, as_=f"{{user={user}}}\nproducer_byte_rate={HIGH}\n")
+    config = f'[client_quotas]\nfile = "{tmp_path / "quotas.sqlite"}"\nbrokers = "show"\n'
+    with ProxyProcess(kafka.bootstrap_servers, config=config) as proxy:
+        at = Commands(proxy.bootstrap_servers)
+        at.described(*entity, as_=f"{{user={user}}}\nbrokers.producer_byte_rate={HIGH}\n")
+        at.done("alter", *entity, "--add", f"producer_byte_rate={2 * HIGH}")
+        ran = at("describe", *entity)
+        assert ran.out == f"{{user={user}}}\nbrokers.producer_byte_rate={HIGH}\nproducer_byte_rate={2 * HIGH}\n"
+        remark = (
+            "headrace: warning: both the brokers and the proxy throttle by these quotas: producer_byte_rate of user="
+        )
+        assert ran.err.startswith(f"{remark}{user}")
+        assert "brokers." not in at.done("export")
+        assert f'"{user}"' in at.done("export")
+        ran = run("client-quotas", "--bootstrap-server", at.server, "--describe", *entity)
+        assert "both the brokers and the proxy" in ran.err
+    at_broker.done("alter", *entity, "--delete", "producer_byte_rate")

@@ -62,11 +62,11 @@ def test_the_tables_are_readable() -> None:
     )
     assert parse_quotas("\n".join(toml_lines(quotas)), "x").quotas == quotas
     assert list(refused_by_configuration(quotas)) == [
-        "team.x=blue: team.x, team_rate is not built in; the configuration accepts it with the plugin that defines it"
+        "{team.x=blue}: the configuration accepts team.x, team_rate only with the plugin that defines it"
     ]
     host = QuotaEntity(ip="kafka.example.com")
     assert list(refused_by_configuration({host: {"connection_creation_rate": 1.0}})) == [
-        "ip=kafka.example.com: the configuration accepts addresses, but no host names"
+        "{ip=kafka.example.com}: the configuration accepts addresses, but no host names"
     ]
 
 
@@ -78,8 +78,8 @@ def test_values_that_are_no_numbers_are_left_out() -> None:
     kept, left_out = writable(quotas)
     assert kept == {ALICE: {"producer_byte_rate": 1.0}}
     assert left_out == [
-        "request_percentage of user=alice is left out: its value is nan",
-        "x of user=b is left out: its value is inf",
+        "{user=alice} request_percentage is left out: its value is nan",
+        "{user=b} x is left out: its value is inf",
     ]
 
 

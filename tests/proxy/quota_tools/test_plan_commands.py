@@ -178,5 +178,5 @@ def test_a_clusters_quotas_are_imported(at_proxy: Commands, at_broker: Commands,
         assert at_proxy.done("describe", *entity) == at_broker.done("describe", *entity) != ""
     ran = at_proxy("import", *source, "--json")
     assert (ran.json["steps"], ran.json["applied"]) == ([], True)
-    assert [each["entity"] for each in ran.json["refused"]] == [{"ip": "localhost"}]
+    assert {"ip": "localhost"} in [each["entity"] for each in ran.json["refused"]]
     at_broker.done("alter", "--names", "ip=localhost", "--delete", "connection_creation_rate")

@@ -11,6 +11,8 @@ import pytest
 from click.shell_completion import ShellComplete
 
 from headrace.proxy.cli import IMPORTED_LATER, main
+from headrace.proxy.quota_tools.cluster import BATCH_CHANGES
+from headrace.proxy.quota_tools.plan_commands import show_progress
 from tests.proxy.quota_tools.commands import run
 
 if TYPE_CHECKING:
@@ -179,3 +181,14 @@ def test_completion() -> None:
     assert completed("quotas", "alter", "--add", "producer_b") == ["producer_byte_rate="]
     assert completed("client-quotas", "--delete", "req") == ["request_percentage"]
     assert "--validate-only" in completed("quotas", "alter", "--")
+
+
+def test_progress_is_shown_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    show_progress(BATCH_CHANGES, 2 * BATCH_CHANGES)
+    assert capsys.readouterr().err == "", "no terminal"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    show_progress(500, 500)
+    assert capsys.readouterr().err == "", "one request"
+    show_progress(1500, 2500)
+    show_progress(2500, 2500)
+    assert capsys.readouterr().err == "\r1,500 of 2,500 entities\r2,500 of 2,500 entities\n"
