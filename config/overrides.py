@@ -33,8 +33,10 @@ OPTIONS: Final = ("plugins", "options")
 
 ADMIN_TOKEN: Final = f"{PREFIX}ADMIN_TOKEN"
 """The variable with the token that ``headrace why`` and other commands send to the admin server."""
+BOOTSTRAP_SERVER: Final = f"{PREFIX}BOOTSTRAP_SERVER"
+"""The variable with the address to which ``headrace quotas`` connects, if neither an option nor a file names one."""
 
-_OTHERS: Final = re.compile(r"HEADRACE_(ADMIN_TOKEN|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
+_OTHERS: Final = re.compile(r"HEADRACE_(ADMIN_TOKEN|BOOTSTRAP_SERVER|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
 """Variables with the prefix that other parts read: commands for operators, the build, the pipeline, the test bed."""
 _KUBERNETES: Final = re.compile(
     r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import partial, wraps
+from functools import partial
+from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from time import perf_counter
@@ -19,9 +20,10 @@ import trio
 
 from headrace.config.check import check
 from headrace.config.loading import load
-from headrace.config.overrides import ADMIN_TOKEN, FLAGS, variable_of
+from headrace.config.overrides import FLAGS
 from headrace.config.problems import ConfigError
 from headrace.config.values import count_workers
+from headrace.proxy.admin.command_options import reaches_admin
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
@@ -40,24 +42,32 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.options import Fault
 
 CONFIG_FILE = click.Path(dir_okay=False, path_type=Path)
-DEFAULT_ADMIN = "127.0.0.1:9190"
 COMMANDS = "headrace.commands"
 """The entry point group in which other packages register commands."""
+IMPORTED_LATER = {
+    "quotas": "headrace.proxy.quota_tools.quotas_command",
+    "client-quotas": "headrace.proxy.quota_tools.client_quotas_command",
+}
+"""Commands of modules that are imported when they are needed; each is the attribute ``command`` of its module."""
 
 
 class Commands(click.Group):
-    """The commands of this module and those of entry points, which are imported when they are called."""
+    """The commands of this module, and those of other modules and of entry points, which are imported when needed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names of all commands, sorted."""
-        return sorted({*super().list_commands(ctx), *entry_points(group=COMMANDS).names})
+        return sorted({*super().list_commands(ctx), *IMPORTED_LATER, *entry_points(group=COMMANDS).names})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command of this name; a command of this module precedes an entry point."""
+        """Return the command of this name; a command of the proxy precedes an entry point."""
         if (own := super().get_command(ctx, cmd_name)) is not None:
             return own
+        command: click.Command
+        if cmd_name in IMPORTED_LATER:
+            command = import_module(IMPORTED_LATER[cmd_name]).command
+            return command
         for found in entry_points(group=COMMANDS, name=cmd_name):
-            command: click.Command = found.load()
+            command = found.load()
             return command
         return None
 
@@ -182,55 +192,9 @@ def config_schema() -> None:
     click.echo(json_schema_text(), nl=False)
 
 
-def _reaches_admin(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that name the admin server and the token; the command gets an `AdminClient` as ``admin``."""
-
-    @click.option(
-        "--admin",
-        "address",
-        default=DEFAULT_ADMIN,
-        show_default=True,
-        metavar="ADDRESS",
-        envvar=variable_of(("admin", "listen")),
-        help="The admin server: HOST:PORT, or unix:PATH.",
-    )
-    @click.option(
-        "--token-file",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        envvar=variable_of(("admin", "token_file")),
-        help=f"The file with the token to send. The variable {ADMIN_TOKEN} is the token itself.",
-    )
-    @wraps(command)
-    def with_client(address: str, token_file: Path | None, **options: Any) -> None:
-        from headrace.proxy.admin.client import AdminClient, AdminUnreachableError
-
-        try:
-            command(admin=AdminClient(address=address, token=_admin_token(token_file)), **options)
-        except AdminUnreachableError as error:
-            _fail(str(error))
-
-    return with_client
-
-
-def _admin_token(file: Path | None) -> str | None:
-    """Return the token to send, which is the first in the file if there are several."""
-    from headrace.proxy.admin.access import read_tokens
-
-    if file is None:
-        token = os.environ.get(ADMIN_TOKEN, "").strip()
-        if not (token.isascii() and token.isprintable()):  # the error of a header would contain it
-            _fail(f"{ADMIN_TOKEN} contains characters that no token has")
-        return token or None
-    try:
-        return read_tokens(str(file))[0].decode()
-    except ValueError as error:
-        return str(_fail(str(error)))
-
-
 @main.command()
 @click.argument("state", type=click.Choice(["on", "off", "show"]), default="show")
-@_reaches_admin
+@reaches_admin
 def enforcement(state: str, admin: AdminClient) -> None:
     """Turn the enforcement of all quotas on or off while the proxy runs, or show its state.
 
@@ -245,7 +209,7 @@ def enforcement(state: str, admin: AdminClient) -> None:
 
 
 @main.command()
-@_reaches_admin
+@reaches_admin
 def ready(admin: AdminClient) -> None:
     """Report whether the running proxy is ready for clients, with the exit status 0, or the reasons why it is not.
 
@@ -266,7 +230,7 @@ def ready(admin: AdminClient) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the admin server's answer as JSON.")
 @click.option("--watch", "live", is_flag=True, help="Refresh the output every second until Ctrl-C.")
-@_reaches_admin
+@reaches_admin
 def why(
     user: str | None, client_id: str | None, newest: int | None, as_json: bool, live: bool, admin: AdminClient
 ) -> None:

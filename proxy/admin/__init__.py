@@ -1,14 +1,15 @@
 """The admin server: health, metrics, recent decisions, and turning enforcement on and off.
 
-server          the admin HTTP server and its pages
-access          which requests are answered: host, origin and bearer token
-connections     the admin server's open connections and their limits
-http            HTTP/1.1 connections for the admin server
-listening       the admin server's socket: a TCP port, or a Unix socket
-client          the admin server's client, for the command line
-operations      the operations behind the pages, and their implementation for one process
-metrics_page    the Prometheus page
-why             the output of ``headrace why``
-escaping        text from clients and servers, as JSON or on a terminal
-merged_metrics  metrics and decisions of all workers, merged into one page
+server           the admin HTTP server and its pages
+access           which requests are answered: host, origin and bearer token
+connections      the admin server's open connections and their limits
+http             HTTP/1.1 connections for the admin server
+listening        the admin server's socket: a TCP port, or a Unix socket
+client           the admin server's client, for the command line
+command_options  the options of commands that use this client
+operations       the operations behind the pages, and their implementation for one process
+metrics_page     the Prometheus page
+why              the output of ``headrace why``
+escaping         text from clients and servers, as JSON or on a terminal
+merged_metrics   metrics and decisions of all workers, merged into one page
 """

@@ -19,7 +19,7 @@ from headrace.proxy.kafka_client.results import Results
 from headrace.proxy.kafka_client.settings import ClientSettings, parse_addresses
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from headrace.proxy.kafka_client.connection.broker_connection import OpenStream
@@ -63,16 +63,22 @@ class AdminClient:
         await self._cluster.aclose()
 
     async def describe_client_quotas(
-        self, wanted: QuotaFilter = EVERY_QUOTA, *, timeout_ms: int | None = None
+        self,
+        wanted: QuotaFilter = EVERY_QUOTA,
+        *,
+        timeout_ms: int | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> dict[QuotaEntity, dict[str, float]]:
         """Return the quotas of the entities that match, in the broker's order.
 
+        ``report`` is called with a remark, if the answer has one beside the quotas; only the proxy sends remarks.
         Raises `UnsupportedVersionError` for brokers before Kafka 2.6, and for an entity type that the broker does not
         know.
         """
         self._check_open()
         call = quotas.describe_call(wanted)
-        return quotas.read_description(await self._caller.call(call, self._caller.deadline(timeout_ms)))
+        reply = await self._caller.call(call, self._caller.deadline(timeout_ms))
+        return quotas.read_description(reply, report)
 
     async def alter_client_quotas(
         self,

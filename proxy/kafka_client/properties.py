@@ -67,10 +67,15 @@ _JKS_BEGINNINGS: Final = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 
 def read_settings(
-    path: str | Path, *, bootstrap_servers: str | None = None, report: Callable[[str], None] = log.warning
+    path: str | Path,
+    *,
+    bootstrap_servers: str | None = None,
+    default_servers: str | None = None,
+    report: Callable[[str], None] = log.warning,
 ) -> ClientSettings:
     """Return the settings of a properties file. ``bootstrap_servers`` is used instead of the file's, if it is given.
 
+    ``default_servers`` is used if neither has servers.
     ``report`` is called with a sentence about each key that is ignored. Raises `SettingsError` with the file, the key
     and the rule; passwords are in no error.
     """
@@ -79,7 +84,9 @@ def read_settings(
     except OSError as error:
         raise SettingsError(f"cannot read {path}: {error}") from error
     try:
-        return settings_of(parse_properties(text), bootstrap_servers=bootstrap_servers, report=report)
+        properties = parse_properties(text)
+        servers = bootstrap_servers or properties.get("bootstrap.servers") or default_servers
+        return settings_of(properties, bootstrap_servers=servers, report=report)
     except SettingsError as error:
         raise SettingsError(f"{path}: {error}") from error
 

@@ -19,7 +19,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import DEFAULT, Default, QuotaEntity
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.proxy.wire.messages.codec import Message
     from headrace.quota_callbacks.entities import EntityName
@@ -100,11 +100,18 @@ def describe_call(wanted: QuotaFilter) -> Call:
     )
 
 
-def read_description(reply: Message) -> dict[QuotaEntity, dict[str, float]]:
-    """Return the quotas of each entity. Raises `BrokerError` and `BadReplyError`."""
+def read_description(
+    reply: Message, report: Callable[[str], None] | None = None
+) -> dict[QuotaEntity, dict[str, float]]:
+    """Return the quotas of each entity. Raises `BrokerError` and `BadReplyError`.
+
+    ``report`` is called with the message of a reply without an error, such as a remark of the proxy.
+    """
     code = reply["error_code"]
     if code:
         raise broker_error(code, reply["error_message"], explanation=_explanation(code, reply["error_message"]))
+    if reply["error_message"] and report is not None:
+        report(reply["error_message"])
     return {
         _entity(row["entity"]): {value["key"]: value["value"] for value in row["values"]}
         for row in reply["entries"] or ()

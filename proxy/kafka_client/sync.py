@@ -64,10 +64,14 @@ class SyncAdminClient:
             thread.join()
 
     def describe_client_quotas(
-        self, wanted: QuotaFilter = EVERY_QUOTA, *, timeout_ms: int | None = None
+        self,
+        wanted: QuotaFilter = EVERY_QUOTA,
+        *,
+        timeout_ms: int | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> dict[QuotaEntity, dict[str, float]]:
         """Return the quotas of the entities that match; see `AdminClient.describe_client_quotas`."""
-        return self._run(partial(self._client.describe_client_quotas, wanted, timeout_ms=timeout_ms))
+        return self._run(partial(self._client.describe_client_quotas, wanted, timeout_ms=timeout_ms, report=report))
 
     def alter_client_quotas(
         self,

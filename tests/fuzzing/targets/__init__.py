@@ -20,6 +20,7 @@ from tests.fuzzing.targets.messages import (
     rewriting,
     tokens,
 )
+from tests.fuzzing.targets.quota_commands import quota_arguments, quota_files
 from tests.fuzzing.targets.quotas import alterations, quota_filters
 from tests.fuzzing.targets.records import trace_lines, usage_rows, why
 from tests.fuzzing.targets.relays import logins, relays
@@ -48,6 +49,8 @@ TARGETS: Final[dict[str, Target]] = {
     "tokens": tokens,
     "alterations": alterations,
     "quota_filters": quota_filters,
+    "quota_arguments": quota_arguments,
+    "quota_files": quota_files,
     "sasl_names": names,
     "sasl_observers": observers,
     "relays": relays,

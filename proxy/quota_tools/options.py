@@ -1,0 +1,224 @@
+"""What the quota commands share: options, completion, errors and output. Imported to show the help, so it is light."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from headrace.config.overrides import BOOTSTRAP_SERVER
+from headrace.config.problems import ConfigError
+from headrace.config.values import parse_duration_s
+from headrace.proxy.admin.escaping import json_text, printable
+from headrace.proxy.quota_tools.errors import ArgumentError, ClusterError
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from headrace.proxy.quota_tools.cluster import QuotaCluster
+
+DEFAULT_SERVER: Final = "127.0.0.1:9192"
+"""The address of the proxy in all examples."""
+DEFAULT_TIMEOUT_S: Final = 30.0
+SHORTEST_TIMEOUT_S: Final = 0.001
+LONGEST_TIMEOUT_S: Final = 86_400.0
+
+_TYPES: Final = {each.name: each.help for each in BUILTIN_SCHEMA.entity_types.values()}
+_KEYS: Final = {each.name: each.help for each in BUILTIN_SCHEMA.keys.values()}
+
+
+# --- output ---
+
+
+def report(*lines: str) -> None:
+    """Print remarks or errors to standard error, each as one line whatever is in it."""
+    for line in lines:
+        click.echo(f"headrace: {printable(line)}", err=True)
+
+
+def warn(*lines: str) -> None:
+    """Print warnings to standard error."""
+    report(*(f"warning: {line}" for line in lines))
+
+
+def fail(*lines: str, status: int = 1) -> NoReturn:
+    """Print errors, and exit."""
+    report(*lines)
+    sys.exit(status)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines, all at once: there may be hundreds of thousands."""
+    if text := "\n".join(lines):
+        click.echo(text)
+
+
+def print_json(value: object) -> None:
+    """Print an object as JSON of printable ASCII characters."""
+    click.echo(json_text(value, indent=2))
+
+
+@contextmanager
+def reported_errors(*, status: int = 1) -> Iterator[None]:
+    """Exit with this status and an error message at errors of files and clusters, and with 2 at wrong arguments."""
+    try:
+        yield
+    except ArgumentError as error:
+        raise click.UsageError(printable(str(error)), click.get_current_context(silent=True)) from error
+    except ConfigError as error:
+        fail(*map(str, error.problems), status=status)
+    except ClusterError as error:
+        fail(str(error), status=status)
+
+
+# --- the cluster ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """How to reach a cluster."""
+
+    bootstrap_server: str | None
+    command_config: str | None
+    timeout_s: float
+
+    def open(self) -> QuotaCluster:
+        """Return the cluster; nothing is connected to yet. Raises `ClusterError`."""
+        from headrace.proxy.quota_tools.cluster import QuotaCluster, client_settings
+
+        return QuotaCluster(
+            client_settings(
+                servers=self.bootstrap_server,
+                default_servers=os.environ.get(BOOTSTRAP_SERVER, "").strip() or DEFAULT_SERVER,
+                properties=self.command_config,
+                timeout_ms=round(self.timeout_s * 1000),
+                report=warn,
+            )
+        )
+
+
+def _timeout_s(_ctx: click.Context, _param: click.Parameter, text: str) -> float:
+    """Return the seconds of a duration such as ``30s``, or of a number of seconds."""
+    try:
+        timeout_s = parse_duration_s(float(text) if text.replace(".", "", 1).isdecimal() else text)
+    except ValueError:
+        timeout_s = 0.0
+    if not SHORTEST_TIMEOUT_S <= timeout_s <= LONGEST_TIMEOUT_S:
+        raise click.BadParameter(f"{text!r}: expected a duration from 1ms to 1d, such as 30s")
+    return timeout_s
+
+
+def bootstrap_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of KIP-546 that name the cluster."""
+    command = click.option(
+        "--command-config",
+        type=click.Path(),
+        metavar="FILE",
+        help="The file with the client's settings, such as its user and password, as for Kafka's tools.",
+    )(command)
+    return click.option(
+        "--bootstrap-server",
+        metavar="HOST:PORT",
+        help=f"The proxy, or a broker.  [default: {BOOTSTRAP_SERVER}, or {DEFAULT_SERVER}]",
+    )(command)
+
+
+def timeout_option(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the option for the time-out of each call."""
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        callback=_timeout_s,
+        default=f"{DEFAULT_TIMEOUT_S:g}s",
+        show_default=True,
+        metavar="TIME",
+        help="The longest time for one call, such as 30s. Long changes take several calls.",
+    )(command)
+
+
+def reaches_cluster(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options that name the cluster; the command gets them as ``options``, a `ClusterOptions`."""
+
+    @bootstrap_option
+    @timeout_option
+    @functools.wraps(command)
+    def with_options(
+        bootstrap_server: str | None, command_config: str | None, timeout_s: float, **others: object
+    ) -> None:
+        options = ClusterOptions(bootstrap_server=bootstrap_server, command_config=command_config, timeout_s=timeout_s)
+        command(options=options, **others)
+
+    return with_options
+
+
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/changing-quotas.md describes it.")
+
+
+# --- entities and values ---
+
+
+def _completed(incomplete: str, words: dict[str, str], end: str = "") -> list[CompletionItem]:
+    """Return completions for the last element of a list, without words that the list has already."""
+    *before, last = incomplete.split(",")
+    used = {each.partition("=")[0] for each in before}
+    prefix = "".join(f"{each}," for each in before)
+    return [
+        CompletionItem(f"{prefix}{word}{end}", help=text)
+        for word, text in words.items()
+        if word.startswith(last) and word not in used
+    ]
+
+
+def _complete(words: dict[str, str], end: str = "") -> Callable[..., list[CompletionItem]]:
+    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return _completed(incomplete, words, end)
+
+    return complete
+
+
+names_option = click.option(
+    "--names",
+    multiple=True,
+    metavar="TYPE=NAME,...",
+    shell_complete=_complete(_TYPES, "="),
+    help=r"Entity types and names, such as user=alice,client-id=app. A comma in a name is written \,.",
+)
+defaults_option = click.option(
+    "--defaults",
+    multiple=True,
+    metavar="TYPE,...",
+    shell_complete=_complete(_TYPES),
+    help="Entity types with the default name, such as user.",
+)
+any_option = click.option(
+    "--any",
+    "any_types",
+    multiple=True,
+    metavar="TYPE,...",
+    shell_complete=_complete(_TYPES),
+    help="Entity types with any name, the default included.",
+)
+add_option = click.option(
+    "--add",
+    multiple=True,
+    metavar="KEY=VALUE,...",
+    shell_complete=_complete(_KEYS, "="),
+    help="Quotas to add or change, such as producer_byte_rate=2MiB,request_percentage=50.",
+)
+delete_option = click.option(
+    "--delete",
+    multiple=True,
+    metavar="KEY,...",
+    shell_complete=_complete(_KEYS),
+    help="Quotas to remove, such as consumer_byte_rate.",
+)
+validate_option = click.option(
+    "--validate-only", is_flag=True, help="Let the cluster check the change, and change nothing."
+)
