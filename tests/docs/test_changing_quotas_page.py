@@ -91,7 +91,7 @@ def test_the_defaults_are_those_of_the_code() -> None:
 
 
 def test_its_configuration_is_taken() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    text, *_ = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     required = '[upstream]\nbootstrap_servers = ["127.0.0.1:9092"]\n[listen]\naddress = "127.0.0.1:9192"\n'
     config = loads(f'{required}advertised_host = "x"\n{text}')
     assert config.client_quotas.administrators == ("platform-admin",)

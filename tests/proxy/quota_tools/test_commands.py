@@ -217,10 +217,10 @@ def test_without_a_store_it_says_what_is_missing(kafka: FirstBroker) -> None:
         assert at("describe").err == "headrace: no quota is set\n"
         ran = at("alter", "--names", "user=a", "--add", "producer_byte_rate=1")
         assert ran.status == 1
-        assert "client_quotas.file is not set" in ran.err
+        assert "client_quotas.file" in ran.err
         ran = run("quotas", "audit", "--admin", bare.admin)
         assert ran.status == 1
-        assert "client_quotas.file is not set" in ran.err
+        assert "client_quotas.file" in ran.err
 
 
 def test_users_that_log_in(kafka: FirstBroker, tmp_path: Path) -> None:
