@@ -2,6 +2,7 @@
 
 loading             finding and registering plugins
 calls               calling hooks, and handling exceptions of plugins
+implementations     the implementations of each hook, in the order of their calls
 quota_schema        the quota keys and entity types of all plugins and the built-in ones
 plugin_errors       exceptions of plugins: what is kept from the proxy, and how they are described
 slow_calls          measuring how long plugins hold the event loop

@@ -7,20 +7,19 @@ plugins are made here. An exception of a plugin is logged with the plugin's name
 
 from __future__ import annotations
 
-import inspect
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headrace.proxy.errors import PluginConfigurationError, StartupError
+from headrace.proxy.errors import PluginConfigurationError
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
+from headrace.proxy.hooks.implementations import Implementations, api_keys_with_detail
 from headrace.proxy.hooks.plugin_errors import (
     collected,
     configuration_faults,
     configuration_problem,
-    description,
     raise_cancellation,
 )
 from headrace.proxy.hooks.quota_schema import combined_schema, enforced_by
@@ -29,8 +28,8 @@ from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
-from headrace.quota_callbacks.hookspecs import PluginContext, compiled_method
-from headrace.quota_callbacks.requests import Detail, Interest
+from headrace.quota_callbacks.hookspecs import PluginContext
+from headrace.quota_callbacks.requests import Detail
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     import pluggy
 
+    from headrace.proxy.hooks.implementations import Calls
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.hookspecs import Metric
@@ -51,9 +51,6 @@ log = structlog.get_logger("headrace.plugins")
 
 UNKNOWN_SERVER_ERROR: Final = -1
 INT32_MAX: Final = 2**31 - 1
-Call = tuple[str, "Callable[..., Any]"]
-Calls = tuple[Call, ...]
-Interests = dict[str, dict[int, Interest]]
 
 
 class HookCalls:
@@ -62,8 +59,8 @@ class HookCalls:
     def __init__(
         self, manager: pluggy.PluginManager, *, fail_closed: bool = False, slow_call_s: float = math.inf
     ) -> None:
-        self._manager = manager
         self.slow_calls = SlowCalls(slow_call_s)
+        self._found = Implementations(manager, self.slow_calls)
         self.fail_closed = fail_closed
         self.errors = 0
         """Number of exceptions raised by plugins."""
@@ -114,7 +111,7 @@ class HookCalls:
         faults: list[Fault] = []
         shared = context or PluginContext(options={}, quotas=quotas)
         shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
-        for name, call in self._calls("configure", ("context",)):
+        for name, call in self._found.calls("configure", ("context",)):
             try:
                 call(replace(shared, options=options.get(name, {})))
             except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
@@ -131,31 +128,31 @@ class HookCalls:
         Call it after `configure`, since what a plugin returns may depend on its options. Raises `StartupError` for a
         plugin that raises, and for invalid definitions.
         """
-        self.schema = combined_schema(self._calls("quota_definitions", ()))
+        self.schema = combined_schema(self._found.calls("quota_definitions", ()))
         if self.quotas is not None:
             self.quotas.add_keys(self.schema.keys)
-        interests = self._interests()
-        self.bodies = _api_keys_with_detail(Detail.BODY, interests)
-        self.mutations = _api_keys_with_detail(Detail.MUTATIONS, interests)
-        self._received = self._by_api("request_received", ("request", "now_ms"), interests)
-        self._replied = self._by_api("response_received", ("request", "now_ms"), interests)
-        self._completed = self._by_api("request_completed", ("request",), interests)
+        interests = self._found.interests()
+        self.bodies = api_keys_with_detail(Detail.BODY, interests)
+        self.mutations = api_keys_with_detail(Detail.MUTATIONS, interests)
+        self._received = self._found.by_api("request_received", ("request", "now_ms"), interests)
+        self._replied = self._found.by_api("response_received", ("request", "now_ms"), interests)
+        self._completed = self._found.by_api("request_completed", ("request",), interests)
         self.completions = frozenset(self._completed)
-        self._abandoned = self._by_api("request_abandoned", ("request", "now_ms"), interests)
-        self._arrived = self._by_api("request_arrived", ("request", "now_ms"), interests)
-        self._batches = self._by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
-        self._fetched = self._by_api("records_fetched", ("request", "now_ms"), interests).get(ApiKey.FETCH, ())
-        self._budgets = self._calls("mutation_budget", ("request", "now_ms"))
-        self._request_times = self._calls("request_time_ms", ("request",))
-        self._updates = self._calls("update_quota", ("key", "entity", "value", "policy"))
-        self._removals = self._calls("remove_quota", ("key", "entity"))
-        self._opened = self._calls("connection_opened", ("connection",))
-        self._closed = self._calls("connection_closed", ("connection", "reason"))
-        self._reset = self._calls("quota_reset_required", ("key",))
+        self._abandoned = self._found.by_api("request_abandoned", ("request", "now_ms"), interests)
+        self._arrived = self._found.by_api("request_arrived", ("request", "now_ms"), interests)
+        self._batches = self._found.by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
+        self._fetched = self._found.by_api("records_fetched", ("request", "now_ms"), interests).get(ApiKey.FETCH, ())
+        self._budgets = self._found.calls("mutation_budget", ("request", "now_ms"))
+        self._request_times = self._found.calls("request_time_ms", ("request",))
+        self._updates = self._found.calls("update_quota", ("key", "entity", "value", "policy"))
+        self._removals = self._found.calls("remove_quota", ("key", "entity"))
+        self._opened = self._found.calls("connection_opened", ("connection",))
+        self._closed = self._found.calls("connection_closed", ("connection", "reason"))
+        self._reset = self._found.calls("quota_reset_required", ("key",))
         self._keys = tuple(quota_key(name) for name in self.schema.keys if name != CONNECTION_CREATION_RATE)
-        self._tags = self._calls("quota_metric_tags", ("key", "user", "client_id"))
-        self._limits = self._calls("quota_limit", ("key", "tags"))
-        enforced = self._calls("enforced_quotas", ())
+        self._tags = self._found.calls("quota_metric_tags", ("key", "user", "client_id"))
+        self._limits = self._found.calls("quota_limit", ("key", "tags"))
+        enforced = self._found.calls("enforced_quotas", ())
         self._enforced = frozenset(key for name, call in enforced for key in enforced_by(name, call, self.schema))
 
     def enforced_quotas(self) -> frozenset[str]:
@@ -290,7 +287,7 @@ class HookCalls:
         self, connection: Connection, mechanism: str
     ) -> tuple[str, AuthenticationObserver] | None:
         """Return the first plugin's name and its observer, or ``None``; a plugin that raises is skipped."""
-        for name, call in self._calls("authentication_started", ("connection", "mechanism")):
+        for name, call in self._found.calls("authentication_started", ("connection", "mechanism")):
             observer: AuthenticationObserver | None = self._call_hook(
                 "authentication_started", name, call, connection, mechanism
             )
@@ -304,7 +301,7 @@ class HookCalls:
 
     def authorize_quotas(self, connection: Connection, operation: QuotaOperation) -> bool | None:
         """Return the first plugin's decision, or ``None``. A plugin that raises denies the request."""
-        for name, call in self._calls("authorize_quotas", ("connection", "operation")):
+        for name, call in self._found.calls("authorize_quotas", ("connection", "operation")):
             errors = self.errors
             decided: object = self._call_hook("authorize_quotas", name, call, connection, operation)
             if decided is not None or self.errors != errors:
@@ -350,14 +347,14 @@ class HookCalls:
         """Call ``update_cluster_metadata`` of all plugins; resolve limits again if one reports a change."""
         answers = [
             self._call_hook("update_cluster_metadata", name, call, cluster)
-            for name, call in self._calls("update_cluster_metadata", ("cluster",))
+            for name, call in self._found.calls("update_cluster_metadata", ("cluster",))
         ]
         if any(answers) and self.quotas is not None:
             self.quotas.quotas_changed()
 
     async def prepare_metrics(self) -> None:
         """Call ``prepare_metrics`` of all plugins, one after the other."""
-        for name, call in self._calls("prepare_metrics", ()):
+        for name, call in self._found.calls("prepare_metrics", ()):
             try:
                 await call()
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
@@ -365,12 +362,12 @@ class HookCalls:
 
     def collect_metrics(self) -> Iterator[Metric]:
         """Yield the current metrics of all plugins."""
-        for name, call in self._calls("collect_metrics", ()):
+        for name, call in self._found.calls("collect_metrics", ()):
             yield from self._call_hook("collect_metrics", name, collected, call) or ()
 
     def close(self) -> None:
         """Call ``close`` of all plugins. It may block; call it from a thread."""
-        for name, call in self._calls("close", ()):
+        for name, call in self._found.calls("close", ()):
             self._call_hook("close", name, call)
 
     def _poll_resets(self) -> None:
@@ -397,61 +394,6 @@ class HookCalls:
             text = f"{type(error).__name__}: {error}"
             log.error("plugin raised", plugin=name, hook=hook, error=text, left_out=left_out or None, exc_info=error)
 
-    def _calls(self, hook: str, names: tuple[str, ...]) -> Calls:
-        """Return the implementations in pluggy's order: last registered first, ``tryfirst`` and ``trylast`` applied."""
-        caller = getattr(self._manager.hook, hook)
-        calls = []
-        for implementation in reversed(caller.get_hookimpls()):
-            call = _with_arguments(compiled_method(implementation.function), names)
-            module = type(implementation.plugin).__module__
-            call = self.slow_calls.measured(implementation.plugin_name, hook, call, module)
-            calls.append((implementation.plugin_name, call))
-        return tuple(calls)
-
-    def _interests(self) -> Interests:
-        """Return the interests of plugins that implement ``request_interest``; others subscribe to all APIs."""
-        declared: Interests = {}
-        for name, call in self._calls("request_interest", ()):
-            try:
-                declared[name] = {interest.api_key: interest for interest in call()}
-            except BaseException as error:
-                raise StartupError(f"plugin {name!r}: request_interest: {description(error)}") from error  # noqa: ASYNC104
-        return declared
-
-    def _by_api(self, hook: str, names: tuple[str, ...], interests: Interests) -> dict[int, Calls]:
-        by_api: dict[int, list[Call]] = {}
-        for name, call in self._calls(hook, names):
-            declared = interests.get(name)
-            for api_key in _ALL_KEYS:
-                if declared is None or _subscribes(declared.get(api_key), hook):
-                    by_api.setdefault(api_key, []).append((name, call))
-        return {api_key: tuple(calls) for api_key, calls in by_api.items()}
-
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float)
-
-
-def _subscribes(interest: Interest | None, hook: str) -> bool:
-    return interest is not None and (hook == "request_completed" or not interest.end_only)
-
-
-def _api_keys_with_detail(detail: Detail, interests: Interests) -> frozenset[int]:
-    return frozenset(key for declared in interests.values() for key, each in declared.items() if each.detail is detail)
-
-
-_ALL_KEYS: Final = range(256)
-"""Includes room for future API keys; the highest of Kafka 4.4 is 94."""
-
-
-_NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-
-
-def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...]) -> Callable[..., Any]:
-    """Return a function that takes all of ``passed`` in order and passes on those that ``function`` declares."""
-    parameters = inspect.signature(function).parameters
-    if tuple(parameters) == passed:
-        return function
-    names = [each.name for each in parameters.values() if each.default is each.empty and each.kind in _NAMED]
-    picks = [passed.index(name) for name in names]
-    return lambda *arguments: function(**{name: arguments[pick] for name, pick in zip(names, picks, strict=True)})

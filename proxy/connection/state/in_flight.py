@@ -16,7 +16,7 @@ from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
-    from headrace.proxy.hooks.calls import Calls
+    from headrace.proxy.hooks.implementations import Calls
 
 
 UNCOUNTED_REQUESTS: Final = 16

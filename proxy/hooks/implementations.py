@@ -1,0 +1,95 @@
+"""The hook implementations of all registered plugins, in the order in which they are called.
+
+Used by `calls`, which builds flat lists of them once after registration.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from headrace.proxy.errors import StartupError
+from headrace.proxy.hooks.plugin_errors import description
+from headrace.quota_callbacks.hookspecs import compiled_method
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pluggy
+
+    from headrace.proxy.hooks.slow_calls import SlowCalls
+    from headrace.quota_callbacks.requests import Detail, Interest
+
+Call: TypeAlias = "tuple[str, Callable[..., Any]]"
+"""A plugin's name and its implementation of a hook."""
+Calls: TypeAlias = "tuple[Call, ...]"
+Interests: TypeAlias = "dict[str, dict[int, Interest]]"
+"""By plugin name and API key."""
+
+_ALL_KEYS: Final = range(256)
+"""Includes room for future API keys; the highest of Kafka 4.4 is 94."""
+_NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+class Implementations:
+    """The implementations of the plugins of ``manager``. Their calls are measured by ``slow_calls``."""
+
+    def __init__(self, manager: pluggy.PluginManager, slow_calls: SlowCalls) -> None:
+        self._manager = manager
+        self._slow_calls = slow_calls
+
+    def calls(self, hook: str, names: tuple[str, ...]) -> Calls:
+        """Return the implementations in pluggy's order: last registered first, ``tryfirst`` and ``trylast`` applied.
+
+        ``names`` are the arguments that they are called with.
+        """
+        caller = getattr(self._manager.hook, hook)
+        calls = []
+        for implementation in reversed(caller.get_hookimpls()):
+            call = _with_arguments(compiled_method(implementation.function), names)
+            module = type(implementation.plugin).__module__
+            call = self._slow_calls.measured(implementation.plugin_name, hook, call, module)
+            calls.append((implementation.plugin_name, call))
+        return tuple(calls)
+
+    def interests(self) -> Interests:
+        """Return the interests of plugins that implement ``request_interest``; others subscribe to all APIs.
+
+        Raises `StartupError` for a plugin that raises.
+        """
+        declared: Interests = {}
+        for name, call in self.calls("request_interest", ()):
+            try:
+                declared[name] = {interest.api_key: interest for interest in call()}
+            except BaseException as error:
+                raise StartupError(f"plugin {name!r}: request_interest: {description(error)}") from error  # noqa: ASYNC104
+        return declared
+
+    def by_api(self, hook: str, names: tuple[str, ...], interests: Interests) -> dict[int, Calls]:
+        """Return the implementations by the API keys that their plugins have declared an interest in."""
+        by_api: dict[int, list[Call]] = {}
+        for name, call in self.calls(hook, names):
+            declared = interests.get(name)
+            for api_key in _ALL_KEYS:
+                if declared is None or _subscribes(declared.get(api_key), hook):
+                    by_api.setdefault(api_key, []).append((name, call))
+        return {api_key: tuple(calls) for api_key, calls in by_api.items()}
+
+
+def api_keys_with_detail(detail: Detail, interests: Interests) -> frozenset[int]:
+    """Return the API keys for which at least one plugin requires ``detail``."""
+    return frozenset(key for declared in interests.values() for key, each in declared.items() if each.detail is detail)
+
+
+def _subscribes(interest: Interest | None, hook: str) -> bool:
+    return interest is not None and (hook == "request_completed" or not interest.end_only)
+
+
+def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...]) -> Callable[..., Any]:
+    """Return a function that takes all of ``passed`` in order and passes on those that ``function`` declares."""
+    parameters = inspect.signature(function).parameters
+    if tuple(parameters) == passed:
+        return function
+    names = [each.name for each in parameters.values() if each.default is each.empty and each.kind in _NAMED]
+    picks = [passed.index(name) for name in names]
+    return lambda *arguments: function(**{name: arguments[pick] for name, pick in zip(names, picks, strict=True)})
