@@ -204,7 +204,8 @@ class ReplyRelay(Relay):
         large = forwards and size >= SPLICE_FROM_BYTES and self.state.can_splice
         self.read_bytes = HEAD_BYTES if large else READ_BYTES
         authentication = self.state.authentication
-        if authentication is not None and exchange.connection.authenticating:
+        asked_by_proxy = isinstance(action, KeepForProxy)  # it reads the reply before it draws a conclusion
+        if authentication is not None and exchange.connection.authenticating and not asked_by_proxy:
             authentication.answered(exchange.api_key)
             exchange.authenticating = exchange.connection.authenticating
         if not isinstance(action, SettleMutations):

@@ -35,7 +35,7 @@ from headrace.proxy.connection.state.reply_actions import (
     reply_layout,
 )
 from headrace.proxy.connection.state.thread_time import Stopwatch
-from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
@@ -44,7 +44,7 @@ from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.mutations import read_mutation
 from headrace.proxy.wire.refusals import response_frame
-from headrace.proxy.wire.topic_lookups import ask_for_topics
+from headrace.proxy.wire.topic_lookups import ask_for_topics, names_brokers
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
@@ -358,8 +358,9 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
     """Find out whether the broker serves this client, before the first request that would be charged.
 
     The proxy's own refresh, if it is under way, may show that the brokers serve clients that do not authenticate.
-    Otherwise a Metadata request without topics is sent on the client's connection: a broker answers it only to a client
-    that it serves, and closes the connection otherwise. Raises `UpstreamFault` if the broker cannot be reached.
+    Otherwise a Metadata request without topics is sent on the client's connection: a broker names itself only to a
+    client that it serves, and closes the connection otherwise. Raises `ClientFault` if the client is not served, and
+    `UpstreamFault` if the broker cannot be reached.
     """
     if not state.authenticates:
         await state.shared.upstream.wait_for_refresh()
@@ -367,7 +368,15 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
             return
     version, body = ask_for_topics(())
     watch = Stopwatch(state.shared.thread_time)
-    await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
+    reply = await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
+    try:
+        served = names_brokers(version, reply)
+    except PeerFault as fault:
+        raise UpstreamFault(str(fault)) from fault
+    if not served:
+        raise ClientFault("a request before the authentication has succeeded: the broker does not serve this client")
+    if state.authentication is not None:
+        state.authentication.answered(ApiKey.METADATA)
     state.note_accepted()
 
 

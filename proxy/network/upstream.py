@@ -24,6 +24,7 @@ from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.other_protocols import TLS, other_protocol
+from headrace.proxy.wire.topic_lookups import names_brokers
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -167,6 +168,8 @@ class Upstream:
         try:
             body = await self._request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
+            if not names_brokers(_METADATA_VERSION, body):
+                raise UnansweredFault("the broker answered with an error")
         except (UpstreamFault, PeerFault) as fault:
             self.reached = isinstance(fault, UnansweredFault) and await self.answers()
             self._log_refresh_failure(str(fault))

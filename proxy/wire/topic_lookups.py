@@ -48,6 +48,15 @@ def ask_for_topics(topics: Iterable[TopicKey]) -> tuple[int, bytes]:
     return version, encode("MetadataRequest", version, fields)
 
 
+def names_brokers(version: int, body: Buffer) -> bool:
+    """Return whether a Metadata response names any broker.
+
+    One to a client that the broker does not serve, because it has not authenticated yet, names none
+    (``SaslServerAuthenticator`` answers with ``MetadataRequest.getErrorResponse`` before it closes the connection).
+    """
+    return any(True for _ in read_rows("MetadataResponse", version, body, "brokers", ("node_id",)))
+
+
 def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
     """Return the number of partitions of each topic in a Metadata response, by name and by id.
 

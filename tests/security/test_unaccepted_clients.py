@@ -183,6 +183,19 @@ def test_produce_without_a_log_in_costs_nobody(sasl_front: Front, topic: str, ac
     assert_unharmed(sasl_front, topic, victim, sasl=True)
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256"])
+def test_produce_behind_an_unfinished_log_in_costs_nobody(sasl_front: Front, topic: str, mechanism: str) -> None:
+    """A broker answers a request in the middle of a log-in, with an error, before it closes the connection."""
+    victim = unique("victim")
+    for _ in range(20):
+        with RawClient(sasl_front.proxy.port, client_id=victim) as attacker, contextlib.suppress(ConnectionEndedError):
+            attacker.call(messages.SASL_HANDSHAKE, 1, messages.string(mechanism))
+            with contextlib.suppress(ConnectionResetError, BrokenPipeError):
+                attacker.send(produce(topic, victim, 400_000, 1))
+            attacker.rest()
+    assert_unharmed(sasl_front, topic, victim, sasl=True)
+
+
 def test_produce_without_acks_is_held_to_the_limit_from_the_first_request_on(
     front: Front, topic: str, sasl: bool
 ) -> None:

@@ -362,12 +362,26 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
         await book.client.receives()
         await book.broker.receives()  # the proxy's Metadata request without topics
         assert charges.requests == []
-        await book.broker.sends(reply(METADATA, 4, 2))
+        await book.broker.sends(reply(METADATA, 4, 2, brokers=[{"node_id": 1, "host": "kafka", "port": 9092}]))
         assert await book.broker.receives() == asked
         assert [api_key for api_key, *_ in charges.requests] == [HEARTBEAT]
         assert book.upstream.serves_anybody
         await book.broker.sends(reply(HEARTBEAT, 4, 2))
         assert await book.client.receives() == reply(HEARTBEAT, 4, 2)
+
+
+async def test_an_answer_that_names_no_broker_is_a_refusal(autojump_clock: MockClock) -> None:
+    """As a broker answers in the middle of a log-in, before it closes the connection."""
+    charges = Charges()
+    async with open_book(plugins=plugins(charges)) as book:
+        book.upstream.serves_anybody = book.connection.accepted = False
+        await book.client.sends(request(HEARTBEAT, 4, 2))
+        await book.upstream.wait_for_dial(1)
+        await book.broker.receives()
+        await book.broker.sends(reply(METADATA, 4, 2))
+        await book.client.receives_the_end()
+    assert charges.requests == []
+    assert not book.upstream.serves_anybody
 
 
 async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
