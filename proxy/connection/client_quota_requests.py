@@ -46,4 +46,6 @@ async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body:
         throttle = _THROTTLE.pack(state.throttle_left_ms)
         return response_frame(api_key, version, number, throttle + reply[_THROTTLE.size :])
 
+    state.in_flight.hold(exchange, len(reply))
+    state.in_flight.count_held()
     answer(state, exchange, make_reply)

@@ -16,6 +16,7 @@ from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, Refusal
 from headrace.proxy.quotas.rules.validation import refused_results, validate_request
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
+from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
     alter_response,
@@ -24,6 +25,7 @@ from headrace.proxy.wire.client_quotas import (
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.entities import bounded_name
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.follower import StoreFollower
+    from headrace.proxy.quotas.rules.filters import EntityPredicate
     from headrace.proxy.quotas.store import Alteration, Change
     from headrace.proxy.wire.client_quotas import AlterRequest, AlterResult
     from headrace.quota_callbacks.definitions import QuotaSchema
@@ -52,6 +55,8 @@ NO_STORE: Final = Refusal(
 )
 SLICE: Final = 500
 """Entities that are compared with a filter between two pauses; they take about 2 ms."""
+DESCRIBED_AT_ONCE: Final = 2
+"""Descriptions that are built at the same time; others wait, so that many clients do not multiply the memory."""
 LOGGED_CHANGES: Final = 100
 """Changes of one request that are logged one by one. The audit records have all of them."""
 
@@ -87,6 +92,9 @@ class ClientQuotaApis:
         self.brokers: BrokersQuotas | None = None
         """The brokers' own quotas. ``shows_brokers`` is whether they are described, too."""
         self.shows_brokers = False
+        self.max_reply_bytes = 64 * 2**20
+        self._describing = trio.CapacityLimiter(DESCRIBED_AT_ONCE)
+        self._repeated = RepeatedLines()
 
     async def answer(
         self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
@@ -106,13 +114,18 @@ class ClientQuotaApis:
         if operation is QuotaOperation.ALTER:
             request = read_alterations(version, body)
             if not allowed:
-                log.warning("a change of quotas is denied", principal=connection.user, address=connection.peer.host)
+                self._log_denial(connection)
                 return alter_response(version, refused_results(request, NOT_AUTHORIZED))
             author = Author(principal=connection.user, address=connection.peer.host)
             return alter_response(version, await self._alter(request, author))
         if not allowed:
             return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
         return await self._describe(version, body)
+
+    def _log_denial(self, connection: Connection) -> None:
+        if (left_out := self._repeated.due("a change of quotas is denied")) is not None:
+            host, user = connection.peer.host, connection.user
+            log.warning("a change of quotas is denied", principal=user, address=host, left_out=left_out or None)
 
     async def _describe(self, version: int, body: memoryview) -> bytes:
         matches = compile_filter(read_filter(version, body), self._schema)
@@ -123,12 +136,23 @@ class ClientQuotaApis:
                 await self._follower.catch_up()
         except StoreError as error:
             return describe_error(version, error_code_of(error), str(error))
+        async with self._describing:
+            return await self._describe_matching(version, matches)
+
+    async def _describe_matching(self, version: int, matches: EntityPredicate) -> bytes:
         response = DescribeResponse(version)
         for count, entity in enumerate(self._entities(), start=1):
             if count % SLICE == 0:
                 await trio.lowlevel.checkpoint()
-            if matches(entity) and (values := self._values(entity)):
-                response.add(described_parts(entity), values)
+            if not matches(entity) or not (values := self._values(entity)):
+                continue
+            response.add(described_parts(entity), values)
+            if response.size > self.max_reply_bytes:
+                reason = (
+                    f"the description has more than limits.max_collected_bytes = {self.max_reply_bytes} bytes;"
+                    " describe fewer entities at once"
+                )
+                return describe_error(version, INVALID_REQUEST, reason)
         return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
 
     def _entities(self) -> list[QuotaEntity]:
@@ -147,15 +171,20 @@ class ClientQuotaApis:
     async def _alter(self, request: AlterRequest, author: Author) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
-        validated = validate_request(request, self._schema, self._definitions.stored, self._refuse_removal)
-        if not validated.alterations:
-            return validated.results
         try:
+            await self._follower.catch_up()  # what others have changed decides about removals
+            validated = validate_request(request, self._schema, self._definitions.stored, self._further_check)
+            if not validated.alterations:
+                return validated.results
             changes = await self._follower.alter(validated.alterations, author)
         except StoreError as error:
             log.warning("quotas cannot be changed", principal=author.principal, reason=str(error))
             return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
         log_changes(changes)
+        try:
+            await self._follower.catch_up()
+        except StoreError as error:  # the changes are durable, and put into force as soon as the store can be read
+            log.warning("changed quotas are not in force yet", principal=author.principal, reason=str(error))
         return validated.results
 
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
@@ -171,11 +200,16 @@ class ClientQuotaApis:
             return {"changes": [], "problem": str(error)}
         return {"changes": [_audit_row(change) for change in changes], "problem": None}
 
-    def _refuse_removal(self, alteration: Alteration) -> Refusal | None:
-        """Refuse to remove a quota that only the configuration file has: it would be in force all the same."""
+    def _further_check(self, alteration: Alteration) -> Refusal | None:
+        """Refuse to remove a quota that only the configuration file has: it would be in force all the same. Refuse
+        changes of the brokers' own quotas."""
         for key, value in alteration.values.items():
-            if value is None and self._definitions.only_in_file(alteration.entity, key):
+            message = None
+            if key.startswith(OF_BROKERS):
+                message = f"Invalid configuration key {key}"
+            elif value is None and self._definitions.only_in_file(alteration.entity, key):
                 message = f"{key} of {alteration.entity} is set in the proxy's configuration file and cannot be removed"
+            if message is not None:
                 return Refusal(error_code=INVALID_REQUEST, error_message=message)
         return None
 
@@ -205,7 +239,7 @@ def log_changes(changes: Sequence[Change]) -> None:
             "quota changed",
             principal=change.author.principal,
             address=change.author.address,
-            entity=str(change.entity),
+            entity=bounded_name(str(change.entity)),
             key=change.key,
             old=change.old,
             new=change.new,

@@ -6,17 +6,18 @@ a client finds what it has written, and to alter them.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
+from headrace.proxy.quotas.definitions import SLICE
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.proxy.quotas.store import Alteration, Author, Change, QuotaStore, Snapshot
@@ -25,6 +26,9 @@ log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 0.25
 """Seconds between two questions to the store. What another process has changed is in force after this time."""
+
+LOADING_TIMEOUT_S: Final = 60.0
+"""Time limit for reading all quotas: far above what 1,000,000 take."""
 
 
 class StoreFollower:
@@ -37,8 +41,6 @@ class StoreFollower:
         self._position = 0
         self._reading = trio.Lock()
         self._repeated = RepeatedLines()
-        self.failing = False
-        """Whether the last call of the store has failed."""
 
     @property
     def is_new(self) -> bool:
@@ -66,28 +68,36 @@ class StoreFollower:
                     log.warning("quotas cannot be read", reason=reason, left_out=left_out or None)
 
     async def catch_up(self) -> None:
-        """Put into force what has changed in the store until now. Raises `StoreError`."""
-        async with self._bounded(), self._reading:
-            changes = await self._store.changes_since(self._position)
+        """Put into force what has changed in the store until now. Raises `StoreError`.
+
+        Each question to the store is bounded by the timeout. Putting a long answer into force is not: it has pauses.
+        """
+        with self._bounded():
+            await self._reading.acquire()
+        try:
+            with self._bounded():
+                changes = await self._store.changes_since(self._position)
             if changes is None:
-                await self._replace(await self._store.snapshot())
+                with self._bounded(LOADING_TIMEOUT_S):
+                    snapshot = await self._store.snapshot()
+                await self._replace(snapshot)
             elif changes:
-                self._definitions.apply(changes)
-                self._position = changes[-1].sequence
+                await self._apply(changes)
+        finally:
+            self._reading.release()
 
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
-        """Store alterations; when this returns, they are durable and in force in this process. Raises `StoreError`.
+        """Store alterations; when this returns, they are durable. Raises `StoreError`. Call `catch_up` afterwards.
 
-        If the caller is cancelled, the alterations may or may not be stored.
+        It is not cancelled, so that every stored change is known to the caller, but bounded by the timeout.
         """
-        async with self._bounded():
-            changes = await self._store.alter(alterations, author)
-        await self.catch_up()
-        return changes
+        with self._bounded(), trio.CancelScope(shield=True, deadline=trio.current_time() + self.timeout_s):
+            return await self._store.alter(alterations, author)
+        raise self._timeout(self.timeout_s)
 
     async def audit(self, *, limit: int, before: int | None) -> Sequence[Change]:
         """Return the latest changes, the latest first. Raises `StoreError`."""
-        async with self._bounded():
+        with self._bounded():
             return await self._store.audit(limit=limit, before=before)
 
     async def close(self) -> None:
@@ -99,18 +109,25 @@ class StoreFollower:
             await trio.lowlevel.checkpoint()
         self._position = snapshot.sequence
 
-    @asynccontextmanager
-    async def _bounded(self) -> AsyncIterator[None]:
-        """Bound what is awaited in the context by the timeout, and note whether the store has failed."""
+    async def _apply(self, changes: Sequence[Change]) -> None:
+        for first in range(0, len(changes), SLICE):
+            some = changes[first : first + SLICE]
+            self._definitions.apply(some)
+            self._position = some[-1].sequence
+            await trio.lowlevel.checkpoint()
+
+    @contextmanager
+    def _bounded(self, timeout_s: float | None = None) -> Iterator[None]:
+        """Bound what is awaited in the context by the timeout."""
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
         try:
-            with trio.fail_after(self.timeout_s):  # noqa: ASYNC100 -- the caller's block has checkpoints
+            with trio.fail_after(timeout_s):  # noqa: ASYNC100 -- the caller's block has checkpoints
                 yield
         except trio.TooSlowError:
-            self.failing = True
-            raise StoreTimeoutError(
-                f"the store of quotas did not answer within client_quotas.timeout = {self.timeout_s:g}s"
-            ) from None
-        except StoreError:
-            self.failing = True
-            raise
-        self.failing = False
+            raise self._timeout(timeout_s) from None
+
+    @staticmethod
+    def _timeout(timeout_s: float) -> StoreTimeoutError:
+        return StoreTimeoutError(
+            f"the store of quotas did not answer within {timeout_s:g} s; see client_quotas.timeout"
+        )

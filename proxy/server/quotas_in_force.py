@@ -22,9 +22,12 @@ from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import Alteration, Author, StoreError
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
+from headrace.proxy.wire.messages.scalars import LONGEST_STRING
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, bounded_name, quota_key
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.config.schema import Config
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.network.admission import Admission
@@ -36,16 +39,24 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.quotas")
 
 
+RETRY_S: Final = 5.0
+"""Seconds between two attempts to import the brokers' quotas."""
 IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
 class QuotasInForce:
-    """The quota definitions of one process. ``apis`` answers the client quota APIs."""
+    """The quota definitions of one process. ``apis`` answers the client quota APIs.
 
-    def __init__(self, config: Config, hooks: HookCalls, admission: Admission, upstream: Upstream) -> None:
+    ``is_first`` is false for all workers but one, so that what is done once is not done by each.
+    """
+
+    def __init__(
+        self, config: Config, hooks: HookCalls, admission: Admission, upstream: Upstream, *, is_first: bool = True
+    ) -> None:
         self._hooks = hooks
         self._admission = admission
         self._upstream = upstream
+        self._is_first = is_first
         self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
@@ -68,6 +79,7 @@ class QuotasInForce:
             administrators=frozenset(settings.administrators),
             anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
         )
+        self.apis.max_reply_bytes = config.limits.max_collected_bytes
         if self._follower is not None:
             self._follower.timeout_s = settings.timeout_s
 
@@ -86,7 +98,7 @@ class QuotasInForce:
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
                 nursery.start_soon(self._warn_of_anonymous_clients)
-                if self._rule is BrokersRule.IMPORT and self._follower.is_new:
+                if self._rule is BrokersRule.IMPORT and self._is_first:
                     nursery.start_soon(self._import, self._follower)
             if self._rule is not BrokersRule.IGNORE:
                 await self._brokers.run()
@@ -101,17 +113,37 @@ class QuotasInForce:
             )
 
     async def _import(self, follower: StoreFollower) -> None:
-        """Copy the brokers' quotas into the store, as soon as they are known, unless it has quotas by then."""
+        """Copy the brokers' quotas into the store, as soon as both are known, unless a quota was ever set in it."""
         await self._brokers.known.wait()
-        quotas = self._brokers.quotas
-        alterations = [Alteration(entity=entity, values=values) for entity, values in quotas.items()]
-        if alterations and follower.is_new:
+        alterations = list(self._importable())
+        while True:
             try:
+                await follower.catch_up()
+                if not follower.is_new or not alterations:
+                    return
                 changes = await follower.alter(alterations, IMPORT)
             except StoreError as error:
-                log.warning("the brokers' quotas are not imported", reason=str(error))
-            else:
-                log.info("the brokers' quotas are imported", entities=len(quotas), changes=len(changes))
+                log.warning("the brokers' quotas are not imported yet", reason=str(error))
+                await trio.sleep(RETRY_S)
+                continue
+            log.info("the brokers' quotas are imported", entities=len(alterations), changes=len(changes))
+            return
+
+    def _importable(self) -> Iterator[Alteration]:
+        """Yield the brokers' quotas, without those that AlterClientQuotas refuses, such as of host names or of NaN."""
+        for entity, values in self._brokers.quotas.items():
+            found: dict[str, float | None] = {}
+            for key, value in values.items():
+                try:
+                    check_stored(self._hooks.schema, entity, key, value)
+                except ValueError as error:
+                    log.warning(
+                        "a quota of the brokers is not imported", entity=str(entity), key=key, reason=str(error)
+                    )
+                else:
+                    found[key] = value
+            if found:
+                yield Alteration(entity=entity, values=found)
 
     async def close(self) -> None:
         """Close the store."""
@@ -165,7 +197,7 @@ def _store_of(config: Config, schema: QuotaSchema) -> QuotaStore | None:
         return None
     from headrace.proxy.quotas.sqlite.store import SqliteStore
 
-    return SqliteStore(settings.file, audit_rows=settings.audit_rows)
+    return SqliteStore(settings.file, audit_rows=settings.audit_rows, timeout_s=settings.timeout_s)
 
 
 def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
@@ -189,12 +221,21 @@ def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
         KafkaLog(topic),
         waits=settings.unreachable is Unreachable.WAIT,
         check=partial(check_stored, schema),
+        timeout_s=settings.timeout_s,
     )
 
 
 def check_stored(schema: QuotaSchema, entity: QuotaEntity, key: str, value: float) -> None:
     """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
-    unknown = {each for each, _ in entity.parts()} - schema.entity_types.keys()
-    if unknown or key not in schema.keys:
-        raise ValueError("unknown quota key or entity type")
+    for entity_type, name in entity.parts():
+        definition = schema.entity_types.get(entity_type)
+        if definition is None:
+            raise ValueError("unknown entity type")
+        if isinstance(name, str):
+            if len(name.encode()) > LONGEST_STRING:  # also raises ValueError for what is not UTF-8
+                raise ValueError(f"a name has more than {LONGEST_STRING} bytes")
+            if definition.check is not None:
+                definition.check(name)
+    if key not in schema.keys:
+        raise ValueError("unknown quota key")
     schema.check(key, value, entity)

@@ -164,6 +164,11 @@ class DescribeResponse:
             raise UnencodableValue(f"{_DESCRIBE} v{self._version}: entries: {error}") from error
         self._count += 1
 
+    @property
+    def size(self) -> int:
+        """The size of the entities so far, in bytes."""
+        return len(self._rows)
+
     def body(self, throttle_time_ms: int = 0, remark: str = "") -> bytes:
         """Return the body of the response. ``remark`` is its error message, which is empty in a broker's response."""
         _, pack_count = count_codec(flexible=self._field.flexible, nullable=self._field.nullable)

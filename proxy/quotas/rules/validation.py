@@ -49,8 +49,8 @@ class ValidatedRequest:
     """What an AlterClientQuotas request does, and what is answered."""
 
     alterations: tuple[Alteration, ...]
-    """What is to be stored, in the order of the request, without changes that would have no effect. Empty if the
-    request only validates."""
+    """What is to be stored, in the order of the request, also if it seems to have no effect: another process may have
+    changed the quota meanwhile. Empty if the request only validates."""
     results: tuple[AlterResult, ...]
     """The rows of the response, if the alterations can be stored: one for each entity, in the order of the request."""
 
@@ -80,9 +80,9 @@ def validate_request(
         if isinstance(outcome, Alteration) and further_check is not None:
             outcome = further_check(outcome) or outcome
         results[identity] = _result(parts, outcome)
-        if isinstance(outcome, Alteration) and (effective := _effective(outcome, current(outcome.entity))):
-            alterations.append(Alteration(entity=outcome.entity, values=effective))
-            changes += len(effective)
+        if isinstance(outcome, Alteration) and outcome.values:
+            alterations.append(outcome)
+            changes += _count_changes(outcome, current(outcome.entity))
             if changes > MAX_CHANGES:
                 refusal = Refusal(error_code=POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
                 return ValidatedRequest(alterations=(), results=refused_results(request, refusal))
@@ -120,9 +120,9 @@ def _result(parts: Parts, outcome: Alteration | Refusal) -> AlterResult:
     return AlterResult(entity=entity)
 
 
-def _effective(alteration: Alteration, current: Mapping[str, float]) -> dict[str, float | None]:
-    """Return the values that differ from what is set."""
-    return {key: value for key, value in alteration.values.items() if current.get(key) != value}
+def _count_changes(alteration: Alteration, current: Mapping[str, float]) -> int:
+    """Return the number of values that differ from what is set."""
+    return sum(current.get(key) != value for key, value in alteration.values.items())
 
 
 def _validate(parts: Parts, ops: tuple[QuotaOp, ...], schema: QuotaSchema) -> Alteration | Refusal:

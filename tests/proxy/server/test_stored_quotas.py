@@ -18,6 +18,9 @@ def test_what_alter_client_quotas_accepts_is_accepted() -> None:
     ("entity", "key", "value"),
     [
         (ALICE, "nonsense", 1.0),
+        (QuotaEntity(user="x" * 32_768), "producer_byte_rate", 1.0),
+        (QuotaEntity(user="\ud800"), "producer_byte_rate", 1.0),
+        (QuotaEntity(ip="kafka.example.com"), "connection_creation_rate", 1.0),
         (QuotaEntity(other=(("team", "a"),)), "producer_byte_rate", 1.0),
         (ALICE, "producer_byte_rate", 0.0),
         (ALICE, "producer_byte_rate", -1.0),

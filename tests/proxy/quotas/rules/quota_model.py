@@ -39,7 +39,7 @@ class QuotaModel:
             values = self.quotas.setdefault(alteration.entity, {})
             for key, value in alteration.values.items():
                 if value is None:
-                    del values[key]  # only what is set is removed
+                    values.pop(key, None)
                 else:
                     values[key] = value
             if not values:

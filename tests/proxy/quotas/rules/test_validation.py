@@ -108,7 +108,8 @@ def test_a_user_called_default_is_not_the_default() -> None:
     assert named.entity == QuotaEntity(user="<default>") != default.entity == QuotaEntity(user=DEFAULT)
 
 
-def test_only_effective_changes_are_stored() -> None:
+def test_the_store_decides_what_has_an_effect() -> None:
+    """Another process may have changed a quota since this one has read it."""
     current = {QuotaEntity(user="a"): {PRODUCE: 5.0}}
     validated = validate_request(
         request(
@@ -118,7 +119,10 @@ def test_only_effective_changes_are_stored() -> None:
         SCHEMA,
         lambda entity: current.get(entity, {}),
     )
-    assert validated.alterations == (Alteration(entity=QuotaEntity(user="a"), values={"consumer_byte_rate": 6.0}),)
+    assert validated.alterations == (
+        Alteration(entity=QuotaEntity(user="a"), values={PRODUCE: 5.0, "consumer_byte_rate": 6.0, "unknown": None}),
+        Alteration(entity=QuotaEntity(user="b"), values={PRODUCE: None}),
+    )
     assert [result.error_code for result in validated.results] == [0, 0]
 
 
