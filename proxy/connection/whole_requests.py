@@ -191,7 +191,7 @@ class WholeRequests:
         self.pending = None
         self._note_thread_time(watch)  # before a refusal, which charges it
         if refusal is None and is_answered_here(state, exchange):
-            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :])
+            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :], watch)
         elif exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
         else:

@@ -6,6 +6,7 @@ Errors are those of a broker (`rules`); this module adds the errors that a broke
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
@@ -27,7 +28,8 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.requests import Connection
+
+    Paused = Callable[[], AbstractContextManager[None]]
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -89,9 +93,18 @@ class ClientQuotaApis:
         self.shows_brokers = False
 
     async def answer(
-        self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
+        self,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        body: memoryview,
+        *,
+        authenticated: bool,
+        paused: Paused = nullcontext,
     ) -> bytes:
         """Return the body of the reply, with a throttle time of 0. Raises `MalformedMessage` for an invalid body.
+
+        ``paused`` returns a context in which no time is charged to the client: it is entered for every wait.
 
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
@@ -109,24 +122,26 @@ class ClientQuotaApis:
                 log.warning("a change of quotas is denied", principal=connection.user, address=connection.peer.host)
                 return alter_response(version, refused_results(request, NOT_AUTHORIZED))
             author = Author(principal=connection.user, address=connection.peer.host)
-            return alter_response(version, await self._alter(request, author))
+            return alter_response(version, await self._alter(request, author, paused))
         if not allowed:
             return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
-        return await self._describe(version, body)
+        return await self._describe(version, body, paused)
 
-    async def _describe(self, version: int, body: memoryview) -> bytes:
+    async def _describe(self, version: int, body: memoryview, paused: Paused) -> bytes:
         matches = compile_filter(read_filter(version, body), self._schema)
         if isinstance(matches, Refusal):
             return describe_error(version, matches.error_code, matches.error_message)
         try:
             if self._follower is not None:
-                await self._follower.catch_up()
+                with paused():
+                    await self._follower.catch_up()
         except StoreError as error:
             return describe_error(version, error_code_of(error), str(error))
         response = DescribeResponse(version)
         for count, entity in enumerate(self._entities(), start=1):
             if count % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+                with paused():
+                    await trio.lowlevel.checkpoint()
             if matches(entity) and (values := self._values(entity)):
                 response.add(described_parts(entity), values)
         return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
@@ -144,14 +159,15 @@ class ClientQuotaApis:
         of_brokers = self.brokers.quotas.get(entity, {})
         return {**values, **{f"{OF_BROKERS}{key}": value for key, value in of_brokers.items()}}
 
-    async def _alter(self, request: AlterRequest, author: Author) -> Sequence[AlterResult]:
+    async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
         validated = validate_request(request, self._schema, self._definitions.stored, self._refuse_removal)
         if not validated.alterations:
             return validated.results
         try:
-            changes = await self._follower.alter(validated.alterations, author)
+            with paused():
+                changes = await self._follower.alter(validated.alterations, author)
         except StoreError as error:
             log.warning("quotas cannot be changed", principal=author.principal, reason=str(error))
             return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
