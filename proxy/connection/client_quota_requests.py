@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 CLIENT_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
 
+MAX_ALTER_BYTES: Final = 8 * 2**20
+"""Bound for an AlterClientQuotas request in place of ``limits.max_whole_request_bytes``: 10,000 changes, which are the
+most that Kafka makes for one request, of entities with names of some hundred bytes. Its rows have a bound, too
+(`headrace.proxy.quotas.client_quota_apis.MAX_ALTER_ROWS`)."""
+
 _THROTTLE: Final = Struct(">i")
 """throttle_time_ms, the first field of both responses in every version."""
 
@@ -29,6 +34,15 @@ _THROTTLE: Final = Struct(">i")
 def is_answered_here(state: ConnectionState, exchange: Exchange) -> bool:
     """Return whether the proxy answers the request itself."""
     return exchange.api_key in CLIENT_QUOTA_APIS and state.shared.client_quotas is not None
+
+
+def may_be_large(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the request may exceed the bounds for other requests: it is one to change quotas, of a client that
+    may change them. Others cannot make the proxy read more for it than for any request."""
+    client_quotas = state.shared.client_quotas
+    if exchange.api_key != ApiKey.ALTER_CLIENT_QUOTAS or client_quotas is None:
+        return False
+    return client_quotas.may_alter(state.info, authenticated=state.authenticates)
 
 
 async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> None:

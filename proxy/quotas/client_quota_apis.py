@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import structlog
 import trio
 
+from headrace.proxy.long_work import in_slices
 from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, Refusal
-from headrace.proxy.quotas.rules.validation import refused_results, validate_request
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validation_in_steps
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
-    alter_response,
+    alter_response_in_steps,
+    alterations_in_steps,
     describe_error,
-    read_alterations,
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -54,6 +55,9 @@ NO_STORE: Final = Refusal(
     error_code=INVALID_REQUEST,
     error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
 )
+MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES
+"""Entities, parts of entities, and keys of an AlterClientQuotas request: enough for `MAX_CHANGES` pairs of a user and a
+client id with one key each. A broker accepts more rows, if they make no more changes."""
 SLICE: Final = 500
 """Entities that are compared with a filter between two pauses; they take about 2 ms."""
 LOGGED_CHANGES: Final = 100
@@ -109,23 +113,32 @@ class ClientQuotaApis:
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
         operation = QuotaOperation.ALTER if api_key == ApiKey.ALTER_CLIENT_QUOTAS else QuotaOperation.DESCRIBE
-        allowed = may(
+        allowed = self._may(connection, operation, authenticated=authenticated)
+        if operation is QuotaOperation.ALTER:
+            request = await in_slices(alterations_in_steps(version, body, MAX_ALTER_ROWS), paused)
+            if allowed:
+                author = Author(principal=connection.user, address=connection.peer.host)
+                results = await self._alter(request, author, paused)
+            else:
+                log.warning("a change of quotas is denied", principal=connection.user, address=connection.peer.host)
+                results = refused_results(request, NOT_AUTHORIZED)
+            return await in_slices(alter_response_in_steps(version, results), paused)
+        if not allowed:
+            return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
+        return await self._describe(version, body, paused)
+
+    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
+        """Return whether a client that the broker has accepted may change quotas."""
+        return self._may(connection, QuotaOperation.ALTER, authenticated=authenticated)
+
+    def _may(self, connection: Connection, operation: QuotaOperation, *, authenticated: bool) -> bool:
+        return may(
             connection,
             operation,
             authenticated=authenticated,
             permissions=self.permissions,
             ask_plugins=self._ask_plugins,
         )
-        if operation is QuotaOperation.ALTER:
-            request = read_alterations(version, body)
-            if not allowed:
-                log.warning("a change of quotas is denied", principal=connection.user, address=connection.peer.host)
-                return alter_response(version, refused_results(request, NOT_AUTHORIZED))
-            author = Author(principal=connection.user, address=connection.peer.host)
-            return alter_response(version, await self._alter(request, author, paused))
-        if not allowed:
-            return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
-        return await self._describe(version, body, paused)
 
     async def _describe(self, version: int, body: memoryview, paused: Paused) -> bytes:
         matches = compile_filter(read_filter(version, body), self._schema)
@@ -162,7 +175,8 @@ class ClientQuotaApis:
     async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
-        validated = validate_request(request, self._schema, self._definitions.stored, self._refuse_removal)
+        validation = validation_in_steps(request, self._schema, self._definitions.stored, self._refuse_removal)
+        validated = await in_slices(validation, paused)
         if not validated.alterations:
             return validated.results
         try:

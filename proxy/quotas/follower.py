@@ -25,6 +25,8 @@ log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 0.25
 """Seconds between two questions to the store. What another process has changed is in force after this time."""
+SLICE: Final = 250
+"""Changes that are put into force between two pauses, which takes some milliseconds."""
 
 
 class StoreFollower:
@@ -71,9 +73,13 @@ class StoreFollower:
             changes = await self._store.changes_since(self._position)
             if changes is None:
                 await self._replace(await self._store.snapshot())
-            elif changes:
-                self._definitions.apply(changes)
-                self._position = changes[-1].sequence
+                return
+            for at in range(0, len(changes), SLICE):
+                if at:
+                    await trio.lowlevel.checkpoint()
+                piece = changes[at : at + SLICE]
+                self._definitions.apply(piece)
+                self._position = piece[-1].sequence
 
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
         """Store alterations; when this returns, they are durable and in force in this process. Raises `StoreError`.

@@ -67,6 +67,9 @@ class ClientQuotaAnswers(Protocol):
     ) -> bytes:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.answer`."""
 
+    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
+        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.may_alter`."""
+
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.audit`."""
 

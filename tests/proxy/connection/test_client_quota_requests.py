@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import pytest
 import trio
+from structlog.testing import capture_logs
 
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.connection.state.thread_time import ONE_OF
-from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
+from headrace.proxy.network.held_bytes import held
+from headrace.proxy.quotas.client_quota_apis import CLUSTER_AUTHORIZATION_FAILED, ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
+from headrace.proxy.quotas.rules.refusals import POLICY_VIOLATION
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES
 from headrace.proxy.quotas.store import Snapshot
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
@@ -98,3 +104,73 @@ async def test_the_work_of_others_while_the_store_is_awaited_is_not_charged(auto
             await trio.testing.wait_all_tasks_blocked()
             measured_ns += book.connection.info.thread_ns
     assert 0 < measured_ns < ONE_OF * BUSY_NS
+
+
+def alteration(count: int, *, name: str = "u", pair: bool = True) -> dict[str, Any]:
+    """The fields of a request that sets a quota of ``count`` entities."""
+    parts = ["user", "client-id"] if pair else ["user"]
+    entries = [
+        {
+            "entity": [{"entity_type": each, "entity_name": f"{name}{number}"} for each in parts],
+            "ops": [{"key": "producer_byte_rate", "value": 1024.0, "remove": False}],
+        }
+        for number in range(count)
+    ]
+    return {"entries": entries, "validate_only": False}
+
+
+async def test_as_many_changes_as_a_broker_makes(autojump_clock: MockClock) -> None:
+    held_bytes = held.count
+    waiting: list[int] = []
+    store = StubStore(lambda: waiting.append(held.count - held_bytes))
+    async with open_book(limits=Limits()) as book:
+        book.shared.client_quotas = new_apis(store)
+        frame = request(ALTER, 1, 1, **alteration(MAX_CHANGES, name="u" * 100))
+        assert len(frame) > Limits().max_whole_request_bytes
+        await book.client.sends(frame)
+        answer = read_reply(ALTER, 1, await book.client.receives())
+        assert [each["error_code"] for each in answer["entries"]] == [0] * MAX_CHANGES
+        assert len(store.altered) == MAX_CHANGES
+        assert waiting[0] >= len(frame), "it counts as memory while the store is awaited"
+        await book.client.sends(request(ALTER, 1, 2, **alteration(MAX_CHANGES + 1, pair=False)))
+        answer = read_reply(ALTER, 1, await book.client.receives())
+        assert {each["error_code"] for each in answer["entries"]} == {POLICY_VIOLATION}
+        assert len(store.altered) == MAX_CHANGES
+    assert held.count == held_bytes
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (alteration(MAX_CHANGES + 1), "a request to change quotas has more than 40000 entities"),
+        (alteration(3_000, name="u" * 1500), "longer than the bound for requests to change quotas = 8388608"),
+    ],
+)
+async def test_more_ends_the_connection(fields: dict[str, Any], reason: str, autojump_clock: MockClock) -> None:
+    with capture_logs() as lines:
+        async with open_book(limits=Limits()) as book:
+            book.shared.client_quotas = new_apis(StubStore())
+            await book.client.sends(request(ALTER, 1, 1, **fields))
+            await book.client.receives_the_end()
+    assert reason in str(lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "setting"),
+    [
+        (alteration(3_400, pair=False), "limits.max_request_rows"),
+        (alteration(1_000, name="u" * 1500), "limits.max_whole_request_bytes"),
+    ],
+)
+async def test_a_client_that_may_not_change_quotas_has_the_usual_limits(
+    fields: dict[str, Any], setting: str, autojump_clock: MockClock
+) -> None:
+    with capture_logs() as lines:
+        async with open_book(limits=Limits()) as book:
+            book.shared.client_quotas = new_apis(StubStore(), lambda _connection, _operation: False)
+            await book.client.sends(request(ALTER, 1, 1, **alteration(1)))
+            answer = read_reply(ALTER, 1, await book.client.receives())
+            assert [each["error_code"] for each in answer["entries"]] == [CLUSTER_AUTHORIZATION_FAILED]
+            await book.client.sends(request(ALTER, 1, 2, **fields))
+            await book.client.receives_the_end()
+    assert setting in str(lines)
