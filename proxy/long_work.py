@@ -10,13 +10,14 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import trio
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
 
 SLICE_S: Final = 1e-3
 """The longest time for which `in_slices` blocks the loop, which is about what one large frame takes."""
@@ -34,10 +35,13 @@ _collector_users = 0
 _collector_was_on = False
 
 
-async def in_slices(steps: Generator[None, None, T]) -> T:
+async def in_slices(
+    steps: Generator[None, None, T], paused: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> T:
     """Run the generator ``steps`` to its end and return its value, with a checkpoint every `SLICE_S`.
 
-    The generator must yield often, every few tens of µs. Cancellation ends it at a yield.
+    The generator must yield often, every few tens of µs. Cancellation ends it at a yield. ``paused`` returns the
+    context of each checkpoint, in which other tasks run.
     """
     end_s = time.perf_counter() + SLICE_S
     while True:
@@ -47,7 +51,8 @@ async def in_slices(steps: Generator[None, None, T]) -> T:
             value: T = done.value
             return value
         if time.perf_counter() >= end_s:
-            await trio.lowlevel.checkpoint()
+            with paused():
+                await trio.lowlevel.checkpoint()
             end_s = time.perf_counter() + SLICE_S
 
 

@@ -35,7 +35,8 @@ class Limits(Section):
         _FRAME_SIZES,
         Key(
             "Maximum size of a request that is read into memory for a quota or a plugin (CreateTopics, "
-            "DeleteTopics, CreatePartitions, Metadata); a larger one closes its connection."
+            "DeleteTopics, CreatePartitions, Metadata); a larger one closes its connection. An AlterClientQuotas of a "
+            "client that may change quotas may have 8 MiB."
         ),
     ] = 2**20
     max_request_rows: Annotated[
@@ -43,7 +44,8 @@ class Limits(Section):
         whole(1, INT_MAX),
         Key(
             "Maximum number of topics, partitions and other rows of a request that the proxy reads in full or walks "
-            "through; a request with more closes its connection."
+            "through; a request with more closes its connection. An AlterClientQuotas of a client that may change "
+            "quotas may have 40,000."
         ),
     ] = 10_000
     max_collected_bytes: Annotated[

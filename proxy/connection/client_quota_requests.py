@@ -18,8 +18,14 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.connection.state.thread_time import Stopwatch
 
 CLIENT_QUOTA_APIS: Final = frozenset({ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.ALTER_CLIENT_QUOTAS})
+
+MAX_ALTER_BYTES: Final = 8 * 2**20
+"""Bound for an AlterClientQuotas request in place of ``limits.max_whole_request_bytes``: 10,000 changes, which are the
+most that Kafka makes for one request, of entities with names of some hundred bytes. Its rows have a bound, too
+(`headrace.proxy.quotas.client_quota_apis.MAX_ALTER_ROWS`)."""
 
 _THROTTLE: Final = Struct(">i")
 """throttle_time_ms, the first field of both responses in every version."""
@@ -30,13 +36,27 @@ def is_answered_here(state: ConnectionState, exchange: Exchange) -> bool:
     return exchange.api_key in CLIENT_QUOTA_APIS and state.shared.client_quotas is not None
 
 
-async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body: memoryview) -> None:
-    """Answer the request, and queue the reply among those in flight. Raises `MalformedMessage` for an invalid body."""
+def may_be_large(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the request may exceed the bounds for other requests: it is one to change quotas, of a client that
+    may change them. Others cannot make the proxy read more for it than for any request."""
+    client_quotas = state.shared.client_quotas
+    if exchange.api_key != ApiKey.ALTER_CLIENT_QUOTAS or client_quotas is None:
+        return False
+    return client_quotas.may_alter(state.info, authenticated=state.authenticates)
+
+
+async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> None:
+    """Answer the request, and queue the reply among those in flight. Raises `MalformedMessage` for an invalid body.
+
+    ``watch`` measures the work, without what other tasks do while this one waits.
+    """
     client_quotas = state.shared.client_quotas
     if client_quotas is None:
         raise AssertionError("the proxy does not answer client quota requests")
     api_key, version, number = exchange.api_key, exchange.api_version, exchange.correlation_id
-    reply = await client_quotas.answer(state.info, api_key, version, body, authenticated=state.authenticates)
+    reply = await client_quotas.answer(
+        state.info, api_key, version, body, authenticated=state.authenticates, paused=watch.paused
+    )
     now_s = state.shared.clock()
     exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
     exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5

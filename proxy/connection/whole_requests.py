@@ -14,7 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.connection.client_quota_requests import answer_client_quotas, is_answered_here
+from headrace.proxy.connection.client_quota_requests import (
+    MAX_ALTER_BYTES,
+    answer_client_quotas,
+    is_answered_here,
+    may_be_large,
+)
 from headrace.proxy.connection.enforcement import (
     abandon,
     enforce_after_hold,
@@ -79,7 +84,7 @@ class Pending:
 class WholeRequests:
     """The requests of one connection that are read in full. ``forward`` sends a frame to the broker."""
 
-    __slots__ = ("_forward", "_refusals", "_shared", "_state", "pending")
+    __slots__ = ("_forward", "_large", "_refusals", "_shared", "_state", "pending")
 
     def __init__(self, state: ConnectionState, forward: Forward) -> None:
         self._state = state
@@ -87,6 +92,8 @@ class WholeRequests:
         self._forward = forward
         self._refusals: dict[Exchange, Refuse] = {}
         """The refusal of the request that is being collected, if any."""
+        self._large: Exchange | None = None
+        """The latest request to change quotas, if it may be large."""
         self.pending: Pending | None = None
 
     def must_collect(self, exchange: Exchange) -> bool:
@@ -100,6 +107,7 @@ class WholeRequests:
             self.check_handshake(api.name, exchange.request_bytes)
             return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
         if is_answered_here(self._state, exchange):
+            self._large = exchange if may_be_large(self._state, exchange) else None
             return True
         hooks = self._shared.hooks
         return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
@@ -121,11 +129,14 @@ class WholeRequests:
             return LENGTH_BYTES + limits.max_handshake_bytes, "limits.max_handshake_bytes"
         if exchange in self._refusals:  # a plugin may refuse any request, however long
             return limits.max_collected_bytes, "limits.max_collected_bytes"
+        if exchange is self._large:
+            return MAX_ALTER_BYTES, "the bound for requests to change quotas"
         return limits.max_whole_request_bytes, "limits.max_whole_request_bytes"
 
     def close(self) -> None:
         """Free the memory of requests that are not forwarded any more."""
         self._refusals.clear()
+        self._large = None
         if self.pending is not None:
             self.pending.frame = b""
         self._state.collected_head = None
@@ -148,7 +159,9 @@ class WholeRequests:
             enforce_on_reply(state, exchange, now_s)
             abandon(state, exchange)
             return
-        if api.knows(exchange.api_version):
+        if exchange is self._large:  # its rows are counted as they are read
+            state.in_flight.hold(exchange, len(frame))
+        elif api.knows(exchange.api_version):
             body = memoryview(frame)[head.body_at :]
             check_rows(f"{api.name}Request", exchange.api_version, body, state.limits.max_request_rows)
         refusal = self._refusals.pop(exchange, None)
@@ -191,7 +204,7 @@ class WholeRequests:
         self.pending = None
         self._note_thread_time(watch)  # before a refusal, which charges it
         if refusal is None and is_answered_here(state, exchange):
-            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :])
+            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :], watch)
         elif exchange.api_key == ApiKey.METADATA:
             self._finish_metadata(exchange, pending, refusal, known_reply)
         else:

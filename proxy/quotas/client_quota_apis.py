@@ -6,22 +6,24 @@ Errors are those of a broker (`rules`); this module adds the errors that a broke
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import structlog
 import trio
 
+from headrace.proxy.long_work import in_slices
 from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, Refusal
-from headrace.proxy.quotas.rules.validation import refused_results, validate_request
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validation_in_steps
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
-    alter_response,
+    alter_response_in_steps,
+    alterations_in_steps,
     describe_error,
-    read_alterations,
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -29,7 +31,8 @@ from headrace.quota_callbacks.entities import bounded_name
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.definitions import QuotaDefinitions
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.requests import Connection
+
+    Paused = Callable[[], AbstractContextManager[None]]
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -53,6 +58,9 @@ NO_STORE: Final = Refusal(
     error_code=INVALID_REQUEST,
     error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
 )
+MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES
+"""Entities, parts of entities, and keys of an AlterClientQuotas request: enough for `MAX_CHANGES` pairs of a user and a
+client id with one key each. A broker accepts more rows, if they make no more changes."""
 SLICE: Final = 500
 """Entities that are compared with a filter between two pauses; they take about 2 ms."""
 DESCRIBED_AT_ONCE: Final = 2
@@ -97,53 +105,77 @@ class ClientQuotaApis:
         self._repeated = RepeatedLines()
 
     async def answer(
-        self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
+        self,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        body: memoryview,
+        *,
+        authenticated: bool,
+        paused: Paused = nullcontext,
     ) -> bytes:
         """Return the body of the reply, with a throttle time of 0. Raises `MalformedMessage` for an invalid body.
+
+        ``paused`` returns a context in which no time is charged to the client: it is entered for every wait.
 
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
         operation = QuotaOperation.ALTER if api_key == ApiKey.ALTER_CLIENT_QUOTAS else QuotaOperation.DESCRIBE
-        allowed = may(
+        allowed = self._may(connection, operation, authenticated=authenticated)
+        if operation is QuotaOperation.ALTER:
+            request = await in_slices(alterations_in_steps(version, body, MAX_ALTER_ROWS), paused)
+            if allowed:
+                author = Author(principal=connection.user, address=connection.peer.host)
+                results = await self._alter(request, author, paused)
+            else:
+                self._log_denial(connection)
+                results = refused_results(request, NOT_AUTHORIZED)
+            return await in_slices(alter_response_in_steps(version, results), paused)
+        if not allowed:
+            return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
+        return await self._describe(version, body, paused)
+
+    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
+        """Return whether a client that the broker has accepted may change quotas."""
+        return self._may(connection, QuotaOperation.ALTER, authenticated=authenticated)
+
+    def _may(self, connection: Connection, operation: QuotaOperation, *, authenticated: bool) -> bool:
+        return may(
             connection,
             operation,
             authenticated=authenticated,
             permissions=self.permissions,
             ask_plugins=self._ask_plugins,
         )
-        if operation is QuotaOperation.ALTER:
-            request = read_alterations(version, body)
-            if not allowed:
-                self._log_denial(connection)
-                return alter_response(version, refused_results(request, NOT_AUTHORIZED))
-            author = Author(principal=connection.user, address=connection.peer.host)
-            return alter_response(version, await self._alter(request, author))
-        if not allowed:
-            return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
-        return await self._describe(version, body)
 
     def _log_denial(self, connection: Connection) -> None:
         if (left_out := self._repeated.due("a change of quotas is denied")) is not None:
             host, user = connection.peer.host, connection.user
             log.warning("a change of quotas is denied", principal=user, address=host, left_out=left_out or None)
 
-    async def _describe(self, version: int, body: memoryview) -> bytes:
+    async def _describe(self, version: int, body: memoryview, paused: Paused) -> bytes:
         matches = compile_filter(read_filter(version, body), self._schema)
         if isinstance(matches, Refusal):
             return describe_error(version, matches.error_code, matches.error_message)
         try:
             if self._follower is not None:
-                await self._follower.catch_up()
+                with paused():
+                    await self._follower.catch_up()
         except StoreError as error:
             return describe_error(version, error_code_of(error), str(error))
-        async with self._describing:
-            return await self._describe_matching(version, matches)
+        with paused():
+            await self._describing.acquire()
+        try:
+            return await self._describe_matching(version, matches, paused)
+        finally:
+            self._describing.release()
 
-    async def _describe_matching(self, version: int, matches: EntityPredicate) -> bytes:
+    async def _describe_matching(self, version: int, matches: EntityPredicate, paused: Paused) -> bytes:
         response = DescribeResponse(version)
         for count, entity in enumerate(self._entities(), start=1):
             if count % SLICE == 0:
-                await trio.lowlevel.checkpoint()
+                with paused():
+                    await trio.lowlevel.checkpoint()
             if not matches(entity) or not (values := self._values(entity)):
                 continue
             response.add(described_parts(entity), values)
@@ -168,21 +200,25 @@ class ClientQuotaApis:
         of_brokers = self.brokers.quotas.get(entity, {})
         return {**values, **{f"{OF_BROKERS}{key}": value for key, value in of_brokers.items()}}
 
-    async def _alter(self, request: AlterRequest, author: Author) -> Sequence[AlterResult]:
+    async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
         try:
-            await self._follower.catch_up()  # what others have changed decides about removals
-            validated = validate_request(request, self._schema, self._definitions.stored, self._further_check)
+            with paused():
+                await self._follower.catch_up()  # what others have changed decides about removals
+            validation = validation_in_steps(request, self._schema, self._definitions.stored, self._further_check)
+            validated = await in_slices(validation, paused)
             if not validated.alterations:
                 return validated.results
-            changes = await self._follower.alter(validated.alterations, author)
+            with paused():
+                changes = await self._follower.alter(validated.alterations, author)
         except StoreError as error:
             log.warning("quotas cannot be changed", principal=author.principal, reason=str(error))
             return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
         log_changes(changes)
         try:
-            await self._follower.catch_up()
+            with paused():
+                await self._follower.catch_up()
         except StoreError as error:  # the changes are durable, and put into force as soon as the store can be read
             log.warning("changed quotas are not in force yet", principal=author.principal, reason=str(error))
         return validated.results

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from headrace.proxy.quotas.definitions import SLICE
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
 
@@ -26,6 +25,8 @@ log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 0.25
 """Seconds between two questions to the store. What another process has changed is in force after this time."""
+SLICE: Final = 250
+"""Changes that are put into force between two pauses, which takes some milliseconds."""
 
 LOADING_TIMEOUT_S: Final = 60.0
 """Time limit for reading all quotas: far above what 1,000,000 take."""

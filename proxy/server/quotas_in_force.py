@@ -63,6 +63,8 @@ class QuotasInForce:
         store = _store_of(config, hooks.schema)
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
         self.apis = ClientQuotaApis(hooks.schema, self.definitions, self._follower, hooks.authorize_quotas)
+        self._topic = settings.topic if settings.store is StoreKind.TOPIC else None
+        """The topic that the store is in."""
         self._rule = settings.brokers
         self._brokers = BrokersQuotas(
             upstream, self.definitions, wanted=self._rule in (BrokersRule.SHOW, BrokersRule.IMPORT)
@@ -104,9 +106,18 @@ class QuotasInForce:
                 await self._brokers.run()
 
     async def _warn_of_anonymous_clients(self) -> None:
-        """Log once that every client can change quotas, if the cluster serves clients that do not authenticate."""
+        """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""
         await self._upstream.wait_until_asked(math.inf)
-        if self.apis.permissions.anonymous_may_alter and self._upstream.serves_anybody:
+        if not self._upstream.serves_anybody:
+            return
+        if self._topic is not None:
+            log.warning(
+                "every client can change quotas, also its own, by writing to their topic",
+                topic=self._topic,
+                reason="the cluster serves clients without authentication; allow only the proxies to write to the "
+                "topic, by the brokers' access control lists",
+            )
+        if self.apis.permissions.anonymous_may_alter:
             log.warning(
                 "every client can change quotas, also its own",
                 reason='the cluster serves clients without authentication; set client_quotas.alter = "administrators"',

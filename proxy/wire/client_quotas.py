@@ -10,25 +10,40 @@ Source: ``DescribeClientQuotasRequest``, ``AlterClientQuotasRequest`` and their 
 
 from __future__ import annotations
 
+import struct
+import sys
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from headrace.proxy.wire.errors import UnencodableValue
-from headrace.proxy.wire.messages.codec import decode, encode
-from headrace.proxy.wire.messages.composites import UNFIT, element_codec
-from headrace.proxy.wire.messages.scalars import LONGEST_STRING, count_codec
+from headrace.proxy.wire.errors import MalformedFrame, UnencodableValue
+from headrace.proxy.wire.messages.codec import decode, encode, malformed
+from headrace.proxy.wire.messages.composites import UNFIT, element_codec, too_early
+from headrace.proxy.wire.messages.scalars import (
+    LONGEST_STRING,
+    BoundedBody,
+    Broken,
+    TooManyRows,
+    check_count,
+    count_codec,
+    count_rows,
+)
 from headrace.proxy.wire.messages.schemas import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Generator, Iterable, Mapping
 
     from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.schemas import Field
 
 EntityPart: TypeAlias = tuple[str, str | None]
 """An entity type and a name; ``None`` is the default entity of the type."""
 
 _DESCRIBE: Final = "DescribeClientQuotasResponse"
+_ALTER: Final = "AlterClientQuotasRequest"
+_ALTERED: Final = "AlterClientQuotasResponse"
+
+T = TypeVar("T")
 
 
 class MatchType(IntEnum):
@@ -121,17 +136,59 @@ def _match_type(number: int) -> MatchType | int:
 
 def read_alterations(version: int, body: Buffer) -> AlterRequest:
     """Read the body of an AlterClientQuotas request. Raises the errors of `read_filter`."""
-    request = decode("AlterClientQuotasRequest", version, body)
-    return AlterRequest(
-        entries=tuple(
-            AlterEntry(
-                entity=tuple((part["entity_type"], part["entity_name"]) for part in row["entity"]),
-                ops=tuple(QuotaOp(key=op["key"], value=op["value"], remove=op["remove"]) for op in row["ops"]),
-            )
-            for row in request["entries"]
-        ),
-        validate_only=request["validate_only"],
+    return run_steps(alterations_in_steps(version, body, sys.maxsize))
+
+
+def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Generator[None, None, AlterRequest]:
+    """As `read_alterations`, with a yield after each entity, so that the caller can do other work.
+
+    Raises `MalformedFrame` for more than ``max_rows`` entities, parts of entities, keys and tagged fields. An entity is
+    decoded only after its rows were counted.
+    """
+    field = schema(_ALTER, version).fields[0]
+    read_count, pack_count = count_codec(flexible=field.flexible, nullable=field.nullable)
+    codec = element_codec(field)
+    data = BoundedBody(body)
+    data.rows_left = max_rows
+    entries = []
+    try:
+        count, at = read_count(data, 0)
+        check_count(data, 0, at, count, codec.min_bytes)
+        count_rows(data, count)
+        for _ in range(count):
+            codec.skip(data, at)
+            row, at = codec.read(data, at)
+            entries.append(_alter_entry(row))
+            yield
+    except TooManyRows:
+        raise MalformedFrame(
+            f"a request to change quotas has more than {max_rows} entities, parts of entities and keys, "
+            "which is the most that one may have"
+        ) from None
+    except Broken as broken:
+        broken.path.insert(0, field.name)
+        raise malformed(_ALTER, version, broken) from broken
+    except (IndexError, struct.error):
+        raise malformed(_ALTER, version, too_early(data, 0, field.name)) from None
+    rest = decode(_ALTER, version, pack_count(0) + data[at:])
+    return AlterRequest(entries=tuple(entries), validate_only=rest["validate_only"])
+
+
+def _alter_entry(row: Message) -> AlterEntry:
+    return AlterEntry(
+        entity=tuple((part["entity_type"], part["entity_name"]) for part in row["entity"]),
+        ops=tuple(QuotaOp(key=op["key"], value=op["value"], remove=op["remove"]) for op in row["ops"]),
     )
+
+
+def run_steps(steps: Generator[None, None, T]) -> T:
+    """Run a generator that yields between its steps to its end, and return its value."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
 
 
 class DescribeResponse:
@@ -171,12 +228,9 @@ class DescribeResponse:
 
     def body(self, throttle_time_ms: int = 0, remark: str = "") -> bytes:
         """Return the body of the response. ``remark`` is its error message, which is empty in a broker's response."""
-        _, pack_count = count_codec(flexible=self._field.flexible, nullable=self._field.nullable)
-        end = b"\0" if self._field.flexible else b""  # no tagged fields
         message = _bounded_message(remark)
         fields: Message = {"throttle_time_ms": throttle_time_ms, "error_message": message, "entries": []}
-        head = encode(_DESCRIBE, self._version, fields).removesuffix(pack_count(0) + end)
-        return b"".join((head, pack_count(self._count), self._rows, end))
+        return _with_rows(_DESCRIBE, self._version, fields, self._field, self._count, self._rows)
 
 
 def describe_error(version: int, error_code: int, error_message: str | None, throttle_time_ms: int = 0) -> bytes:
@@ -192,15 +246,38 @@ def describe_error(version: int, error_code: int, error_message: str | None, thr
 
 def alter_response(version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0) -> bytes:
     """Return the body of the response to an AlterClientQuotas request."""
-    rows = [
-        {
+    return run_steps(alter_response_in_steps(version, results, throttle_time_ms))
+
+
+def alter_response_in_steps(
+    version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0
+) -> Generator[None, None, bytes]:
+    """As `alter_response`, with a yield after each entity, so that the caller can do other work."""
+    field = next(field for field in schema(_ALTERED, version).fields if field.name == "entries")
+    write = element_codec(field).write
+    rows = bytearray()
+    count = 0
+    for result in results:
+        row = {
             "error_code": result.error_code,
             "error_message": _bounded_message(result.error_message),
             "entity": [{"entity_type": entity_type, "entity_name": name} for entity_type, name in result.entity],
         }
-        for result in results
-    ]
-    return encode("AlterClientQuotasResponse", version, {"throttle_time_ms": throttle_time_ms, "entries": rows})
+        try:
+            write(rows, row)
+        except (UnencodableValue, *UNFIT) as error:
+            raise UnencodableValue(f"{_ALTERED} v{version}: entries: {error}") from error
+        count += 1
+        yield
+    return _with_rows(_ALTERED, version, {"throttle_time_ms": throttle_time_ms, "entries": []}, field, count, rows)
+
+
+def _with_rows(name: str, version: int, message: Message, field: Field, count: int, rows: bytearray) -> bytes:
+    """Return the body of ``message``, whose last field is an array, with the encoded elements ``rows`` in it."""
+    _, pack_count = count_codec(flexible=field.flexible, nullable=field.nullable)
+    end = b"\0" if field.flexible else b""  # no tagged fields
+    head = encode(name, version, message).removesuffix(pack_count(0) + end)
+    return b"".join((head, pack_count(count), rows, end))
 
 
 def _bounded_message(message: str | None) -> str | None:

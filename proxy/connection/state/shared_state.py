@@ -16,6 +16,7 @@ from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from headrace.proxy.counters import Counters
     from headrace.proxy.hooks.calls import HookCalls
@@ -55,9 +56,19 @@ class ClientQuotaAnswers(Protocol):
     """Answers the client quota APIs; implemented by `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis`."""
 
     async def answer(
-        self, connection: Connection, api_key: int, version: int, body: memoryview, *, authenticated: bool
+        self,
+        connection: Connection,
+        api_key: int,
+        version: int,
+        body: memoryview,
+        *,
+        authenticated: bool,
+        paused: Callable[[], AbstractContextManager[None]],
     ) -> bytes:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.answer`."""
+
+    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
+        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.may_alter`."""
 
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.audit`."""

@@ -6,8 +6,12 @@ follows it. The processing of a request that has to wait in between is sampled b
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from time import thread_time_ns
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ONE_OF: Final = 7
 """One of this many steps is measured and represents all of them: reading the thread's time is a system call, and three
@@ -54,6 +58,15 @@ class Stopwatch:
         """Continue measuring after `pause`."""
         if self._began_ns:
             self._began_ns = thread_time_ns()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Measure nothing in the context, in which this task waits."""
+        self.pause()
+        try:
+            yield
+        finally:
+            self.resume()
 
     def take_ns(self) -> int:
         """Return the nanoseconds that were measured, scaled up, and begin anew at 0."""

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from headrace.proxy.quotas.rules.hash_order import hash_order
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
 from headrace.proxy.quotas.store import Alteration
-from headrace.proxy.wire.client_quotas import AlterResult
+from headrace.proxy.wire.client_quotas import AlterResult, run_steps
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, EntityPart, QuotaOp
     from headrace.quota_callbacks.definitions import QuotaKeyDefinition, QuotaSchema
@@ -67,6 +67,16 @@ def validate_request(
     ``further_check`` refuses an alteration that is valid for Kafka by a rule of the caller. Exceptions of the checks of
     plugins, other than `ValueError`, propagate.
     """
+    return run_steps(validation_in_steps(request, schema, current, further_check))
+
+
+def validation_in_steps(
+    request: AlterRequest,
+    schema: QuotaSchema,
+    current: Callable[[QuotaEntity], Mapping[str, float]],
+    further_check: Callable[[Alteration], Refusal | None] | None = None,
+) -> Generator[None, None, ValidatedRequest]:
+    """As `validate_request`, with a yield after each entry, so that the caller can do other work."""
     results: dict[frozenset[EntityPart], AlterResult] = {}
     alterations: list[Alteration] = []
     changes = 0
@@ -86,6 +96,7 @@ def validate_request(
             if changes > MAX_CHANGES:
                 refusal = Refusal(error_code=POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
                 return ValidatedRequest(alterations=(), results=refused_results(request, refusal))
+        yield
     made = () if request.validate_only else tuple(alterations)
     return ValidatedRequest(alterations=made, results=tuple(results.values()))
 

@@ -192,8 +192,8 @@ def test_two_proxies_share_a_file(kafka: FirstBroker, tmp_path: Path, topic: str
 
 
 def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
-    name = unique("shared")
-    text = f'[client_quotas]\nstore = "topic"\ntopic = "{unique("quotas")}"\n{short_throttles(name)}'
+    name, quota_topic = unique("shared"), unique("quotas")
+    text = f'[client_quotas]\nstore = "topic"\ntopic = "{quota_topic}"\n{short_throttles(name)}'
     servers = kafka.cluster.bootstrap_servers
     with (
         ProxyProcess(servers, config=text) as one,
@@ -210,6 +210,7 @@ def test_two_proxies_share_a_topic(kafka: FirstBroker, topic: str) -> None:
         (result,) = at_other.alter([({"client-id": name}, {"producer_byte_rate": None})])
         assert result.endswith("done")
         assert "producer_byte_rate=1.0E9" in str(at_one.describe([at_one.component("client-id", name)]))
+        one.wait_for_log(f"also its own, by writing to their topic topic={quota_topic}")
 
 
 def test_only_administrators_may(kafka: FirstBroker, tmp_path: Path) -> None:
