@@ -72,7 +72,8 @@ class StoreFollower:
             if changes is None:
                 await self._replace(await self._store.snapshot())
             elif changes:
-                self._definitions.apply(changes)
+                for _ in self._definitions.apply(changes):
+                    await trio.lowlevel.checkpoint()
                 self._position = changes[-1].sequence
 
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:

@@ -13,7 +13,7 @@ from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from headrace.quota_callbacks.policies import KAFKA_POLICY, EnforcementMode, Quota, QuotaPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 PACED = QuotaPolicy(mode=EnforcementMode.PACED)
 OBSERVED = QuotaPolicy(observe=True)
@@ -47,6 +47,11 @@ def defined(policy: QuotaPolicy = KAFKA_POLICY) -> tuple[Callbacks, QuotaDefinit
     return callbacks, QuotaDefinitions(callbacks.put_into_force, callbacks.changed, policy)
 
 
+def run(steps: Iterator[None]) -> int:
+    """Make all steps; return the number of pauses."""
+    return sum(1 for _ in steps)
+
+
 def change(entity: QuotaEntity, key: str, new: float | None, sequence: int = 1) -> Change:
     author = Author(principal="alice", address="127.0.0.1")
     return Change(sequence=sequence, time_ms=0, author=author, entity=entity, key=key, old=None, new=new)
@@ -54,8 +59,8 @@ def change(entity: QuotaEntity, key: str, new: float | None, sequence: int = 1) 
 
 def test_a_stored_quota_precedes_the_files_and_has_its_policy() -> None:
     callbacks, definitions = defined()
-    definitions.set_file({ALICE: {"producer_byte_rate": Quota(value=1.0, policy=PACED)}}, OBSERVED)
-    definitions.apply([change(ALICE, "producer_byte_rate", 2.0), change(ALICE, "request_percentage", 3.0)])
+    run(definitions.set_file({ALICE: {"producer_byte_rate": Quota(value=1.0, policy=PACED)}}, OBSERVED))
+    run(definitions.apply([change(ALICE, "producer_byte_rate", 2.0), change(ALICE, "request_percentage", 3.0)]))
     assert callbacks.known == {
         (ALICE, "producer_byte_rate"): Quota(value=2.0, policy=PACED),
         (ALICE, "request_percentage"): Quota(value=3.0, policy=OBSERVED),
@@ -66,9 +71,9 @@ def test_a_stored_quota_precedes_the_files_and_has_its_policy() -> None:
 
 def test_the_files_quota_is_in_force_again_when_the_stored_one_is_removed() -> None:
     callbacks, definitions = defined()
-    definitions.set_file({ALICE: {"producer_byte_rate": Quota(value=1.0, policy=PACED)}}, KAFKA_POLICY)
-    definitions.apply([change(ALICE, "producer_byte_rate", 2.0)])
-    definitions.apply([change(ALICE, "producer_byte_rate", None)])
+    run(definitions.set_file({ALICE: {"producer_byte_rate": Quota(value=1.0, policy=PACED)}}, KAFKA_POLICY))
+    run(definitions.apply([change(ALICE, "producer_byte_rate", 2.0)]))
+    run(definitions.apply([change(ALICE, "producer_byte_rate", None)]))
     assert callbacks.known == {(ALICE, "producer_byte_rate"): Quota(value=1.0, policy=PACED)}
     assert definitions.only_in_file(ALICE, "producer_byte_rate")
 
@@ -76,16 +81,16 @@ def test_the_files_quota_is_in_force_again_when_the_stored_one_is_removed() -> N
 def test_what_changes_nothing_is_not_passed_on() -> None:
     callbacks, definitions = defined()
     file = {ALICE: {"producer_byte_rate": Quota(value=1.0)}}
-    definitions.set_file(file, KAFKA_POLICY)
-    definitions.apply([change(ALICE, "producer_byte_rate", 1.0), change(ANY_USER, "request_percentage", None)])
-    definitions.set_file(dict(file), KAFKA_POLICY)
+    run(definitions.set_file(file, KAFKA_POLICY))
+    run(definitions.apply([change(ALICE, "producer_byte_rate", 1.0), change(ANY_USER, "request_percentage", None)]))
+    run(definitions.set_file(dict(file), KAFKA_POLICY))
     assert (callbacks.calls, callbacks.rounds) == (1, 1)
 
 
 def test_a_new_default_policy_applies_to_stored_quotas() -> None:
     callbacks, definitions = defined()
-    definitions.apply([change(ALICE, "producer_byte_rate", 1.0)])
-    definitions.set_file({}, PACED)
+    run(definitions.apply([change(ALICE, "producer_byte_rate", 1.0)]))
+    run(definitions.set_file({}, PACED))
     assert callbacks.known == {(ALICE, "producer_byte_rate"): Quota(value=1.0, policy=PACED)}
 
 
@@ -130,16 +135,16 @@ def test_callbacks_know_what_follows_from_file_and_store(steps: list[tuple[objec
         match step:
             case ("file", dict() as new, QuotaPolicy() as default):
                 file, policy = new, default
-                definitions.set_file(file, policy)
+                run(definitions.set_file(file, policy))
             case ("replace", dict() as quotas):
                 stored = {(entity, key): value for entity, values in quotas.items() for key, value in values.items()}
-                list(definitions.replace(Snapshot(sequence=1, quotas=quotas)))
+                run(definitions.replace(Snapshot(sequence=1, quotas=quotas)))
             case ("apply", list() as changes):
                 for entity, key, value in changes:
                     stored.pop((entity, key), None)
                     if value is not None:
                         stored[entity, key] = value
-                definitions.apply([change(*each) for each in changes])
+                run(definitions.apply([change(*each) for each in changes]))
         expected = {(entity, key): quota for entity, quotas in file.items() for key, quota in quotas.items()}
         for place, value in stored.items():
             expected[place] = Quota(value=value, policy=expected[place].policy if place in expected else policy)
