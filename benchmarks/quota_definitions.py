@@ -3,11 +3,13 @@
     .venv/bin/python -m benchmarks.quota_definitions [--entities 100000]
 
 Everything is measured with 10 entities and with the given number, each with a quota of its own for two keys; times are
-CPU time of this process. *Longest step* is the longest time without a pause, in which no client is served.
+CPU time of this process. *Longest step* is the longest time without a pause, in which no client is served; it contains
+the garbage collections that fall into it, unless ``--no-collection`` disables them.
 """
 
 from __future__ import annotations
 
+import gc
 import time
 import tracemalloc
 from typing import TYPE_CHECKING
@@ -16,13 +18,18 @@ import click
 import trio
 
 from benchmarks.decisions import PRODUCE, decide, quotas_for
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.topology import Topology
+from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
-from headrace.proxy.quotas.store import Snapshot
+from headrace.proxy.quotas.store import Author, Change, Snapshot
+from headrace.proxy.server.brokers_quotas import BrokersQuotas, by_entity_in_force
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.policies import QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 if TYPE_CHECKING:
@@ -31,9 +38,11 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.policies import Quota
 
 FEW = 10
+KEY = "producer_byte_rate"
 VALUES = {"producer_byte_rate": 1e12, "request_percentage": 1e6}
 DECISIONS = 20_000
 CONNECTIONS = 2_000
+REMARKS = 1_000
 VERSION = 1
 
 
@@ -71,7 +80,10 @@ async def measure(entities: int) -> None:
     for _ in definitions.replace(snapshot):
         await trio.lowlevel.checkpoint()
     report("put into force", entities, time.process_time() - begin, steps)
+    await measure_changes(definitions, snapshot, steps)
+    await measure_brokers(definitions, snapshot, steps)
 
+    steps.longest_s = 0.0
     apis = ClientQuotaApis(BUILTIN_SCHEMA, definitions, None, lambda _connection, _operation: True)
     body = memoryview(encode("DescribeClientQuotasRequest", VERSION, {"components": [], "strict": False}))
     for is_traced in (False, True):
@@ -90,6 +102,54 @@ async def measure(entities: int) -> None:
             )
     trio.lowlevel.remove_instrument(steps)
     decisions(hooks, entities)
+
+
+async def measure_changes(definitions: QuotaDefinitions, snapshot: Snapshot, steps: Steps) -> None:
+    """Print the times of changing every quota, of a new default policy, and of a snapshot that differs in nothing."""
+    author = Author(principal="user", address="192.0.2.1")
+    changes = [
+        Change(sequence=1, time_ms=0, author=author, entity=entity, key=KEY, old=None, new=5e11)
+        for entity in snapshot.quotas
+    ]
+    under_test = {
+        "apply a change of each": definitions.apply(changes),
+        "put a new default policy into force": definitions.set_file({}, QuotaPolicy(observe=True)),
+        "restore the former policy": definitions.set_file({}, QuotaPolicy()),
+        "restore the former values": definitions.replace(snapshot),
+        "compare an equal snapshot": definitions.replace(snapshot),
+    }
+    for what, changing in under_test.items():
+        begin = await start(steps)
+        for _ in changing:
+            await trio.lowlevel.checkpoint()
+        report(what, len(snapshot.quotas), time.process_time() - begin, steps)
+
+
+async def measure_brokers(definitions: QuotaDefinitions, snapshot: Snapshot, steps: Steps) -> None:
+    """Print the time of comparing the quotas with those of the brokers, which have the same, and of the remark."""
+    upstream = Upstream(
+        bootstrap_servers=(),
+        topology=Topology(advertised_host="localhost", advertised_port=9192, node_ids=range(1)),
+        connect_timeout_s=1.0,
+        poller=Poller(),
+    )
+    brokers = BrokersQuotas(upstream, definitions, wanted=True)
+    in_force = by_entity_in_force(snapshot.quotas)
+    begin = await start(steps)
+    await brokers.learn(snapshot.quotas, in_force)
+    report("compare with the brokers' quotas", len(snapshot.quotas), time.process_time() - begin, steps)
+    begin = time.process_time()
+    for _ in range(REMARKS):
+        brokers.remark()
+    print(f"  {'a remark about them':40} {(time.process_time() - begin) / REMARKS * 1e6:10.2f} us")
+
+
+async def start(steps: Steps) -> float:
+    """Collect garbage, begin a new step, and return the CPU time."""
+    gc.collect()
+    await trio.lowlevel.checkpoint()
+    steps.longest_s = 0.0
+    return time.process_time()
 
 
 def decisions(hooks: HookCalls, entities: int) -> None:
@@ -131,8 +191,11 @@ def report(what: str, entities: int, taken_s: float, steps: Steps) -> None:
 
 @click.command()
 @click.option("--entities", default=100_000, show_default=True)
-def main(entities: int) -> None:
+@click.option("--no-collection", is_flag=True, help="Disable garbage collection.")
+def main(entities: int, no_collection: bool) -> None:
     """Measure quota definitions with few and with many entities."""
+    if no_collection:
+        gc.disable()
     for count in (FEW, entities):
         print(f"{count:,} entities:")
         trio.run(measure, count)

@@ -9,14 +9,13 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Annotated, Any, Final
 
 from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, WrapValidator, model_validator
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from headrace.quota_callbacks.definitions import check_quota_value
+from headrace.quota_callbacks.definitions import check_quota_value, ip_address
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -27,7 +26,6 @@ from headrace.quota_callbacks.entities import (
     EntityName,
     QuotaEntity,
     QuotaKey,
-    bounded_name,
     is_bracketed,
 )
 from headrace.quota_callbacks.options import (
@@ -132,7 +130,7 @@ def _parse_name(entity_type: str, name: object) -> EntityName | Fault:
         return Fault(path=path, rule=_RESERVED.format(name), found=name)
     exact = str(name) if literal is None else literal
     if entity_type != IP:
-        return bounded_name(exact)
+        return exact
     try:
         return str(ip_address(exact))
     except ValueError:

@@ -25,8 +25,10 @@ from headrace.quota_callbacks.entities import (
     IP,
     LONG_MAX,
     USER,
+    EntityName,
     QuotaEntity,
     QuotaKey,
+    bounded_name,
 )
 
 if TYPE_CHECKING:
@@ -229,6 +231,35 @@ def ip_address(name: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
             raise ValueError(f"{name} is not a valid IP or resolvable host.")
         return address.ipv4_mapped or address
     return address
+
+
+def canonical_ip(name: str) -> str:
+    """Return the usual form of an address (`ip_address`), in which two names of one address are equal.
+
+    What is no address, such as a host name that was set at a broker, is returned as it is.
+    """
+    try:
+        return str(ip_address(name))
+    except ValueError:
+        return name
+
+
+def entity_in_force(entity: QuotaEntity) -> QuotaEntity:
+    """Return the entity by which the quotas of ``entity`` are enforced; the same object if it is the same entity.
+
+    The configuration, stores and APIs keep names as they were written. Quotas are enforced by the names that requests
+    and connections have: very long ones are shortened (`bounded_name`), and addresses have their usual form
+    (`canonical_ip`). So several entities can have one entity in force.
+    """
+    found: dict[str, EntityName] = {}
+    differs = False
+    for entity_type, name in entity.parts():
+        used = name
+        if isinstance(name, str):
+            used = canonical_ip(name) if entity_type == IP else bounded_name(name)
+            differs = differs or used != name
+        found[entity_type] = used
+    return QuotaEntity.of(found) if differs else entity
 
 
 def _check_ip(name: str) -> None:

@@ -18,8 +18,9 @@ import structlog
 import trio
 
 from headrace.proxy.network.connection_counts import ConnectionCounts
-from headrace.proxy.network.connection_rates import ConnectionRates, counted_address, without_mapping
+from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.definitions import canonical_ip
 from headrace.quota_callbacks.entities import DEFAULT
 
 if TYPE_CHECKING:
@@ -137,14 +138,14 @@ class Admission:
         """Set or remove the quota ``connection_creation_rate`` of an address, or with ``None`` the default (KIP-612).
 
         The default takes the place of ``limits.max_connection_rate_per_ip``. Neither applies to exempt networks, but
-        the quota of an address does.
+        the quota of an address does. ``host`` may have any form of the address.
         """
         if host is None:
             self._default_ip_rate = rate
         elif rate is None:
-            self._ip_rates.pop(host, None)
+            self._ip_rates.pop(canonical_ip(host), None)
         else:
-            self._ip_rates[host] = rate
+            self._ip_rates[canonical_ip(host)] = rate
 
     def leave(self, host: str) -> None:
         """Count one connection less from ``host``."""
@@ -175,7 +176,7 @@ class Admission:
     def _rate_of(self, host: str, address: str, *, exempt: bool) -> _Rate:
         """Return the rate that applies to connections from ``host``, which is otherwise counted as ``address``."""
         if self._ip_rates:
-            host = without_mapping(host)
+            host = canonical_ip(host.partition("%")[0])  # without the zone of a link-local address
             if (of_host := self._ip_rates.get(host)) is not None:
                 return _Rate(host, of_host, "connection_creation_rate", f"connection_creation_rate of ip={host}")
         if exempt:

@@ -83,7 +83,9 @@ class StoreFollower:
                     snapshot = await self._store.snapshot()
                 await self._replace(snapshot)
             elif changes:
-                await self._apply(changes)
+                for _ in self._definitions.apply(changes):
+                    await trio.lowlevel.checkpoint()
+                self._position = changes[-1].sequence
         finally:
             self._reading.release()
 
@@ -109,13 +111,6 @@ class StoreFollower:
         for _ in self._definitions.replace(snapshot):
             await trio.lowlevel.checkpoint()
         self._position = snapshot.sequence
-
-    async def _apply(self, changes: Sequence[Change]) -> None:
-        for first in range(0, len(changes), SLICE):
-            some = changes[first : first + SLICE]
-            self._definitions.apply(some)
-            self._position = some[-1].sequence
-            await trio.lowlevel.checkpoint()
 
     @contextmanager
     def _bounded(self, timeout_s: float | None = None) -> Iterator[None]:

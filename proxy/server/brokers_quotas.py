@@ -1,27 +1,33 @@
 """The quotas that were set at the brokers, which enforce them beside the proxy's (``client_quotas.brokers``).
 
-The cluster is asked regularly, over connections of the proxy's own, which have no credentials. Run by
-`quotas_in_force`, which passes what is known to the client-quota APIs.
+The cluster is asked regularly, over connections of the proxy's own, which have no credentials, and in a thread, since
+reading and decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known to the client-quota
+APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then every worker needs
+them. The others have no remark about the brokers' quotas.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 import trio
 
-from headrace.proxy.kafka_client.admin import AdminClient
 from headrace.proxy.kafka_client.errors import KafkaClientError
 from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings
+from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.definitions import entity_in_force
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.quota_callbacks.entities import QuotaEntity
+
+    Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -31,7 +37,9 @@ RETRY_S: Final = 5.0
 """Seconds between two requests until the cluster has answered once."""
 TIMEOUT_MS: Final = 10_000
 SHOWN: Final = 5
-"""Entities that a warning names; it counts the others."""
+"""Quotas that a warning names; it counts the others."""
+SLICE: Final = 500
+"""Entities that are compared between two pauses; they take about 1 ms."""
 
 
 class BrokersQuotas:
@@ -46,7 +54,11 @@ class BrokersQuotas:
         self._wanted = wanted
         self._repeated = RepeatedLines()
         self._warned = ""
-        self.quotas: Mapping[QuotaEntity, Mapping[str, float]] = {}
+        self._in_force: Quotas = {}
+        self._both: dict[QuotaEntity, list[str]] = {}
+        """The keys of the quotas that the proxy has, too, by entity."""
+        self._both_count = 0
+        self.quotas: Quotas = {}
         self.known = trio.Event()
         """Set once the cluster has answered."""
 
@@ -62,27 +74,59 @@ class BrokersQuotas:
         servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._upstream.bootstrap_servers)
         settings = ClientSettings(bootstrap_servers=servers, default_api_timeout_ms=TIMEOUT_MS)
         try:
-            async with AdminClient(settings) as client:
-                self.quotas = await client.describe_client_quotas()
+            quotas, in_force = await trio.to_thread.run_sync(_ask, settings, abandon_on_cancel=True)
         except KafkaClientError as error:
             if (left_out := self._repeated.due("unknown", str(error))) is not None:
                 log.info("the brokers' quotas are not known", reason=str(error), left_out=left_out or None)
             return
+        await self.learn(quotas, in_force)
         self.known.set()
         remark = self.remark()
         if remark and remark != self._warned:
             log.warning("brokers have the same quotas", reason=remark)
         self._warned = remark
 
+    async def learn(self, quotas: Quotas, in_force: Quotas) -> None:
+        """Replace what is known, and compare it with the proxy's quotas, in slices.
+
+        ``in_force`` has the same quotas by `entity_in_force`.
+        """
+        self.quotas, self._in_force = quotas, in_force
+        for count, entity in enumerate(chain(list(self._both), in_force), start=1):
+            self.note(entity)
+            if count % SLICE == 0:
+                await trio.lowlevel.checkpoint()
+
+    def note(self, entity: QuotaEntity) -> None:
+        """Compare the quotas of one entity again (`entity_in_force`), since those of the proxy may have changed."""
+        keys = [key for key in self._in_force.get(entity, ()) if self._definitions.has(entity, key)]
+        self._both_count += len(keys) - len(self._both.get(entity, ()))
+        if keys:
+            self._both[entity] = keys
+        else:
+            self._both.pop(entity, None)
+
     def remark(self) -> str:
         """Return a sentence about the quotas that both the brokers and the proxy have; empty if there are none."""
-        both = [f"{key} of {entity}" for entity, key in self._of_both()]
-        if not both:
+        if not self._both_count:
             return ""
-        more = f" and {len(both) - SHOWN} more" if len(both) > SHOWN else ""
-        return f"both the brokers and the proxy throttle by these quotas: {'; '.join(both[:SHOWN])}{more}"
+        both = (f"{key} of {entity}" for entity, keys in self._both.items() for key in keys)
+        more = f" and {self._both_count - SHOWN} more" if self._both_count > SHOWN else ""
+        return f"both the brokers and the proxy throttle by these quotas: {'; '.join(islice(both, SHOWN))}{more}"
 
-    def _of_both(self) -> Iterator[tuple[QuotaEntity, str]]:
-        for entity, values in self.quotas.items():
-            for key in self._definitions.values(entity).keys() & values.keys():
-                yield entity, key
+
+def _ask(settings: ClientSettings) -> tuple[Quotas, Quotas]:
+    """Return the brokers' quotas, as they are described and by `entity_in_force`. Called in a thread, since decoding
+    many quotas takes seconds. Raises `KafkaClientError`."""
+    with SyncAdminClient(settings) as client:
+        quotas = client.describe_client_quotas()
+    return quotas, by_entity_in_force(quotas)
+
+
+def by_entity_in_force(quotas: Quotas) -> Quotas:
+    """Return quotas by the entities by which the proxy would enforce them."""
+    found: dict[QuotaEntity, Mapping[str, float]] = {}
+    for entity, values in quotas.items():
+        target = entity_in_force(entity)
+        found[target] = {**found[target], **values} if target in found else values
+    return found

@@ -23,7 +23,7 @@ from headrace.proxy.quotas.follower import StoreFollower
 from headrace.proxy.quotas.store import Alteration, Author, StoreError
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
 from headrace.proxy.wire.messages.scalars import LONGEST_STRING
-from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, bounded_name, quota_key
+from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, quota_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,22 +41,28 @@ log = structlog.get_logger("headrace.quotas")
 
 RETRY_S: Final = 5.0
 """Seconds between two attempts to import the brokers' quotas."""
+_AT_END: Final = object()
 IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
 class QuotasInForce:
     """The quota definitions of one process. ``apis`` answers the client quota APIs.
 
-    ``is_first`` is false for all workers but one, so that what is done once is not done by each.
+    ``worker`` is the number of this process if there are several workers.
     """
 
     def __init__(
-        self, config: Config, hooks: HookCalls, admission: Admission, upstream: Upstream, *, is_first: bool = True
+        self,
+        config: Config,
+        hooks: HookCalls,
+        admission: Admission,
+        upstream: Upstream,
+        *,
+        worker: int | None = None,
     ) -> None:
         self._hooks = hooks
         self._admission = admission
         self._upstream = upstream
-        self._is_first = is_first
         self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
@@ -66,17 +72,30 @@ class QuotasInForce:
         self._topic = settings.topic if settings.store is StoreKind.TOPIC else None
         """The topic that the store is in."""
         self._rule = settings.brokers
+        self._asks_brokers = self._rule is BrokersRule.SHOW or (
+            self._rule is not BrokersRule.IGNORE and worker in (None, 0)  # what they say is needed once
+        )
+        self._file_steps: Iterator[None] = iter(())
+        self._file_changed = trio.Event()
         self._brokers = BrokersQuotas(
             upstream, self.definitions, wanted=self._rule in (BrokersRule.SHOW, BrokersRule.IMPORT)
         )
         self.apis.brokers = self._brokers
         self.apis.shows_brokers = self._rule is BrokersRule.SHOW
         self.configure(config)
+        for _ in self._file_steps:  # nobody is served yet
+            pass
 
     def configure(self, config: Config) -> None:
-        """Put the quotas of a configuration into force, and its settings of client quotas that need no restart."""
+        """Put the quotas of a configuration into force, and its settings of client quotas that need no restart.
+
+        Many quotas are put into force by `run`, shortly after this returns.
+        """
         settings = config.client_quotas
-        self.definitions.set_file(config.entity_quotas(), settings.policy())
+        self._file_steps = self.definitions.set_file(config.entity_quotas(), settings.policy())
+        for _ in self._file_steps:
+            self._file_changed.set()
+            break
         self.apis.permissions = Permissions(
             administrators=frozenset(settings.administrators),
             anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
@@ -97,13 +116,22 @@ class QuotasInForce:
     async def run(self) -> None:
         """Put into force what changes in the store, and ask the brokers for their quotas, until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._put_file_into_force)
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
                 nursery.start_soon(self._warn_of_anonymous_clients)
-                if self._rule is BrokersRule.IMPORT and self._is_first:
+                if self._rule is BrokersRule.IMPORT and self._asks_brokers:
                     nursery.start_soon(self._import, self._follower)
-            if self._rule is not BrokersRule.IGNORE:
+            if self._asks_brokers:
                 await self._brokers.run()
+
+    async def _put_file_into_force(self) -> None:
+        """Put what `configure` has left into force, in slices, until cancelled."""
+        while True:
+            await self._file_changed.wait()
+            self._file_changed = trio.Event()
+            while next(self._file_steps, _AT_END) is not _AT_END:
+                await trio.lowlevel.checkpoint()
 
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""
@@ -162,7 +190,7 @@ class QuotasInForce:
             await self._follower.close()
 
     def _put_into_force(self, entity: QuotaEntity, key: str, quota: Quota | None) -> None:
-        entity = _bounded(entity)
+        self._brokers.note(entity)
         if key == CONNECTION_CREATION_RATE:
             if entity.ip is not None:
                 host = None if entity.ip is DEFAULT else str(entity.ip)
@@ -190,13 +218,6 @@ class QuotasInForce:
     def _changed(self) -> None:
         if self._hooks.quotas is not None:
             self._hooks.quotas.quotas_changed()
-
-
-def _bounded(entity: QuotaEntity) -> QuotaEntity:
-    """Return the entity as it is kept in tables: very long names are shortened there (`bounded_name`)."""
-    names = dict(entity.parts())
-    bounded = {each: name if name is DEFAULT else bounded_name(str(name)) for each, name in names.items()}
-    return entity if bounded == names else QuotaEntity.of(bounded)
 
 
 def _store_of(config: Config, schema: QuotaSchema) -> QuotaStore | None:

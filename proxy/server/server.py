@@ -149,9 +149,8 @@ class Server:
             workers=place.workers if place is not None else 1,
         )
         rules_of(hooks).check_at_start(config)
-        self._quotas = QuotasInForce(
-            config, hooks, self._admission, upstream, is_first=place is None or place.number == 0
-        )
+        worker = place.number if place is not None else None
+        self._quotas = QuotasInForce(config, hooks, self._admission, upstream, worker=worker)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from headrace.config.loading import loads
 from headrace.plugins.usage_records.rows import Seconds
 from headrace.proxy.connection.state.created_topics import MAX_REMEMBERED, CreatedTopics
+from headrace.quota_callbacks.definitions import entity_in_force
 from headrace.quota_callbacks.entities import MAX_NAME_BYTES, SHORT_NAME, QuotaEntity, bounded_name
 from headrace.quota_callbacks.records.replay import Usage
 from headrace.quota_callbacks.records.trace_lines import parse, read
@@ -133,8 +134,10 @@ def test_configuration_and_replay_use_the_same_names() -> None:
         'upstream.bootstrap_servers = ["kafka:9092"]\nlisten.address = "127.0.0.1:9192"\n'
         f'[[quotas]]\nentity = {{ user = "{LONG}a", client-id = "{LONG}b" }}\nproducer_byte_rate = 5\n'
     )
-    entity = QuotaEntity(user=bounded_name(LONG + "a"), client_id=bounded_name(LONG + "b"))
-    assert set(config.entity_quotas()) == {entity}
+    (configured,) = config.entity_quotas()
+    assert configured == QuotaEntity(user=LONG + "a", client_id=LONG + "b")
+    entity = entity_in_force(configured)
+    assert entity == QuotaEntity(user=bounded_name(LONG + "a"), client_id=bounded_name(LONG + "b"))
     line = {"t": 0, "user": LONG + "a", "client_id": LONG + "b", "op": "produce", "amount": 1}
     usage = read(parse(json.dumps(line)))
     assert isinstance(usage, Usage)

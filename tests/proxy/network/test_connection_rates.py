@@ -158,6 +158,35 @@ def test_what_an_address_is_refused_delays_nobody_else(sockets: list[socket.sock
     assert counters.accept_delayed_s == 1.0
 
 
+@pytest.mark.parametrize(
+    ("configured", "host"),
+    [
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("192.0.2.1", "::ffff:192.0.2.1"),
+        ("::FFFF:c000:201", "192.0.2.1"),
+        ("2001:DB8:0::1", "2001:db8::1"),
+        ("::102:304", "::1.2.3.4"),
+        ("fe80::1", "fe80::1%lo"),
+    ],
+)
+def test_the_quota_of_an_address_applies_in_every_form(
+    configured: str, host: str, sockets: list[socket.socket]
+) -> None:
+    limits = AdmissionLimits(
+        max_connections=1000,
+        max_connections_per_ip=0,
+        max_connection_rate=0,
+        max_connection_rate_per_ip=0,
+        per_ip_exempt=(),
+    )
+    admitting = Admission(limits, Counters(), WINDOW)
+    admitting.set_rate(configured, 1.0)
+    admitted = [admitting.admit(sock, peer(host), 0.0)[0] for sock in sockets[: 2 * BURST_S]]
+    assert admitted == [True] * BURST_S + [False] * BURST_S
+    admitting.set_rate(host.partition("%")[0], None)
+    assert admitting.admit(sockets[-1], peer(host), 0.0) == (True, 0.0)
+
+
 async def test_refused_connections_are_closed_after_their_delay(
     autojump_clock: trio.testing.MockClock,
     sockets: list[socket.socket],
