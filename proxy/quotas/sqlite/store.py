@@ -29,6 +29,8 @@ LOADING_TIMEOUT_S: Final = 60.0
 """Time-out of `SqliteStore.open` and `SqliteStore.snapshot`: about fifty times what 100,000 entities take."""
 ALTERS_PER_COMMIT: Final = 256
 """The longest queue that one commit stores, so that a commit takes some tens of milliseconds at most."""
+VALUES_PER_COMMIT: Final = 5_000
+"""Values after which a commit takes no further call from the queue, for the same reason."""
 _FAILED: Final = "a change of the same transaction failed. Nothing was changed"
 
 T = TypeVar("T")
@@ -182,9 +184,11 @@ class SqliteStore:
     def _commit_waiting(self) -> None:
         """Store what waits. Called in a thread; what came first is stored first."""
         batch: dict[_WaitingAlter, PreparedAlter] = {}
+        values = 0
         with suppress(IndexError):
-            while len(batch) < ALTERS_PER_COMMIT:
+            while len(batch) < ALTERS_PER_COMMIT and values < VALUES_PER_COMMIT:
                 waiting = self._waiting.popleft()
+                values += sum(len(each.values) for each in waiting.alterations)
                 try:
                     batch[waiting] = prepared(waiting.alterations, waiting.author)
                 except ValueError as error:  # the others are stored
