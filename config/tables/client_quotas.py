@@ -168,6 +168,15 @@ class ClientQuotas(Section):
         Key("What a throttle by such a quota means for new connections: wait or kafka."),
     ] = NewConnections.WAIT
 
+    def awaited(self) -> str:
+        """Return what has to be waited for before clients are served, as a reason not to be ready; empty if nothing."""
+        if self.store is not StoreKind.TOPIC or self.unreachable is not Unreachable.WAIT:
+            return ""
+        return (
+            f"no client is served until the topic of quotas {self.topic} has been read "
+            '(client_quotas.unreachable = "wait")'
+        )
+
     def policy(self) -> QuotaPolicy:
         """Return the policy of quotas for which the file has none."""
         return QuotaPolicy(mode=self.enforcement, new_connections=self.new_connections)

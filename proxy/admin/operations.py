@@ -52,10 +52,14 @@ class Operations(Protocol):
 
 
 class ServerOperations:
-    """The operations of one process. Its server sets ``serving`` and ``draining``."""
+    """The operations of one process. Its server sets ``serving`` and ``draining``.
 
-    def __init__(self, shared: SharedState, connections: Collection[ConnectionState]) -> None:
+    ``awaited`` is what may have to be waited for before the process serves; empty if nothing.
+    """
+
+    def __init__(self, shared: SharedState, connections: Collection[ConnectionState], awaited: str = "") -> None:
         self.shared = shared
+        self._awaited = awaited
         self.serving = False
         self.draining = False
         self._connections = connections
@@ -76,7 +80,7 @@ class ServerOperations:
         if self.draining:
             return ["the proxy is draining"]
         if not self.serving:
-            return ["the listeners are not open"]
+            return [self._awaited or "the listeners are not open"]
         if not await self.shared.upstream.answers():
             return ["no bootstrap server answers"]
         return []

@@ -104,14 +104,30 @@ class QuotasInForce:
         if self._follower is not None:
             self._follower.timeout_s = settings.timeout_s
 
-    async def open(self) -> None:
-        """Load the quotas of the store, before clients are served. Raises `StartupError`."""
+    async def open(self, stop: trio.Event) -> bool:
+        """Load the quotas of the store, before clients are served. Raises `StartupError`.
+
+        May wait until the cluster can be reached, but not longer than until ``stop`` is set: then return ``False``.
+        """
         if self._follower is None:
-            return
-        try:
-            await self._follower.open()
-        except StoreError as error:
-            raise StartupError(str(error)) from error
+            return True
+        opened, problem = False, None
+
+        async def cancel_at_stop(scope: trio.CancelScope) -> None:
+            await stop.wait()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(cancel_at_stop, nursery.cancel_scope)
+            try:
+                await self._follower.open()
+                opened = True
+            except StoreError as error:
+                problem = error
+            nursery.cancel_scope.cancel()
+        if problem is not None:
+            raise StartupError(str(problem)) from problem
+        return opened
 
     async def run(self) -> None:
         """Put into force what changes in the store, and ask the brokers for their quotas, until cancelled."""

@@ -140,7 +140,7 @@ class Server:
             ),
             counters=Counters(),
         )
-        self.operations = ServerOperations(self.shared, self.connections)
+        self.operations = ServerOperations(self.shared, self.connections, config.client_quotas.awaited())
         self._admission = Admission(
             admission_limits_of(config),
             self.shared.counters,
@@ -186,17 +186,18 @@ class Server:
         if self._logs_plugins:
             log_plugins(choice_of(config))
         try:
-            await self._quotas.open()
             async with trio.open_nursery() as outer:
-                outer.start_soon(self._quotas.run)
                 if self._place is None:
                     self._open_admin(outer)
-                    await self._open_bucket_state(outer)
-                outer.start_soon(self._end_overdue)
-                outer.start_soon(self._sweep)
-                outer.start_soon(self._admission.close_delayed)
-                outer.start_soon(self.shared.upstream.refresh)
-                await self._serve(on_ready)
+                if await self._quotas.open(self._stop):
+                    outer.start_soon(self._quotas.run)
+                    if self._place is None:
+                        await self._open_bucket_state(outer)
+                    outer.start_soon(self._end_overdue)
+                    outer.start_soon(self._sweep)
+                    outer.start_soon(self._admission.close_delayed)
+                    outer.start_soon(self.shared.upstream.refresh)
+                    await self._serve(on_ready)
                 outer.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang

@@ -95,6 +95,8 @@ class WorkersOperations:
             return ["the proxy is draining"]
         starting = [slot.number for slot in self._supervisor.slots if not slot.ready and not slot.restarts]
         reasons = [f"worker {number} has not started yet" for number in starting] + await self.not_live()
+        if starting and self._supervisor.awaited:
+            reasons.append(self._supervisor.awaited)
         if reasons:
             return reasons
         answer = await self._ask_one("not_ready", {}, timeout_s=READY_TIMEOUT_S)

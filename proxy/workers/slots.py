@@ -44,6 +44,8 @@ class Workers(Protocol):
     enforcement: bool
     """Whether quotas are enforced: the state set last, which newly started workers also receive."""
     draining: trio.Event
+    awaited: str
+    """What workers may have to wait for before they serve, as a reason not to be ready; empty if nothing."""
 
     def on_worker_end(self, callback: Callable[[int], None]) -> None:
         """Call ``callback`` with the worker's number whenever a worker has exited."""

@@ -85,6 +85,7 @@ class Supervisor:
         self.enforcement = config.enforcement.enabled
         self.admin_address: AdminAddress | None = None
         self.draining = trio.Event()
+        self.awaited = config.client_quotas.awaited()
         self._load = load
         self._fork_server = fork_server
         self._memory = memory

@@ -62,6 +62,9 @@ LOADING_TIMEOUT_S: Final = 60.0
 """Time-out of an attempt to read the whole log: about twenty times what 100,000 records take."""
 GRACE_S: Final = 0.5
 """How long a call waits for its thread beyond the time-out that the thread has itself."""
+OPENING_TIMEOUT_S: Final = 5.0
+"""Time-out of an attempt to read the log at start, after which its cause is logged, and the next attempt reads on. A
+proxy that is stopped meanwhile ends after this time at the latest."""
 RETRY_S: Final = 1.0
 """Pause between two attempts to reach the cluster at start."""
 ALTERS_PER_APPEND: Final = 256
@@ -117,7 +120,7 @@ class TopicStore:
 
     async def open(self) -> Snapshot:
         """Create the topic unless it exists, check its settings, and return all quotas."""
-        timeout_s = LOADING_TIMEOUT_S if self._waits else self._timeout_s
+        timeout_s = OPENING_TIMEOUT_S if self._waits else self._timeout_s
         while True:
             try:
                 return await self._in_thread(lambda end_s: self._replica.snapshot(end_s, pauses=False), timeout_s)
@@ -126,7 +129,13 @@ class TopicStore:
                     log.warning("the quotas of the file are served until the topic can be read", reason=str(error))
                     return Snapshot(sequence=NEVER_READ, quotas={})
                 if (left_out := self._repeated.due("open")) is not None:
-                    log.warning("waiting for the topic of quotas", reason=str(error), left_out=left_out or None)
+                    log.warning(
+                        "waiting for the topic of quotas",
+                        reason=str(error),
+                        hint='no client is served until it can be read, as client_quotas.unreachable = "wait" says; '
+                        "see client_quotas.topic and client_quotas.topic_properties",
+                        left_out=left_out or None,
+                    )
             await trio.sleep(RETRY_S)
 
     async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
