@@ -36,7 +36,9 @@ _NONE: Mapping[str, Quota] = {}
 _NO_VALUES: Mapping[str, float] = {}
 
 SLICE: int = 500
-"""Quotas that are put into force between two pauses; they take about 5 ms."""
+"""Quotas that are put into force between two pauses; they take about 5 ms. With 100,000 quotas single steps take up to
+20 ms, when a table of the callbacks grows or, for a new default policy, the table of stored entities is copied. A full
+garbage collection that falls into a step takes 100 ms more."""
 
 
 class QuotaDefinitions:
