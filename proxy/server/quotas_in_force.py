@@ -41,7 +41,6 @@ log = structlog.get_logger("headrace.quotas")
 
 RETRY_S: Final = 5.0
 """Seconds between two attempts to import the brokers' quotas."""
-_AT_END: Final = object()
 IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
@@ -146,7 +145,7 @@ class QuotasInForce:
         while True:
             await self._file_changed.wait()
             self._file_changed = trio.Event()
-            while next(self._file_steps, _AT_END) is not _AT_END:
+            for _ in self._file_steps:
                 await trio.lowlevel.checkpoint()
 
     async def _warn_of_anonymous_clients(self) -> None:

@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
-from headrace.proxy.quotas.store import Author, StoreError
+from headrace.proxy.quotas.store import Author
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
 
 VERSION: Final = 1
-"""Version of the format. A record of a later version is not guessed at: `NewerFormatError`."""
+"""Version of the header. Later versions have to keep the form of keys and values: of a record with a later header the
+quota counts, and its author is unknown. Anyone who can write to the topic could otherwise stop all proxies."""
 HEADER: Final = "change"
 UNKNOWN_AUTHOR: Final = Author(principal="unknown", address="unknown")
 """The author of a record without a readable header, such as one of ``kafka-console-producer``."""
@@ -35,10 +36,6 @@ RECORD_OVERHEAD: Final = 64
 _PREFIX: Final = '{"entity":'
 _MIDDLE: Final = ',"key":'
 _encode = json.JSONEncoder(separators=(",", ":")).encode
-
-
-class NewerFormatError(StoreError):
-    """A record was written by a later version of Headrace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +129,7 @@ def parse_value(data: bytes | None) -> float | None:
 
 
 def parse_header(data: bytes | None) -> Header:
-    """Return what the header says; of what is missing or malformed, nothing. Raises `NewerFormatError`."""
+    """Return what the header says; of what is missing, malformed, or of a later version, nothing."""
     try:
         content = json.loads(data or b"{}")
     except (ValueError, RecursionError):
@@ -141,9 +138,7 @@ def parse_header(data: bytes | None) -> Header:
         return UNKNOWN_HEADER
     version = content.get("version")
     if isinstance(version, int) and version > VERSION:
-        raise NewerFormatError(
-            f"a record has format {version}, and this version of Headrace reads formats up to {VERSION}: upgrade it"
-        )
+        return UNKNOWN_HEADER
     principal, address, old = content.get("principal"), content.get("address"), content.get("old")
     if not isinstance(principal, str) or not isinstance(address, str):
         return UNKNOWN_HEADER

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 
-from headrace.proxy.quotas.store import Change, Snapshot, StoreError
+from headrace.proxy.quotas.store import Change, Snapshot
 from headrace.proxy.quotas.topic.records import parse_header, parse_record_key, parse_value
 from headrace.proxy.repeated_lines import RepeatedLines
 
@@ -70,7 +70,7 @@ class TopicState:
     def apply(self, record: LogRecord) -> tuple[str, Change] | None:
         """Apply the next record; return the call of `alter` and its change, or ``None`` if nothing has changed.
 
-        Raises `StoreError` for a record that this version cannot read, and for too many quotas.
+        A record that is invalid, or the quota of which would be one too many, is reported and left out.
         """
         header = parse_header(record.header)
         try:
@@ -86,6 +86,10 @@ class TopicState:
             self._report("a record of the topic of quotas removes the quota, since its value is invalid", record, error)
             new = None
         old = before = self.value(entity, key)
+        if new is not None and before is None and self._count >= MAX_QUOTAS:
+            too_many = ValueError(f"there are {MAX_QUOTAS} quotas already: remove those that are not needed")
+            self._report("a record of the topic of quotas is ignored", record, too_many)
+            return None
         if self._believe_writers:
             old = header.old if old is None and record.key not in self._seen else old
             self._seen.add(record.key or b"")
@@ -137,9 +141,6 @@ class TopicState:
     def _set(self, entity: QuotaEntity, key: str, old: float | None, new: float | None) -> None:
         values = {**self._quotas.get(entity, _NO_VALUES)}
         self._count += (new is not None) - (old is not None)
-        if self._count > MAX_QUOTAS:
-            self._count -= 1
-            raise StoreError(f"there are more than {MAX_QUOTAS} quotas: remove those that are not needed")
         if new is None:
             values.pop(key)
         else:
