@@ -119,10 +119,11 @@ class QuotasInForce:
     async def _put_file_into_force(self) -> None:
         """Put what `configure` has left into force, in slices, until cancelled."""
         while True:
+            if next(self._file_steps, _AT_END) is not _AT_END:  # those of the latest reload
+                await trio.lowlevel.checkpoint()
+                continue
             await self._file_changed.wait()
             self._file_changed = trio.Event()
-            while next(self._file_steps, _AT_END) is not _AT_END:
-                await trio.lowlevel.checkpoint()
 
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once that every client can change quotas, if the cluster serves clients that do not authenticate."""
