@@ -99,8 +99,7 @@ async def test_many_quotas_are_compared_in_slices() -> None:
         nursery.start_soon(watch)
         await learn(brokers, quotas)
         nursery.cancel_scope.cancel()
-    assert set(counts) & {SLICE, 2 * SLICE}, "other tasks have run between slices"
-    assert set(counts) <= {0, SLICE, 2 * SLICE, 3 * SLICE}
+    assert {SLICE, 2 * SLICE} & set(counts), "other tasks run between the slices"
     assert brokers.remark().endswith(f"user=user-{SHOWN - 1} and {3 * SLICE - SHOWN} more")
 
 
