@@ -41,6 +41,7 @@ log = structlog.get_logger("headrace.quotas")
 
 RETRY_S: Final = 5.0
 """Seconds between two attempts to import the brokers' quotas."""
+_AT_END: Final = object()
 IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
 
 
@@ -143,10 +144,11 @@ class QuotasInForce:
     async def _put_file_into_force(self) -> None:
         """Put what `configure` has left into force, in slices, until cancelled."""
         while True:
+            if next(self._file_steps, _AT_END) is not _AT_END:  # those of the latest reload
+                await trio.lowlevel.checkpoint()
+                continue
             await self._file_changed.wait()
             self._file_changed = trio.Event()
-            for _ in self._file_steps:
-                await trio.lowlevel.checkpoint()
 
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""

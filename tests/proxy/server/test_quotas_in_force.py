@@ -66,7 +66,8 @@ def test_a_reload_is_in_force_at_once() -> None:
 
 async def test_a_reload_that_changes_many_quotas_leaves_the_rest_to_a_task() -> None:
     paced = loads(REQUIRED + '[client_quotas]\nenforcement = "paced"\nbrokers = "ignore"\n')
-    quotas_in_force, _ = put_into_force(loads(REQUIRED + '[client_quotas]\nbrokers = "ignore"\n'))
+    former = loads(REQUIRED + '[client_quotas]\nbrokers = "ignore"\n')
+    quotas_in_force, _ = put_into_force(former)
     definitions = quotas_in_force.definitions
     users = [QuotaEntity(user=f"user-{number}") for number in range(4 * SLICE)]
     for _ in definitions.replace(Snapshot(sequence=1, quotas={each: {RATE: 1.0} for each in users})):
@@ -82,6 +83,12 @@ async def test_a_reload_that_changes_many_quotas_leaves_the_rest_to_a_task() -> 
             quotas_in_force.configure(paced)
             assert 0 < paced_count() <= SLICE
             while paced_count() < len(users):
+                await trio.lowlevel.checkpoint()
+            quotas_in_force.configure(former)
+            assert paced_count() >= 3 * SLICE
+            quotas_in_force.configure(paced)  # before the former policy is in force for all
+            quotas_in_force.configure(former)
+            while paced_count():
                 await trio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
 
