@@ -21,12 +21,12 @@ CONFIG: Final = """\
 workers = {workers}
 [listen]
 address = "127.0.0.1:{first}"
-advertised.host = "127.0.0.1"
+advertised_host = "127.0.0.1"
 node_ids = "0"
 [admin]
 listen = "127.0.0.1:{admin}"
 [upstream]
-bootstrap_servers = "127.0.0.1:{broker}"
+bootstrap_servers = ["127.0.0.1:{broker}"]
 [client_quotas]
 store = "topic"
 topic = "quotas-of-nobody"
