@@ -518,7 +518,7 @@ def two_clients(address: tuple[str, int]) -> list[bool]:
 
 
 @pytest.mark.exhaustive
-def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster) -> None:
+def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluster, tmp_path: Path) -> None:
     server = guarded.bootstrap_servers
     said = ""
     for text in [each for each in blocks("sh") if "kafka-" in each]:
@@ -531,13 +531,15 @@ def test_the_commands_for_the_brokers_and_what_they_are_for(guarded: KafkaCluste
     brokers = ["--bootstrap-server", server, "--entity-type", "brokers", "--entity-default"]
     assert "overrides=192.0.2.11:10000,192.0.2.12:10000" in run_tool(Tool.CONFIGS, [*brokers, "--describe"]).stdout
 
-    with ProxyProcess(server) as running:
+    with ProxyProcess(server, config=f'[client_quotas]\nfile = "{tmp_path / "quotas.sqlite"}"\n') as running:
         quota = ["--alter", "--entity-type", "clients", "--entity-name", "x", "--add-config", "producer_byte_rate=1000"]
         run_tool(Tool.CONFIGS, ["--bootstrap-server", running.bootstrap_servers, *quota])
-        described = run_tool(
-            Tool.CONFIGS, ["--bootstrap-server", server, "--describe", "--entity-type", "clients"]
-        ).stdout
-        assert "producer_byte_rate=1000" in described
+        of_clients = ["--describe", "--entity-type", "clients"]
+        described = [
+            run_tool(Tool.CONFIGS, ["--bootstrap-server", each, *of_clients]).stdout
+            for each in (running.bootstrap_servers, server)
+        ]
+        assert ["producer_byte_rate=1000" in each for each in described] == [True, False]
 
         direct, proxied = (guarded.brokers[0].host, guarded.brokers[0].port), ("127.0.0.1", running.broker_port(0))
         assert two_clients(proxied) == [True, True]
