@@ -130,7 +130,7 @@ async def test_starting_without_the_cluster(three: KafkaCluster, monkeypatch: py
     await first.open()
     await first.alter([alteration(ALICE, a=1.0)], AUTHOR)
     await first.close()
-    monkeypatch.setattr(topic_store, "LOADING_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(topic_store, "OPENING_TIMEOUT_S", 0.5)
     await trio.to_thread.run_sync(three.broker(0).kill)
     waiting, serving = on(found), on(found, waits=False, timeout_s=1.0)
     is_open = trio.Event()
@@ -159,7 +159,7 @@ async def test_starting_without_the_cluster(three: KafkaCluster, monkeypatch: py
             assert not is_open.is_set()
             await trio.to_thread.run_sync(three.broker(0).restart)
             await trio.to_thread.run_sync(three.wait_ready)
-            monkeypatch.setattr(topic_store, "LOADING_TIMEOUT_S", 60.0)
+            monkeypatch.setattr(topic_store, "OPENING_TIMEOUT_S", 60.0)
             with trio.fail_after(60):
                 await is_open.wait()
                 await served()
