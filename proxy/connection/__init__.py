@@ -7,6 +7,7 @@ reply_relay            broker to client: matching replies, calling callbacks, ed
 relay                  the base class of both relays: reading into the shared buffer, splicing
 whole_requests         requests that are read in full: authentication, mutations, refused ones
 client_quota_requests  answering DescribeClientQuotas and AlterClientQuotas
+broker_questions       requests of the proxy's own on a client's connection
 mutation_lookup        looking up at the broker how many partitions a request would change
 enforcement            calling the quota callbacks and carrying out their verdicts
 refusals               answering requests in place of the broker

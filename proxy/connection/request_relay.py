@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.connection.broker_questions import ask_for_acceptance
 from headrace.proxy.connection.enforcement import (
     enforce_after_hold,
     enforce_on_arrival,
@@ -24,7 +25,6 @@ from headrace.proxy.connection.request_forwarding import RequestForwarding
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.state.in_flight import UNCOUNTED_BATCHES, Exchange
 from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
-from headrace.proxy.connection.whole_requests import ask_for_acceptance
 from headrace.proxy.errors import ClientGone
 from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, bytes_to_continue, frame_size, read_request_head

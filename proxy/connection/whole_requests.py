@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.connection.broker_questions import ask_broker
 from headrace.proxy.connection.client_quota_requests import (
     MAX_ALTER_BYTES,
     answer_client_quotas,
@@ -31,25 +32,21 @@ from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, loo
 from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
 from headrace.proxy.connection.reply_edits import edit_reply
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS, Authentication
-from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import (
-    KeepForProxy,
     Observe,
     PassToken,
     SettleMutations,
-    reply_layout,
 )
 from headrace.proxy.connection.state.thread_time import Stopwatch
-from headrace.proxy.errors import ClientFault, UpstreamFault
+from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
-from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
+from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.mutations import read_mutation
 from headrace.proxy.wire.refusals import response_frame
-from headrace.proxy.wire.topic_lookups import ask_for_topics, names_brokers
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
@@ -57,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.verdicts import Refuse
 
@@ -365,67 +363,3 @@ class WholeRequests:
             token.reply = PassToken(state.authentication.token(frame[LENGTH_BYTES:]))
             state.in_flight.hold(token, len(frame))
         self._forward(token, frame, self._shared.clock())
-
-
-async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
-    """Find out whether the broker serves this client, before the first request that would be charged.
-
-    The proxy's own refresh, if it is under way, may show that the brokers serve clients that do not authenticate.
-    Otherwise a Metadata request without topics is sent on the client's connection: a broker names itself only to a
-    client that it serves, and closes the connection otherwise. Raises `ClientFault` if the client is not served, and
-    `UpstreamFault` if the broker cannot be reached.
-    """
-    if not state.authenticates:
-        await state.shared.upstream.wait_for_refresh()
-        if state.is_accepted():
-            return
-    version, body = ask_for_topics(())
-    watch = Stopwatch(state.shared.thread_time)
-    reply = await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
-    try:
-        served = names_brokers(version, reply)
-    except PeerFault as fault:
-        raise UpstreamFault(str(fault)) from fault
-    if not served:
-        raise ClientFault("a request before the authentication has succeeded: the broker does not serve this client")
-    if state.authentication is not None:
-        state.authentication.answered(ApiKey.METADATA)
-    state.note_accepted()
-
-
-async def ask_broker(
-    state: ConnectionState,
-    correlation_id: int,
-    client_id: str,
-    watch: Stopwatch,
-    api_key: int,
-    version: int,
-    body: bytes,
-) -> bytes:
-    """Send a request of the proxy's own, in order with the client's and with its client id; return the reply's body.
-
-    ``watch`` does not measure while this waits. Raises `UpstreamFault` if the broker cannot be reached. Does not return
-    if the connection ends first.
-    """
-    watch.pause()
-    upstream = state.upstream or await state.dial()
-    replied = trio.Event()
-    found: list[bytes] = []
-
-    def take(reply: bytes) -> None:
-        found.append(reply)
-        replied.set()
-
-    now_s = state.shared.clock()
-    frame = request_frame(api_key, version, correlation_id, client_id, body)
-    layout = reply_layout(api_key, version)
-    size = len(frame) - LENGTH_BYTES
-    lookup = Exchange(state.info, api_key, version, correlation_id, client_id, size, now_s, layout)
-    lookup.reply = KeepForProxy(take)
-    lookup.forwarded_s = now_s
-    state.in_flight.add(lookup)
-    state.shared.counters.lookups += 1
-    await upstream.send([frame])
-    await replied.wait()
-    watch.resume()
-    return found[0]
