@@ -123,8 +123,10 @@ class ClientQuotas(BucketSource):
 
     def add_keys(self, keys: Iterable[str]) -> None:
         """Make keys of plugins known. They are measured by `RateBucket`, over the window of the byte rates."""
-        for key in keys:
-            self._windows.setdefault(key, self._windows[QuotaKey.PRODUCER_BYTE_RATE])
+        usual = self._windows.get(QuotaKey.PRODUCER_BYTE_RATE)
+        if usual is not None:  # without windows there are no buckets
+            for key in keys:
+                self._windows.setdefault(key, usual)
 
     def slot(self, key: str) -> object:
         """Return the quota key itself."""

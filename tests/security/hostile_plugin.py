@@ -25,7 +25,7 @@ KINDS: Final = (
     RaisedByPluginError("of a stranger"),
     BaseExceptionGroup("several", [SystemExit(4)]),
 )
-AT_START: Final = ("configure", "enforced_quotas", "request_interest")
+AT_START: Final = ("configure", "enforced_quotas", "quota_definitions", "request_interest")
 """What these raise ends the start."""
 HOOKS: Final = tuple(
     name

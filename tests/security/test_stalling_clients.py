@@ -86,11 +86,11 @@ def test_unfinished_logins_are_bounded_in_memory_and_freed(sasl_proxy: ProxyProc
                 client = stack.enter_context(RawClient(sasl_proxy.port, distinct=False))
                 with contextlib.suppress(ConnectionError):
                     client.send(frame)
+            sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")  # the proxy has read that much
             peaks.append(sasl_proxy.resident_bytes - start_bytes)
         eventually(lambda: sasl_proxy.metric("headrace_connections") == 0, "all connections are closed")
     assert max(peaks) < 80 * MIB, peaks
     assert sasl_proxy.resident_bytes - start_bytes < 48 * MIB
-    sasl_proxy.wait_for_log("limits.max_held_bytes = 33554432")
 
 
 def test_logins_that_the_broker_does_not_answer_are_bounded_in_memory() -> None:
