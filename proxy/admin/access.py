@@ -6,7 +6,7 @@ host     The Host header must name this server (`Admin.allowed_hosts`). A page i
          of its own resolve to this address (DNS rebinding), and read and send as if it were of this origin.
 origin   Browsers state from which page a request comes; only this server's own origin is accepted.
 token    With `Admin.token_file`, a bearer token; probes need none. What changes the proxy needs one in any case, except
-         at a Unix socket: only those whom its permissions admit can connect to it.
+         at a Unix socket: only users with permission for the socket can connect to it.
 
 A request without a Host or Origin header is not from a current browser, and is subject to the other rules alone. Called
 by `headrace.proxy.admin.server`.

@@ -83,7 +83,7 @@ class QuotasInForce:
         self.apis.brokers = self._brokers
         self.apis.shows_brokers = self._rule is BrokersRule.SHOW
         self.configure(config)
-        for _ in self._file_steps:  # nobody is served yet
+        for _ in self._file_steps:  # no client is served yet
             pass
 
     def configure(self, config: Config) -> None:

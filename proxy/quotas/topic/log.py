@@ -4,8 +4,8 @@ Called by `replica` in a thread, one call at a time. Readers and writers have a 
 must be created in the process that uses it, after the fork, and which connects again by itself.
 
 **One alteration is one record batch.** A broker appends, replicates and truncates whole batches, and the offset that it
-returns as the end of the log is that of the high watermark, which is always between two batches. So whoever reads
-exactly up to such an end sees each alteration of an entity completely or not at all, without transactions, whose
+returns as the end of the log is that of the high watermark, which is always between two batches. So a reader
+that stops at such an end sees each alteration of an entity completely or not at all, without transactions, whose
 readers would wait for the time-out of a transaction after each kill of a writer. librdkafka sends what was produced
 before `flush` as one batch, if it fits into one: nothing is sent before, since ``linger.ms`` is longer than that takes.
 A batch that is sent again after an error has the same records (``enable.idempotence``), and is stored once.
@@ -42,7 +42,7 @@ LONGEST_POLL_S: Final = 0.5
 LONGEST_QUESTION_S: Final = 1.0
 """Seconds until the leader is asked again; it answers within milliseconds, if it is the leader and serves."""
 NEW_TOPIC_S: Final = 3.0
-"""How long a topic may be unknown: brokers learn of a new one one after the other, and of all when they start."""
+"""How long a topic may be unknown: brokers learn of a new topic one after the other, and of all when they start."""
 
 
 class LogReplacedError(Exception):
@@ -57,7 +57,7 @@ class TopicSettings:
     properties: Mapping[str, str] = field(repr=False)
     """librdkafka's settings, with ``bootstrap.servers``."""
     replication_factor: int | None = None
-    """Of a topic that is created; ``None``: 3, or the number of brokers if that is lower."""
+    """That of a topic that is created; ``None`` is 3, or the number of brokers if that is lower."""
     history_ms: int
     """How long every record is kept; afterwards, compaction removes those that later ones supersede."""
 

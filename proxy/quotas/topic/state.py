@@ -29,7 +29,7 @@ KEPT_CHANGES: Final = 10_000
 
 _NO_VALUES: Mapping[str, float] = {}
 _SHOWN_BYTES: Final = 200
-"""Of a malformed key, and of what is wrong with it, in a log line."""
+"""Maximum length of a malformed key, and of the reason, in a log line."""
 
 
 def accept_all(_entity: QuotaEntity, _key: str, _value: float) -> None:
