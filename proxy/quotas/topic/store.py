@@ -24,7 +24,8 @@ a tombstone and continues after it was removed would keep the quota. So a proces
 time reads the log from its beginning.
 
 **What an alter returns** follows from its own records as they were read back, in the order of the log. A quota that is
-set already is not written again: the log is read to its end first, so an earlier change of another process cannot be missed.
+set already is not written again: the log is read to its end first, so an earlier change of another process cannot be
+missed.
 
 **Audit.** Each record has its author, the time of the broker, and the old value that the writer knew. The topic keeps
 every record for ``min.compaction.lag.ms`` (``client_quotas.topic_history``), and `audit` reads the log. Of what is
