@@ -9,28 +9,29 @@ COMPILED_TESTS := tests/proxy tests/quota_callbacks tests/plugins tests/clients/
 # Two processes. tests/conftest.py decides which tests stay in one process, and runs the longest first.
 PARALLEL := -n 2 --no-loadscope-reorder
 QUICK := -m "not soak and not exhaustive" --durations=25
-# Two targets at the same time, without mixing their output.
-SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2 --output-sync=target
+# Two targets at the same time.
+SIDE_BY_SIDE := $(MAKE) --no-print-directory -j2
 
 # Hashes of the files for all platforms. Of 3.11, releases from 3.11.5 on: a tool for the documentation requires it.
 PIN := $(BIN)/uv pip compile --quiet --universal --python-version 3.11.5 --generate-hashes --no-annotate --no-header \
 	--no-emit-index-url --no-emit-find-links --constraint constraints.txt pyproject.toml
 
-.PHONY: help demo test test-all lint types imports checks unit unit-tests pipeline-tests exhaustive soak fuzz compiled bench \
+.PHONY: help demo test checks-and-pipeline unit-tests-as-they-run test-all lint types imports checks unit unit-tests \
+	pipeline-tests exhaustive soak fuzz compiled bench \
 	docs dist hashes audit changelog clean
 
 help:
 	@echo "make demo    three real brokers, the proxy and four clients, for about 30 s (DEMO=--keep leaves it running)"
-	@echo "make test    lint, types, import contracts and the quick form of all tests, in ten minutes"
+	@echo "make test    lint, types, import contracts and the quick form of all tests, in some 13 minutes"
 	@echo "make test-all    make test, the exhaustive and the long tests, and the compiled modules: several hours"
 	@echo "make lint | types | imports | unit    a part of make test (make unit TESTS=tests/proxy/wire for some tests)"
 	@echo "make exhaustive | soak | compiled    a part of the rest (docs/contributing.md describes each)"
 	@echo "make fuzz    new inputs for parsers and connections, for FUZZ_MINUTES=10 (TARGET=relays for one target)"
-	@echo "make bench   the same work with and without a proxy, and with other proxies, 50 minutes (BENCH=--quick for a short run)"
+	@echo "make bench   the same work with and without a proxy, and with other proxies, 70 minutes (BENCH=--quick for a short run)"
 	@echo "make docs    the documentation as a site in build/site, with all internal links checked"
 	@echo "make dist    the sdist, a wheel and the SBOM in dist/"
 	@echo "make hashes  the files in requirements/ again, after a change of pyproject.toml or constraints.txt"
-	@echo "make audit   published advisories about the versions in requirements/"
+	@echo "make audit   published advisories about the versions in requirements/ (AUDIT_OFFLINE=1 if no service can be reached)"
 	@echo "make changelog VERSION=0.1.0    move the news fragments into CHANGELOG.md, for a release"
 
 $(STAMP): pyproject.toml requirements/dev.txt
@@ -59,8 +60,14 @@ imports: $(STAMP)
 checks: lint types imports
 
 test: $(STAMP)
-	@$(SIDE_BY_SIDE) checks pipeline-tests
-	@$(MAKE) --no-print-directory unit-tests
+	@$(SIDE_BY_SIDE) checks-and-pipeline unit-tests-as-they-run
+
+# With what the other tests leave of the processors. The output of each target comes at its end.
+checks-and-pipeline: $(STAMP)
+	@nice -n 5 $(SIDE_BY_SIDE) --output-sync=target checks pipeline-tests
+
+unit-tests-as-they-run: $(STAMP)
+	@$(MAKE) --no-print-directory --output-sync=none unit-tests
 
 ifdef TESTS
 unit: $(STAMP)
@@ -80,7 +87,8 @@ test-all: test exhaustive soak audit
 	@if command -v cc >/dev/null; then $(MAKE) --no-print-directory compiled; \
 	else echo "compiled modules: not tested, since there is no C compiler (cc); wheels built here are pure Python"; fi
 
-# All API versions, Kafka 3.9, and many examples for each property test.
+# All API versions, Kafka 3.9, and many examples for each property test. Here and in `soak`, tests execute each proxy anew.
+exhaustive soak: export HEADRACE_TESTBED_PRELOADED := 0
 exhaustive: $(STAMP)
 	$(BIN)/pytest -m "(exhaustive or hypothesis) and not soak" --hypothesis-profile=long --timeout 1200 --durations=25 \
 		$(PARALLEL) $(or $(TESTS),--ignore tests/pipeline)
@@ -92,7 +100,7 @@ endif
 soak: $(STAMP)
 	$(BIN)/pytest -m soak --timeout 3600 --durations=25 $(TESTS)
 
-# Guided by coverage if the dependency group `fuzzing` is installed.
+# Guided by coverage where there is a wheel of atheris.
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzzing --minutes $(or $(FUZZ_MINUTES),10) $(TARGET)
 
@@ -118,7 +126,7 @@ hashes: $(STAMP)
 	$(PIN) --all-extras --group dev --output-file requirements/dev.txt
 	$(PIN) --extra tracing --extra metrics-otlp --extra usage --output-file requirements/run.txt
 
-# Needs an advisory service, and says so if there is none. What it finds does not fail: it has to be judged.
+# Fails without an advisory service unless AUDIT_OFFLINE=1, and for advisories that judged_advisories.toml does not have.
 audit: $(STAMP)
 	@$(BIN)/python -m requirements.audit
 

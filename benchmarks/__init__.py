@@ -9,7 +9,8 @@ instructions_stage     the connection that `instructions` measures
 paced                  the accuracy of paced enforcement
 paced_clients          the clients of `paced`
 paced_request_time     the plugin of `paced` that adds up request time
-quota_store            the SQLite store of quotas: opening, altering, following
+quota_store            the SQLite store of quotas: opening, altering, following, auditing
+quota_topic            the same of the store in a topic
 request_costs          fits the request cost model to a real broker
 request_cost_admin     its workloads: administration
 request_cost_data      its workloads: records, offsets and metadata

@@ -236,7 +236,7 @@ class OneBroker:
     def __init__(self, upstream: PlainSocket) -> None:
         self._upstream = upstream
 
-    async def dial(self, _node_id: int | None) -> tuple[PlainSocket, Address]:
+    async def dial(self, _node_id: int | None, _client: Address | None = None) -> tuple[PlainSocket, Address]:
         await trio.lowlevel.checkpoint()
         return self._upstream, Address(host="127.0.0.1", port=9092)
 
@@ -263,10 +263,11 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
         if not shared.poller.attached:
             raise RuntimeError("no poller: nothing can be counted here")
         shared.poller._epoll = PlayedEpoll(shared.poller._epoll, peers, calls)  # type: ignore[assignment]  # noqa: SLF001
-        shared.upstream = OneBroker(PlainSocket(peers.broker.proxys, UpstreamFault, shared.poller))  # type: ignore[assignment]
+        (listener,) = shared.listeners
+        listener.upstream = OneBroker(PlainSocket(peers.broker.proxys, UpstreamFault, shared.poller))  # type: ignore[assignment]
         info = Connection(connection_id=1, peer=Address(host="127.0.0.1", port=1))
         client_socket = PlainSocket(peers.client.proxys, ClientFault, shared.poller)
-        connection = ClientConnection(shared, info, client_socket)
+        connection = ClientConnection(shared, listener, info, client_socket)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.serve)
             yield Stage(peers, calls)

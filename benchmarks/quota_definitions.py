@@ -3,8 +3,8 @@
     .venv/bin/python -m benchmarks.quota_definitions [--entities 100000]
 
 Everything is measured with 10 entities and with the given number, each with a quota of its own for two keys; times are
-CPU time of this process. *Longest step* is the longest time without a pause, in which no client is served; it contains
-the garbage collections that fall into it, unless ``--no-collection`` disables them.
+CPU time, so that other programs on the machine do not count. *Longest step* is that without a pause, in which no client
+is served; it contains the garbage collections that fall into it, unless ``--no-collection`` disables them.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from __future__ import annotations
 import gc
 import time
 import tracemalloc
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 import trio
 
-from benchmarks.decisions import PRODUCE, decide, quotas_for
+from benchmarks.decisions import PRODUCE, ROUNDS, decide, quotas_for
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
@@ -25,6 +26,7 @@ from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.store import Author, Change, Snapshot
 from headrace.proxy.server.brokers_quotas import BrokersQuotas, by_entity_in_force
+from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.wire.messages.codec import encode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
@@ -47,27 +49,31 @@ VERSION = 1
 
 
 class Steps(trio.abc.Instrument):
-    """The longest time for which a task ran without a pause."""
+    """The longest CPU time for which a task ran without a pause."""
 
     def __init__(self) -> None:
         self.longest_s = 0.0
-        self._began_s = time.perf_counter()
+        self._began_s = time.thread_time()
 
     def before_task_step(self, _task: trio.lowlevel.Task) -> None:
         """Note when the step begins."""
-        self._began_s = time.perf_counter()
+        self._began_s = time.thread_time()
 
     def after_task_step(self, _task: trio.lowlevel.Task) -> None:
         """Note how long the step took."""
-        self.longest_s = max(self.longest_s, time.perf_counter() - self._began_s)
+        self.longest_s = max(self.longest_s, time.thread_time() - self._began_s)
 
 
 def definitions_for(hooks: HookCalls, quotas: ClientQuotas) -> QuotaDefinitions:
+    collector = Collector()
+
     def put_into_force(entity: QuotaEntity, key: str, quota: Quota | None) -> None:
+        collector.freeze_if_grown("entities", len(definitions))
         if quota is not None:
             hooks.update_quota(QuotaKey(key), entity, quota)
 
-    return QuotaDefinitions(put_into_force, quotas.quotas_changed)
+    definitions = QuotaDefinitions(put_into_force, quotas.quotas_changed)
+    return definitions
 
 
 async def measure(entities: int) -> None:
@@ -76,32 +82,36 @@ async def measure(entities: int) -> None:
     snapshot = Snapshot(sequence=1, quotas={QuotaEntity(user=f"user-{number}"): VALUES for number in range(entities)})
     steps = Steps()
     trio.lowlevel.add_instrument(steps)
-    begin = time.process_time()
+    begin = await start(steps)
     for _ in definitions.replace(snapshot):
         await trio.lowlevel.checkpoint()
     report("put into force", entities, time.process_time() - begin, steps)
     await measure_changes(definitions, snapshot, steps)
-    await measure_brokers(definitions, snapshot, steps)
-
-    steps.longest_s = 0.0
-    apis = ClientQuotaApis(BUILTIN_SCHEMA, definitions, None, lambda _connection, _operation: True)
-    body = memoryview(encode("DescribeClientQuotasRequest", VERSION, {"components": [], "strict": False}))
-    for is_traced in (False, True):
-        steps.longest_s = 0.0
-        if is_traced:
-            tracemalloc.start()
-        begin = time.process_time()
-        reply = await apis.answer(client("anybody"), ApiKey.DESCRIBE_CLIENT_QUOTAS, VERSION, body, authenticated=False)
-        if not is_traced:
-            report("describe all of them", entities, time.process_time() - begin, steps)
-        else:
-            peak = tracemalloc.get_traced_memory()[1]
-            tracemalloc.stop()
-            print(
-                f"  {'memory of the description, at most':40} {peak / 1e6:10.1f} MB for {len(reply) / 1e6:.1f} MB sent"
-            )
+    brokers = await measure_brokers(definitions, snapshot, steps)
+    await measure_descriptions(definitions, brokers, entities, steps)
     trio.lowlevel.remove_instrument(steps)
     decisions(hooks, entities)
+
+
+async def measure_descriptions(
+    definitions: QuotaDefinitions, brokers: BrokersQuotas, entities: int, steps: Steps
+) -> None:
+    """Print the times of describing all quotas, also those of the brokers, and the memory that a description needs."""
+    apis = ClientQuotaApis(BUILTIN_SCHEMA, definitions, None, lambda _connection, _operation: True)
+    apis.brokers = brokers
+    body = memoryview(encode("DescribeClientQuotasRequest", VERSION, {"components": [], "strict": False}))
+    describe = partial(apis.answer, client("anybody"), ApiKey.DESCRIBE_CLIENT_QUOTAS, VERSION, body, allowed=True)
+    for what, shows_brokers in (("describe all of them", False), ("describe those of the brokers, too", True)):
+        apis.shows_brokers = shows_brokers
+        begin = await start(steps)
+        await describe()
+        report(what, entities, time.process_time() - begin, steps)
+    apis.shows_brokers = False
+    tracemalloc.start()
+    reply = await describe()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    print(f"  {'memory of the description, at most':40} {peak / 1e6:10.1f} MB for {len(reply) / 1e6:.1f} MB sent")
 
 
 async def measure_changes(definitions: QuotaDefinitions, snapshot: Snapshot, steps: Steps) -> None:
@@ -125,8 +135,11 @@ async def measure_changes(definitions: QuotaDefinitions, snapshot: Snapshot, ste
         report(what, len(snapshot.quotas), time.process_time() - begin, steps)
 
 
-async def measure_brokers(definitions: QuotaDefinitions, snapshot: Snapshot, steps: Steps) -> None:
-    """Print the time of comparing the quotas with those of the brokers, which have the same, and of the remark."""
+async def measure_brokers(definitions: QuotaDefinitions, snapshot: Snapshot, steps: Steps) -> BrokersQuotas:
+    """Print the time of comparing the quotas with those of the brokers, which have the same, and of the remark.
+
+    The brokers that are returned have as many further entities, which the proxy does not have.
+    """
     upstream = Upstream(
         bootstrap_servers=(),
         topology=Topology(advertised_host="localhost", advertised_port=9192, node_ids=range(1)),
@@ -142,6 +155,9 @@ async def measure_brokers(definitions: QuotaDefinitions, snapshot: Snapshot, ste
     for _ in range(REMARKS):
         brokers.remark()
     print(f"  {'a remark about them':40} {(time.process_time() - begin) / REMARKS * 1e6:10.2f} us")
+    others = {QuotaEntity(client_id=f"app-{number}"): VALUES for number in range(len(snapshot.quotas))}
+    brokers.quotas = {**snapshot.quotas, **others}
+    return brokers
 
 
 async def start(steps: Steps) -> float:
@@ -155,18 +171,24 @@ async def start(steps: Steps) -> float:
 def decisions(hooks: HookCalls, entities: int) -> None:
     """Print the time of a decision on one connection, and of the first decisions on many connections."""
     one = client("user-3")
-    begin = time.process_time()
-    for number in range(DECISIONS):
-        decide(hooks, request(one, number), number)
-    each = (time.process_time() - begin) / DECISIONS
+    each = min(decision_s(hooks, one, turn) for turn in range(ROUNDS))
     print(f"  {'a decision':40} {each * 1e6:10.2f} us")
     for _ in range(2):  # the first time their buckets are created
         clients = [client(f"user-{number * 7919 % entities}") for number in range(CONNECTIONS)]
         begin = time.process_time()
         for number, new in enumerate(clients):
-            decide(hooks, request(new, number), DECISIONS + number)
+            decide(hooks, request(new, number), ROUNDS * DECISIONS + number)
         each = (time.process_time() - begin) / CONNECTIONS
     print(f"  {'the first decision of a connection':40} {each * 1e6:10.2f} us")
+
+
+def decision_s(hooks: HookCalls, one: Connection, turn: int) -> float:
+    """Return the mean CPU time of a decision in one round."""
+    numbers = range(turn * DECISIONS, (turn + 1) * DECISIONS)
+    begin = time.process_time()
+    for number in numbers:
+        decide(hooks, request(one, number), number)
+    return (time.process_time() - begin) / DECISIONS
 
 
 def client(user: str) -> Connection:

@@ -1,10 +1,11 @@
-"""The SQLite store of quotas: opening it with many entities, altering, and following it.
+"""The SQLite store of quotas: opening it with many entities, altering, following and auditing it.
 
     .venv/bin/python -m benchmarks.quota_store [--entities 100000] [--folder /var/lib/headrace]
 
 The folder should be on the disk that the proxy would use, since an alter waits for it. Each figure is in wall-clock
 time; of what the processor does, there is also the CPU time, which depends less on other programs. *Loop delay* is the
 time by which a task was late that sleeps for a millisecond at a time; the first line has it for an idle process.
+`quota_topic` measures the same of a topic.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
+    from typing import TypeAlias
+
+    from headrace.proxy.quotas.store import QuotaStore
+
+    Place: TypeAlias = Callable[[], QuotaStore]
 
 AUTHOR = Author(principal="admin", address="benchmark")
 KEYS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
@@ -73,13 +79,13 @@ async def timed(name: str, work: Callable[[], Awaitable[object]]) -> None:
     )
 
 
-async def import_all(store: SqliteStore, entities: int) -> None:
+async def import_all(store: QuotaStore, entities: int) -> None:
     for first in range(0, entities, IMPORTED_AT_ONCE):
         some = range(first, min(first + IMPORTED_AT_ONCE, entities))
         await store.alter([alteration(number, number + 1.0) for number in some], AUTHOR)
 
 
-async def measure_alters(store: SqliteStore, entities: int, alters: int, callers: int) -> None:
+async def measure_alters(store: QuotaStore, entities: int, alters: int, callers: int) -> None:
     """Print the time of an alter of one entity with three keys, with so many calls at the same time."""
     taken_ms: list[float] = []
 
@@ -99,7 +105,7 @@ async def measure_alters(store: SqliteStore, entities: int, alters: int, callers
     print(f"{f'alter, {callers} at a time':40} {p50:10.2f} ms median {p99:8.2f} ms p99 {rate:10.0f} per second")
 
 
-async def measure_following(store: SqliteStore, polls: int) -> None:
+async def measure_following(store: QuotaStore, polls: int) -> None:
     """Print the cost of `changes_since` when nothing has changed, beside that of a thread that does nothing."""
     sequence = (await store.snapshot()).sequence
     for name, work in (
@@ -113,9 +119,10 @@ async def measure_following(store: SqliteStore, polls: int) -> None:
         print(f"{name:40} {taken / polls * 1e6:10.0f} µs {cpu / polls * 1e6:10.0f} µs of CPU")
 
 
-async def measure_memory(path: str) -> None:
+async def measure_memory(place: Place) -> None:
+    """Print the memory of Python's objects; that of the clients of a topic is not known."""
     tracemalloc.start()
-    store = SqliteStore(path)
+    store = place()
     snapshot = await store.open()
     now, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -125,30 +132,27 @@ async def measure_memory(path: str) -> None:
     await store.close()
 
 
-async def measure(path: str, entities: int, alters: int, polls: int) -> None:
+async def measure(place: Place, entities: int, alters: int, polls: int) -> None:
+    """Print all figures of a store. ``place`` returns another object on the same quotas at each call."""
     await timed("nothing, for comparison", partial(trio.sleep, 1))
-    store = SqliteStore(path)
+    store = place()
     await store.open()
     await timed(f"alter, {IMPORTED_AT_ONCE:,} entities at a time", partial(import_all, store, entities))
     await store.close()
-    print(f"{'size of the file':40} {Path(path).stat().st_size / 1e6:10.1f} MB")  # noqa: ASYNC240 -- once
     for _ in range(3):
-        store = SqliteStore(path)
+        store = place()
         await timed("open", store.open)
         await timed("snapshot", store.snapshot)
         await store.close()
-    await measure_open_store(path, entities, alters, polls)
-    await measure_memory(path)
-
-
-async def measure_open_store(path: str, entities: int, alters: int, polls: int) -> None:
-    """Measure alters and polls of one open store."""
-    store = SqliteStore(path)
+    store = place()
     await store.open()
     for callers in (1, 16):
         await measure_alters(store, entities, alters, callers)
     await measure_following(store, polls)
+    for newest in (100, 10_000):
+        await timed(f"audit, the newest {newest:,} changes", partial(store.audit, limit=newest))
     await store.close()
+    await measure_memory(place)
 
 
 @click.command()
@@ -160,7 +164,9 @@ def main(entities: int, alters: int, polls: int, folder: str | None) -> None:
     """Measure the SQLite store of quotas."""
     with tempfile.TemporaryDirectory(dir=folder) as name:
         print(f"{entities:,} entities with {len(KEYS)} keys each")
-        trio.run(measure, f"{name}/quotas.sqlite", entities, alters, polls)
+        path = Path(name) / "quotas.sqlite"
+        trio.run(measure, partial(SqliteStore, str(path)), entities, alters, polls)
+        print(f"{'size of the file':40} {path.stat().st_size / 1e6:10.1f} MB")
 
 
 if __name__ == "__main__":

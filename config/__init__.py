@@ -30,15 +30,14 @@ from headrace.config.reload import ConfigDiff, QuotaChange, SettingChange, diff
 from headrace.config.schema import (
     Config,
     Enforcement,
-    Listen,
     Log,
     LogFormat,
     LogLevel,
     Shutdown,
-    Upstream,
 )
 from headrace.config.tables.admin import Admin, UnixPath
 from headrace.config.tables.limits import Limits
+from headrace.config.tables.listeners import Listen, Upstream
 from headrace.config.tables.plugins import OnError, Plugins
 from headrace.config.tables.windows import QuotaWindow
 from headrace.config.values import HostPort, NodeIds

@@ -1,6 +1,6 @@
 """The report of ``headrace check-config``: a summary of a valid configuration, or all problems of an invalid one.
 
-Called by the command line, which prints the lines and derives the exit status from ``ok``.
+Called by the command line, which prints the lines and derives the exit status from ``config``.
 """
 
 from __future__ import annotations
@@ -8,18 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headrace.config.loading import load
 from headrace.config.problems import ConfigError
 from headrace.config.values import AUTO
-from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
-    import os
-    from collections.abc import Collection, Mapping
+    from collections.abc import Callable, Iterator
 
-    from headrace.config.loading import PluginFaults
-    from headrace.config.schema import Config, Listen
-    from headrace.quota_callbacks.definitions import QuotaSchema
+    from headrace.config.schema import Config
+    from headrace.config.tables.admin import Admin
+    from headrace.config.tables.listeners import Listen, ListenerTables, Upstream
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +26,17 @@ class CheckReport:
     lines: tuple[str, ...]
     config: Config | None = None
 
-    @property
-    def ok(self) -> bool:
-        """Whether the configuration is valid."""
-        return self.config is not None
-
     def __str__(self) -> str:
         return "\n".join(self.lines)
 
 
-def check(
-    path: str | os.PathLike[str] | None,
-    flags: Mapping[str, object] | None = None,
-    *,
-    environment: Mapping[str, str] | None = None,
-    plugins: Collection[str] | None = None,
-    plugin_faults: PluginFaults | None = None,
-    schema: QuotaSchema | None = BUILTIN_SCHEMA,
-) -> CheckReport:
-    """Load a configuration as `loading.load` does; return a report instead of raising.
+def check(read: Callable[[], Config]) -> CheckReport:
+    """Return a report of the configuration that ``read`` returns, or of the problems in the `ConfigError` it raises.
 
-    Opens no socket and has no side effects.
+    ``read`` is a call of `headrace.config.loading.load`. Opens no socket and has no side effects.
     """
     try:
-        config = load(path, flags, environment=environment, plugins=plugins, plugin_faults=plugin_faults, schema=schema)
+        config = read()
     except ConfigError as error:
         counted = _counted(len(error.problems), "problem", "s")
         return CheckReport(lines=(*map(str, error.problems), counted))
@@ -61,10 +45,15 @@ def check(
 
 def summary(config: Config) -> list[str]:
     """Return a human-readable summary of a configuration, in lines that begin with ``ok:``."""
-    upstream = ", ".join(map(str, config.upstream.bootstrap_servers))
-    admin = "no admin server" if config.admin.listen is None else f"admin server at {config.admin.listen}"
-    lines = (*_listeners(config.listen), *_workers(config.workers), f"upstream {upstream}", admin, _quotas(config))
+    listeners = [line for each in config.all_listeners() for line in _listener(each)]
+    lines = (*listeners, *_workers(config.workers), _upstream(config.upstream), _admin(config.admin), _quotas(config))
     return [f"ok: {line}" for line in lines]
+
+
+def _admin(admin: Admin) -> str:
+    if admin.listen is None:
+        return "no admin server"
+    return f"admin server at {admin.listen}{'' if admin.tls.certificate_file is None else ' with TLS'}"
 
 
 def _workers(workers: int) -> tuple[str, ...]:
@@ -73,11 +62,24 @@ def _workers(workers: int) -> tuple[str, ...]:
     return ("a worker for each core",) if workers == AUTO else (f"{workers} workers",)
 
 
-def _listeners(listen: Listen) -> tuple[str, str]:
-    brokers = f"brokers {listen.node_ids} at ports {_ports(listen, listen.address.port)}"
-    if listen.advertised.port != listen.address.port:
-        brokers += f", advertised as {_ports(listen, listen.advertised.port)}"
-    return f"listening at {listen.address}, advertised as {listen.advertised}", brokers
+def _listener(tables: ListenerTables) -> Iterator[str]:
+    listen = tables.listen
+    name = "" if tables.setting == "listen" else f"{tables.setting} "
+    tls = " with TLS" if listen.tls.certificate_file is not None else ""
+    yield f"{name}listening at {listen.address}{tls}, advertised as {listen.advertised}"
+    if listen.broker_host is not None:
+        yield f"{name}brokers {listen.node_ids} advertised as {listen.broker_host}:{listen.advertised.port}"
+    else:
+        brokers = f"{name}brokers {listen.node_ids} at ports {_ports(listen, listen.address.port)}"
+        if listen.advertised.port != listen.address.port:
+            brokers += f", advertised as {_ports(listen, listen.advertised.port)}"
+        yield brokers
+    if tables.upstream_setting != "upstream":
+        yield f"{name}{_upstream(tables.upstream)}"
+
+
+def _upstream(upstream: Upstream) -> str:
+    return f"upstream {', '.join(map(str, upstream.bootstrap_servers))}"
 
 
 def _ports(listen: Listen, bootstrap_port: int) -> str:

@@ -7,18 +7,22 @@ this package; tests compare it with `schema`.
 
 from __future__ import annotations
 
+import copy
 import json
 from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from headrace.config.quotas import ConfiguredQuota, add_plugin_names
 from headrace.config.schema import Config
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
 if TYPE_CHECKING:
     from pydantic.json_schema import JsonSchemaValue
     from pydantic_core import core_schema
 
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.options import JsonSchema
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -44,9 +48,10 @@ class _Generator(GenerateJsonSchema):
         return False
 
 
-def json_schema() -> JsonSchema:
-    """Return the JSON Schema as a Python object."""
-    schema = Config.model_json_schema(schema_generator=_Generator)
+def json_schema(names: QuotaSchema = BUILTIN_SCHEMA) -> JsonSchema:
+    """Return the JSON Schema as a Python object. ``names`` has the quota keys and entity types that exist."""
+    schema = copy.deepcopy(Config.model_json_schema(schema_generator=_Generator))
+    add_plugin_names(schema["$defs"][ConfiguredQuota.__name__], names)
     head: JsonSchema = {
         "$schema": DIALECT,
         "title": "headrace",
@@ -55,9 +60,9 @@ def json_schema() -> JsonSchema:
     return head | {name: value for name, value in schema.items() if name not in head}
 
 
-def json_schema_text() -> str:
+def json_schema_text(names: QuotaSchema = BUILTIN_SCHEMA) -> str:
     """Return the JSON Schema as text that ends with a newline."""
-    return json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n"
+    return json.dumps(json_schema(names), indent=2, ensure_ascii=False) + "\n"
 
 
 def sample_text() -> str:

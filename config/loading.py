@@ -28,7 +28,7 @@ from headrace.config.problems import (
 )
 from headrace.config.quota_names import faults_of_names, names_to_check, probable_errors, tables_with_other_names
 from headrace.config.quotas import LIMIT_KEYS
-from headrace.config.rules import RULES
+from headrace.config.rules import faults_between_keys
 from headrace.config.schema import REMOVED, Config
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaKey
@@ -78,8 +78,8 @@ def load(
     ``flags`` are values by dotted key, as in `overrides.FLAGS`; None stands for a flag that was not given. ``plugins``
     are the names of the installed plugins; options for others are an error, unless ``plugins`` is None.
     ``plugin_faults`` finds what the plugins themselves reject, to be reported together with the file's own errors.
-    are the names of the installed plugins; options for others are an error, unless ``plugins`` is None. ``schema`` has
-    the quota keys and entity types that exist; with None, `quota_names.check_quota_names` has to be called later.
+    ``schema`` has the quota keys and entity types that exist; with None, `quota_names.check_quota_names` has to be
+    called later.
     Raises `ConfigError`: `ConfigFileError` if the file cannot be read, `ConfigSyntaxError` if it is not TOML, otherwise
     `ConfigValueError` with every problem.
     """
@@ -183,7 +183,7 @@ def _checked(
         _add_placeholders(document)
         config, _ = _validated(document)
     if config is not None:
-        faults += _faults_between_keys(config, bad)
+        faults += faults_between_keys(config, bad)
         faults += _options_without_plugin(config, plugins)
         faults += plugin_faults(config) if plugin_faults is not None else ()
     tables = tables_with_other_names({"quotas": quotas})
@@ -217,19 +217,6 @@ def _add_placeholders(document: Document) -> None:
         table = document.setdefault(path[0], {})
         if isinstance(table, dict):
             table.setdefault(path[-1], value)
-
-
-def _faults_between_keys(config: Config, bad: set[Path]) -> Iterator[Fault]:
-    """Yield violations of the rules between keys. A rule is skipped if one of its keys is invalid or missing."""
-    known = {leaf.key: leaf for leaf in keys(Config)}
-    for names, check in RULES:
-        needed = [known[name] for name in names]
-        if not any(_overlap(leaf.path, path) for leaf in needed for path in bad):
-            yield from check(*(leaf.value_of(config) for leaf in needed))
-
-
-def _overlap(one: Path, other: Path) -> bool:
-    return all(ours == theirs for ours, theirs in zip(one, other, strict=False))
 
 
 def _options_without_plugin(config: Config, plugins: Collection[str] | None) -> Iterator[Fault]:

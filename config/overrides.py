@@ -18,6 +18,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final, get_origin
 
 from headrace.config.keys import Leaf, keys
@@ -33,10 +34,17 @@ OPTIONS: Final = ("plugins", "options")
 
 ADMIN_TOKEN: Final = f"{PREFIX}ADMIN_TOKEN"
 """The variable with the token that ``headrace why`` and other commands send to the admin server."""
+ADMIN_CA: Final = f"{PREFIX}ADMIN_CA"
+ADMIN_CERT: Final = f"{PREFIX}ADMIN_CERT"
+ADMIN_KEY: Final = f"{PREFIX}ADMIN_KEY"
+ADMIN_SERVER_NAME: Final = f"{PREFIX}ADMIN_SERVER_NAME"
+"""The variables for TLS with the admin server: its authorities, the command's own certificate and key, and the name."""
 BOOTSTRAP_SERVER: Final = f"{PREFIX}BOOTSTRAP_SERVER"
 """The variable with the address to which ``headrace quotas`` connects, if neither an option nor a file names one."""
 
-_OTHERS: Final = re.compile(r"HEADRACE_(ADMIN_TOKEN|BOOTSTRAP_SERVER|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)")
+_OTHERS: Final = re.compile(
+    r"HEADRACE_(ADMIN_(TOKEN|CA|CERT|KEY|SERVER_NAME)|BOOTSTRAP_SERVER|COMPILED|PURE|PIPELINE_\w+|TESTBED_\w+)"
+)
 """Variables with the prefix that other parts read: commands for operators, the build, the pipeline, the test bed."""
 _KUBERNETES: Final = re.compile(
     r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
@@ -65,7 +73,8 @@ def _is_list(leaf: Leaf) -> bool:
 
 
 def _is_text(leaf: Leaf) -> bool:
-    if leaf.field.annotation in (str, str | None):
+    kind = leaf.field.annotation
+    if kind in (str, str | None) or (isinstance(kind, type) and issubclass(kind, StrEnum)):
         return True
     return any(isinstance(kind, Parsed) and kind.schema.get("type") == "string" for kind in leaf.field.metadata)
 

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, ModelWrapValidatorHandler, ValidationError, Wra
 
 from headrace.config.keys import Key, Section
 from headrace.config.values import SIZE_PATTERN, SIZE_UNITS, duration, parse_size_bytes
-from headrace.quota_callbacks.definitions import check_quota_value, ip_address
+from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema, check_quota_value, ip_address
 from headrace.quota_callbacks.entities import (
     CLIENT_ID,
     CONNECTION_CREATION_RATE,
@@ -172,7 +172,7 @@ ENTITY: Final = Parsed(
     {
         "type": "object",
         "properties": dict.fromkeys(ENTITY_TYPES, _NAME_SCHEMA),
-        "additionalProperties": _NAME_SCHEMA,  # entity types of plugins
+        "additionalProperties": False,
         "minProperties": 1,
         "dependentSchemas": {IP: {"maxProperties": 1}},
     },
@@ -184,10 +184,8 @@ def _between_keys(schema: JsonSchema) -> None:
     """Add the constraints between the keys of a table to its JSON Schema."""
     users_only = {"properties": {"entity": {"not": {"required": [CLIENT_ID]}}}}
     ips_only = {"properties": {"entity": {"required": [IP]}}}
-    any_limit = [{"required": [key]} for key in LIMIT_KEYS]
-    schema["anyOf"] = [*any_limit, {"not": {"propertyNames": {"enum": [*schema["properties"]]}}}]
-    limit_of_plugin = {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, _ABOVE_ZERO]}
-    schema["additionalProperties"] = limit_of_plugin
+    schema["anyOf"] = [{"required": [key]} for key in LIMIT_KEYS]
+    schema["additionalProperties"] = False
     not_for_ips = {"properties": {"entity": {"not": {"required": [IP]}}}}
     schema["dependentSchemas"] = {
         **{key.value: not_for_ips for key in QuotaKey},
@@ -196,7 +194,15 @@ def _between_keys(schema: JsonSchema) -> None:
     }
 
 
-_ABOVE_ZERO: Final[JsonSchema] = {"type": "number", "exclusiveMinimum": 0}
+def add_plugin_names(table: JsonSchema, schema: QuotaSchema) -> None:
+    """Add the quota keys and entity types of plugins to the JSON Schema of a ``[[quotas]]`` table."""
+    limit = {"oneOf": [{"type": "string", "pattern": f"^{SIZE_PATTERN}$"}, {"type": "number", "exclusiveMinimum": 0}]}
+    for key in schema.keys.keys() - BUILTIN_SCHEMA.keys.keys():
+        table["properties"][key] = {**limit, "description": schema.keys[key].help}
+        table["anyOf"].append({"required": [key]})
+    entity_types = table["properties"]["entity"]["properties"]
+    for name in schema.entity_types.keys() - BUILTIN_SCHEMA.entity_types.keys():
+        entity_types[name] = {**_NAME_SCHEMA, "description": schema.entity_types[name].help}
 
 
 class ConfiguredQuota(Section, json_schema_extra=_between_keys):

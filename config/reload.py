@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
 
 _QUOTAS = ("quotas",)
-_OPTIONS = ("plugins", "options")
+_TABLES_BY_NAME = (("plugins", "options"), ("listeners",))
+"""Keys whose values are tables with names of the user's own; of a change only the name is shown."""
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -33,7 +34,8 @@ class SettingChange:
     new: object = field(repr=False)
     needs_restart: bool
     text: str
-    """``old -> new`` in the form of the file. The values of plugin options are left out, since they may be secrets."""
+    """``old -> new`` in the form of the file; for the tables of listeners and of plugins, whose options may be secrets,
+    what was done."""
 
     def __str__(self) -> str:
         return f"{self.key}: {self.text}" + (" (needs a restart)" if self.needs_restart else "")
@@ -108,7 +110,7 @@ def _effective(old: SectionT, new: SectionT) -> SectionT:
 def _changes(leaf: Leaf, old: Config, new: Config) -> Iterator[SettingChange]:
     restart = leaf.about.restart
     before, after = leaf.value_of(old), leaf.value_of(new)
-    if leaf.path == _OPTIONS and isinstance(before, Mapping) and isinstance(after, Mapping):
+    if leaf.path in _TABLES_BY_NAME and isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted(before.keys() | after.keys()):
             was, will = before.get(name), after.get(name)
             if was != will:

@@ -18,26 +18,15 @@ from headrace.config.quotas import INT_MAX, QUOTA_TABLES, ConfiguredQuota, merge
 from headrace.config.tables.admin import Admin
 from headrace.config.tables.client_quotas import ClientQuotas
 from headrace.config.tables.limits import Limits
+from headrace.config.tables.listeners import FURTHER_LISTENERS, FurtherListener, Listen, ListenerTables, Upstream
 from headrace.config.tables.plugins import Plugins
 from headrace.config.tables.windows import BrokerQuota, Controller, Producer
-from headrace.config.values import (
-    HostPort,
-    NodeIds,
-    duration,
-    host_port,
-    id_ranges,
-    parse_node_ids,
-    reachable_host,
-    size,
-    worker_count,
-)
+from headrace.config.values import duration, size, worker_count
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, choice, list_of, text, whole
 from headrace.quota_callbacks.policies import Quota
 from headrace.quota_callbacks.value_texts import Path
-
-DEFAULT_NODE_IDS: Final = parse_node_ids("0-31")
 
 
 class LogLevel(StrEnum):
@@ -54,76 +43,6 @@ class LogFormat(StrEnum):
 
     TEXT = "text"
     JSON = "json"
-
-
-class Upstream(Section):
-    """The Kafka cluster behind the proxy."""
-
-    bootstrap_servers: Annotated[
-        tuple[Annotated[HostPort, host_port(wildcard=False)], ...],
-        list_of('a list of one or more host:port, such as ["kafka-1:9092"]', shortest=1),
-        Key("Bootstrap brokers of the cluster, as host:port; IPv6 addresses in brackets.", flag="--bootstrap-servers"),
-    ]
-    connect_timeout_s: Annotated[
-        float, duration("10ms", "10m"), Key("Timeout of an attempt to connect to a broker.")
-    ] = 10.0
-    reply_timeout_s: Annotated[
-        float,
-        duration("1s", "30d"),
-        Key(
-            "Timeout of a request to a broker, after which the connection is closed. Must exceed the longest intended "
-            "wait: a rebalance of a consumer group takes up to max.poll.interval.ms."
-        ),
-    ] = 3600.0
-
-
-class Listen(Section):
-    """The addresses that clients connect to. Broker n is at the bootstrap port + 1 + n, on every proxy."""
-
-    address: Annotated[
-        HostPort,
-        host_port(wildcard=True),
-        Key("The bootstrap address, host:port; broker n is at this port + 1 + n.", restart=True, flag="--listen"),
-    ]
-    advertised_host: Annotated[
-        str | None,
-        reachable_host(),
-        Key(
-            "The host that is advertised to clients; not a wildcard. The default is the host of listen.address, so it "
-            "is required if that is a wildcard.",
-            restart=True,
-            flag="--advertised-host",
-        ),
-    ] = None
-    advertised_port: Annotated[
-        int | None,
-        whole(1, 65535),
-        Key(
-            "The bootstrap port that is advertised to clients, if a load balancer or NAT maps ports. The default is "
-            "the port of listen.address. Broker n is advertised at this port + 1 + n.",
-            restart=True,
-            flag="--advertised-port",
-        ),
-    ] = None
-    node_ids: Annotated[
-        NodeIds,
-        id_ranges(),
-        Key(
-            "The broker ids that have a port, as ranges. Clients cannot reach other brokers.",
-            restart=True,
-            flag="--node-ids",
-        ),
-    ] = DEFAULT_NODE_IDS
-    backlog: Annotated[
-        int,
-        whole(1, 65535),
-        Key("Maximum number of connections per port that wait to be accepted; at most somaxconn.", restart=True),
-    ] = 1024
-
-    @property
-    def advertised(self) -> HostPort:
-        """The bootstrap address that is advertised to clients."""
-        return HostPort(host=self.advertised_host or self.address.host, port=self.advertised_port or self.address.port)
 
 
 class Watchdog(Section):
@@ -228,6 +147,14 @@ class Config(Section):
 
     upstream: Upstream
     listen: Listen
+    listeners: Annotated[
+        Mapping[str, FurtherListener],
+        FURTHER_LISTENERS,
+        Key(
+            "Further listeners by name, with the keys of [listen], each with its own security and brokers.",
+            restart=True,
+        ),
+    ] = {}
     workers: Annotated[
         int,
         worker_count(),
@@ -264,6 +191,21 @@ class Config(Section):
     def names_were_checked(self, *, waiting: NamesToCheck | None = None) -> None:
         """Note that the names are checked, except those of ``waiting``."""
         self._names_to_check = waiting
+
+    def all_listeners(self) -> tuple[ListenerTables, ...]:
+        """Return the tables of all listeners; the first one is ``[listen]``."""
+        first = ListenerTables(
+            setting="listen", listen=self.listen, upstream_setting="upstream", upstream=self.upstream
+        )
+        return first, *(self._tables_of(name, table) for name, table in self.listeners.items())
+
+    def _tables_of(self, name: str, table: FurtherListener) -> ListenerTables:
+        setting = f"listeners.{name}"
+        if table.upstream is None:
+            return ListenerTables(setting=setting, listen=table, upstream_setting="upstream", upstream=self.upstream)
+        return ListenerTables(
+            setting=setting, listen=table, upstream_setting=f"{setting}.upstream", upstream=table.upstream
+        )
 
     def entity_quotas(self) -> dict[QuotaEntity, dict[str, Quota]]:
         """Return ``quotas`` by entity and key."""

@@ -16,6 +16,9 @@ OPENTELEMETRY: Final = {
 
 CONFLUENT_KAFKA: Final = {"confluent_kafka": "confluent-kafka"}
 
+OAUTH: Final = {"httpx": "httpx", "joserfc": "joserfc"}
+"""The packages that request tokens and keys, and verify tokens."""
+
 
 def require(feature: str, extra: str, packages: dict[str, str]) -> None:
     """Raise `ValueError` if one of ``packages`` (distributions by module) is not installed.

@@ -7,12 +7,32 @@ requires; a protocol or an endpoint with which no export could succeed is an err
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headrace.quota_callbacks.value_texts import without_user_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from structlog.typing import FilteringBoundLogger
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectiveOptions:
+    """What the options of both plugins have in common: how the environment has changed them."""
+
+    off_because: str | None = None
+    """The variable that keeps the plugin off although ``enabled`` is true."""
+    warnings: tuple[str, ...] = ()
+    """One sentence for each variable that was ignored."""
+
+    def log_to(self, log: FilteringBoundLogger, line: str) -> None:
+        """Log the warnings, and ``line`` with the reason if a variable keeps the plugin off."""
+        for warning in self.warnings:
+            log.warning(warning)
+        if self.off_because is not None:
+            log.info(line, reason=self.off_because)
 
 
 class OtelEnvironment:

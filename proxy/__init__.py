@@ -14,6 +14,7 @@ A package or module imports only from those that are listed below it.
     kafka_client    an admin client of Kafka brokers: client quotas and topics
     quotas          quota definitions that change while the proxy runs: stores, the client-quota APIs
     wire            the Kafka protocol without I/O
+    sasl            the messages of PLAIN and SCRAM without I/O, on either side
     counters        counters of connections, requests, bytes and errors
     errors          exceptions that end a connection or a start
     logs            configuration of logging

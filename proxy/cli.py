@@ -7,6 +7,7 @@ call; they are imported when a command needs them, so that ``--help`` is fast.
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 from functools import partial
 from importlib import import_module
@@ -28,7 +29,7 @@ from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.loading import installed_plugins
 from headrace.proxy.logs import configure_logs
 from headrace.proxy.output_queue import queued_output, replace_output
-from headrace.proxy.server.preflight import plugin_faults, problems_of, warnings_of
+from headrace.proxy.server.preflight import loaded_rules, plugin_faults, problems_of, warnings_of
 from headrace.proxy.server.service_manager import READY, ServiceManager
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
+    from headrace.config.tables.listeners import ListenerTables
+    from headrace.config.tables.tls import ServerTls
     from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.server.server import Server
     from headrace.proxy.workers.supervisor import Supervisor
@@ -140,7 +143,7 @@ def _run(config: Config, load_again: Callable[[], Config] | None) -> None:
 
 async def _serve(server: Server, manager: ServiceManager) -> None:
     def on_ready(_: Server) -> None:
-        _print_ready(server.reloader.config, server.admin_address, server.shared.upstream.reached)
+        _print_ready(server.reloader.config, server.admin_address, server.reached)
         manager.send(READY)
 
     async with trio.open_nursery() as nursery:
@@ -150,17 +153,45 @@ async def _serve(server: Server, manager: ServiceManager) -> None:
         nursery.cancel_scope.cancel()
 
 
+def _shown_listener(tables: ListenerTables) -> str:
+    listen = tables.listen
+    brokers = f"at port {listen.address.port} + 1 + id" if listen.broker_host is None else f"as {listen.broker_host}"
+    upstream = (
+        ""
+        if tables.upstream_setting == "upstream"
+        else f" from {', '.join(map(str, tables.upstream.bootstrap_servers))}"
+    )
+    return (
+        f"{'' if tables.setting == 'listen' else tables.setting + ' '}bootstrap {listen.address} (advertised"
+        f" {listen.advertised}){_with_tls(listen.tls)}, brokers"
+        f" {listen.node_ids} {brokers}{upstream}"
+    )
+
+
 def _print_ready(config: Config, admin_address: AdminAddress | None, reached: bool | None) -> None:
-    listen, workers = config.listen, count_workers(config.workers)
+    workers = count_workers(config.workers)
     click.echo(
-        f"headrace ready: bootstrap {listen.address} (advertised {listen.advertised}), brokers {listen.node_ids}"
-        f" at port {listen.address.port} + 1 + id,"
+        f"headrace ready: {'; '.join(map(_shown_listener, config.all_listeners()))},"
         f" upstream {', '.join(map(str, config.upstream.bootstrap_servers))}"
         + ("" if reached else " (the cluster has not been reached yet)")
         + (f", {workers} workers" if workers > 1 else "")
-        + (f", admin {admin_address}" if admin_address is not None else "")
+        + _shown_tls_library(config)
+        + ("" if admin_address is None else f", admin {admin_address}{_with_tls(config.admin.tls)}")
     )
     sys.stdout.flush()
+
+
+def _with_tls(tls: ServerTls) -> str:
+    return "" if tls.certificate_file is None else " with TLS"
+
+
+def _shown_tls_library(config: Config) -> str:
+    """Return what encrypts, for the line "headrace ready"; the empty string if nothing has TLS."""
+    listeners = config.all_listeners()
+    servers = [config.admin.tls, *(each.listen.tls for each in listeners)]
+    if not any(tls.certificate_file for tls in servers) and not any(each.upstream.tls.enabled for each in listeners):
+        return ""
+    return f", TLS by {' '.join(ssl.OPENSSL_VERSION.split()[:2])} in the process, without kernel TLS"
 
 
 @main.command("check-config")
@@ -171,7 +202,10 @@ def check_config(path: Path | None) -> None:
     Environment variables apply as they do for "headrace run"; without a file they are checked alone. Nothing is
     started, written or connected to.
     """
-    report = check(path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults, schema=None)
+    read = partial(
+        load, path, environment=os.environ, plugins=installed_plugins(), plugin_faults=plugin_faults, schema=None
+    )
+    report = check(read)
     config = report.config
     if config is None:
         click.echo(str(report), err=True)
@@ -184,12 +218,34 @@ def check_config(path: Path | None) -> None:
     click.echo(str(report))
 
 
-@main.command("config-schema")
-def config_schema() -> None:
-    """Print the JSON Schema of the configuration file, for use in editors."""
-    from headrace.config.editing import json_schema_text
+@main.command("config-sample")
+def config_sample() -> None:
+    """Print a configuration file that explains every key.
 
-    click.echo(json_schema_text(), nl=False)
+    The keys that every proxy needs are set; all others are commented out, with their defaults or with examples.
+    """
+    from headrace.config.editing import sample_text
+
+    click.echo(sample_text(), nl=False)
+
+
+@main.command("config-schema")
+@click.option("--config", "path", type=CONFIG_FILE, help="A file whose plugins define further quota keys.")
+def config_schema(path: Path | None) -> None:
+    """Print the JSON Schema of the configuration file, for use in editors.
+
+    With --config, it has the quota keys and entity types of the plugins of that file, too.
+    """
+    from headrace.config.editing import json_schema_text
+    from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+
+    try:
+        names = BUILTIN_SCHEMA
+        if path is not None:
+            names = loaded_rules(load(path, environment=os.environ, schema=None)).schema
+    except (ConfigError, StartupError) as error:
+        _fail(str(error))
+    click.echo(json_schema_text(names), nl=False)
 
 
 @main.command()

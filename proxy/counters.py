@@ -14,6 +14,7 @@ class Counters:
 
     __slots__ = (
         "accept_delayed_s",
+        "accept_paused_s",
         "bytes_from_clients",
         "bytes_from_upstream",
         "bytes_spliced",
@@ -21,7 +22,9 @@ class Counters:
         "bytes_to_upstream",
         "connections",
         "connections_accepted",
+        "connections_aged",
         "connections_refused",
+        "denied",
         "errors",
         "hints_hidden",
         "lookups",
@@ -30,6 +33,10 @@ class Counters:
         "requests",
         "throttled",
         "throttled_ms",
+        "tls_handshakes_failed",
+        "tls_handshakes_full",
+        "tls_handshakes_resumed",
+        "token_owners_unknown",
         "upstream_connections",
     )
 
@@ -40,7 +47,15 @@ class Counters:
         """Connections refused, by the name of the limit that they exceeded."""
         self.accept_delayed_s = 0.0
         """Seconds for which accepting was delayed because of ``limits.max_connection_rate``."""
+        self.accept_paused_s: dict[str, float] = {}
+        """Seconds for which accepting was paused, by what the process was short of: descriptors or memory."""
+        self.connections_aged = 0
+        """Connections that were ended because of ``limits.max_connection_age``."""
         self.upstream_connections = 0
+        self.tls_handshakes_full = 0
+        """TLS handshakes with clients that succeeded and resumed no session."""
+        self.tls_handshakes_resumed = 0
+        self.tls_handshakes_failed = 0
         self.requests: defaultdict[int, int] = defaultdict(int)
         """Requests received, by API key."""
         self.bytes_from_clients = 0
@@ -51,6 +66,8 @@ class Counters:
         """Bytes, in either direction, that were forwarded without entering user space."""
         self.errors: dict[str, int] = {}
         """Connections that ended because of a fault, by the side at fault: client, upstream or proxy."""
+        self.denied: dict[tuple[str, str, str], int] = {}
+        """Denials, by operation, type of resource and API; one for each request and operation."""
         self.throttled: dict[str, int] = {}
         """Requests that a quota throttled or held, by quota key."""
         self.throttled_ms = 0
@@ -59,6 +76,8 @@ class Counters:
         """Requests that a quota in shadow mode would have throttled or refused, by quota key."""
         self.lookups = 0
         """Requests that the proxy itself sent over clients' connections."""
+        self.token_owners_unknown = 0
+        """Logins by a delegation token whose owner was asked of the brokers and not found."""
         self.refused = 0
         """Requests that a quota refused, whole or in part."""
         self.hints_hidden = 0
@@ -68,11 +87,14 @@ class Counters:
 class AdminCounters:
     """The counters of the admin server, which runs once for all workers."""
 
-    __slots__ = ("connections", "refused")
+    __slots__ = ("certificate_expires_s", "connections", "refused")
 
     def __init__(self) -> None:
         self.connections = 0
         """Connections that are open now."""
+        self.certificate_expires_s: float | None = None
+        """Time at which the first certificate of the admin server's chain expires, in seconds since 1970; None without
+        TLS."""
         self.refused: dict[str, int] = {}
         """Requests that were refused and connections that were closed, by reason."""
 

@@ -28,6 +28,9 @@ PIECE: Final = 64
 PAUSE_S: Final = 200e-6
 """The pause of the export thread of `headrace.plugins.tracing`, where it was measured."""
 
+LONG_STEP_BYTES: Final = 16 * 1024
+"""Decoding or editing a message of more bytes is a long step, which takes up to some tens of milliseconds."""
+
 T = TypeVar("T")
 
 _collector_lock = threading.Lock()
@@ -54,6 +57,47 @@ async def in_slices(
             with paused():
                 await trio.lowlevel.checkpoint()
             end_s = time.perf_counter() + SLICE_S
+
+
+def run_one_slice(steps: Generator[None, None, T]) -> T | None:
+    """Run the generator ``steps`` for `SLICE_S`, and return its value; ``None`` if it has not come to its end."""
+    end_s = time.perf_counter() + SLICE_S
+    while time.perf_counter() < end_s:
+        try:
+            next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+    return None
+
+
+class LongSteps:
+    """Lets the long steps of all connections run one at a time, with a look for events between any two of them."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self) -> None:
+        self._turn = trio.Lock()
+
+    async def wait_for_turn(self) -> None:
+        """Wait until this task may begin a long step, which must follow without waiting.
+
+        The lock passes to one task in each turn of the scheduler, and trio looks for events between two turns; so it
+        need not be held during the step.
+        """
+        async with self._turn:
+            await trio.lowlevel.checkpoint()
+
+    async def run(
+        self, steps: Generator[None, None, T], paused: Callable[[], AbstractContextManager[None]] = nullcontext
+    ) -> T:
+        """Run a generator to its end and return its value, as `in_slices` does, while no other long step runs."""
+        with paused():
+            await self._turn.acquire()
+        try:
+            return await in_slices(steps, paused)
+        finally:
+            self._turn.release()
 
 
 class PacedList(list[T]):

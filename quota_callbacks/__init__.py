@@ -7,6 +7,8 @@ milliseconds of a monotonic clock.
     requests     connections, requests and replies, as callbacks see them
     verdicts     the results of a callback: throttle or refuse, with the reason
     identities   the interface for plugins that read a client's name from its authentication
+    authorization  what a request does to which resource, for plugins that decide about it
+    sasl         the interface for plugins that authenticate clients, or the proxy to brokers
     entities     quota keys and quota entities
     definitions  which quota keys and entity types there are, and which values and entities are valid
     policies     how a quota is enforced
@@ -16,6 +18,7 @@ milliseconds of a monotonic clock.
     api_keys     the numbers and names of Kafka's APIs
     options      typed tables for the options of plugins
     value_texts  values and their paths as text for messages, with secrets hidden
+    secret_sources  where the secrets of the configuration are read from
     files        reading ordinary files, and creating files that others cannot read
     testing      connections, requests and a context for the tests of a plugin
     topic_names  the names of topics by their ids

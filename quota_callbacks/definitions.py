@@ -71,7 +71,25 @@ class EntityTypeDefinition:
     default entity. Must not block. Kafka refuses only empty names, which this function does not get."""
     keys: frozenset[str] = frozenset()
     """Names of keys, built-in ones or those of other plugins, that an entity of this type alone can have besides the
-    keys whose own definition names the type. The plugin that defines the type enforces them for it."""
+    keys whose own definition names the type. The plugin that defines the type enforces them for it, unless it has
+    `metric_tags`."""
+    matching: Callable[[Mapping[str, str]], Iterable[str]] | None = None
+    """Returns the names of this type whose quotas apply to a client or thing, the highest precedence first, without the
+    default, which is last; nothing if no quota of this type applies. The argument has what is known of it: names by
+    entity type. Without this function, the name of this type applies, if there is one. Used by ``headrace quotas
+    resolve``; must not block."""
+    metric_tags: Callable[[str, str, str], Mapping[str, str] | None] | None = None
+    """Returns the metric tags of the bucket of this type that requests are charged to, given a key, a user and a client
+    id; ``None`` if they have no such quota. With this function, the callbacks that enforce `keys` for users and client
+    ids enforce them for this type, too. It is called as the hook `quota_metric_tags` is, for keys that an entity of the
+    type can have; if it raises, or returns anything else, that is logged as an error of the plugin, and the quota does
+    not apply. The tags must contain the name of the type; the plugin returns their limit from `quota_limit`."""
+
+    def names_for(self, names: Mapping[str, str]) -> tuple[str, ...]:
+        """Return what `matching` returns, or else the name of this type in ``names``, if there is one."""
+        if self.matching is not None:
+            return tuple(self.matching(names))
+        return (names[self.name],) if self.name in names else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +187,22 @@ class QuotaSchema:
             return
         entity_types = frozenset(entity_type for entity_type, _ in entity.parts())
         if key not in self.keys_of(entity_types):
-            having = [types for types, keys in self._by_combination.items() if key in keys]
-            allowed = sorted(" with ".join(_sorted(each)) for each in having)
-            raise ValueError(f"{key} is for {' or '.join(allowed)} only, not for {entity}")
+            raise ValueError(f"{self._rule_of(key)}, not for {entity}")
         if definition.check is not None:
             definition.check(entity, value)
+
+    def misplaced(self, key: str, entity_types: EntityTypes) -> str:
+        """Return which entities can have a key, as a clause, if an entity with parts of these types cannot.
+
+        Empty if it can, and for a key or an entity type that this schema does not have.
+        """
+        known = key in self._keys and entity_types <= self._entity_types.keys()
+        return self._rule_of(key) if known and key not in self.keys_of(entity_types) else ""
+
+    def _rule_of(self, key: str) -> str:
+        having = [types for types, keys in self._by_combination.items() if key in keys]
+        allowed = sorted(" with ".join(_sorted(each)) for each in having)
+        return f"{key} is for {' or '.join(allowed)} only"
 
     @cached_property
     def _by_combination(self) -> dict[EntityTypes, Mapping[str, QuotaKeyDefinition]]:

@@ -39,14 +39,17 @@ import pluggy
 from headrace.quota_callbacks.topic_names import TopicNames
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Iterable, Mapping
+    from collections.abc import Awaitable, Iterable, Mapping, Sequence
 
+    from headrace.quota_callbacks.authorization import Action
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+    from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
     from headrace.quota_callbacks.definitions import EntityTypeDefinition, QuotaKeyDefinition
     from headrace.quota_callbacks.entities import QuotaEntity
-    from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
+    from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation, UserSource
     from headrace.quota_callbacks.policies import QuotaPolicy
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Interest, Request
+    from headrace.quota_callbacks.sasl import ClientExchange, ServerExchange, UpstreamSasl
     from headrace.quota_callbacks.verdicts import Throttle, Verdict
 
 HOOK_VERSION: Final = 1
@@ -161,7 +164,7 @@ def configure(context: PluginContext) -> None:
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
     thread and open no socket. Files that the options name may be read. Of the other hooks, only `quota_definitions`,
-    `enforced_quotas`, `request_interest` and `close` are called then.
+    `enforced_quotas`, `scoped_callback`, `request_interest` and `close` are called then.
     """
 
 
@@ -201,9 +204,23 @@ def quota_definitions() -> Iterable[QuotaKeyDefinition | EntityTypeDefinition]:
 
     Called once, after `configure`. The configuration file, DescribeClientQuotas and AlterClientQuotas accept them, and
     `update_quota` passes the quotas to the plugins. A key that users, client ids and pairs of both can have is resolved
-    by Kafka's precedence, as a built-in key is. The plugin enforces its keys (`enforced_quotas`), and all keys of its
-    entity types, by itself; `headrace.quota_callbacks.buckets` has the arithmetic. The start fails for an invalid
-    definition, for a name that is built in or that another plugin defines, and for an exception.
+    by Kafka's precedence, as a built-in key is. The plugin enforces its keys (`enforced_quotas`) by itself;
+    `headrace.quota_callbacks.buckets` has the arithmetic. It also enforces all keys of its entity types; but those of
+    types with ``metric_tags`` are enforced by the callbacks of the keys (`scoped_callback`). The start fails for an
+    invalid definition, for a name that is built in or that another plugin defines, and for an exception.
+    """
+
+
+@hookspec
+def scoped_callback(scope: QuotaScope) -> object | None:
+    """Return a further callback, which charges the buckets of ``scope``; ``None`` if this plugin has none for it.
+
+    Called once for each entity type with ``metric_tags``, after `quota_definitions`, with the buckets of that type. A
+    callback that enforces a key of ``scope.keys`` for users and client ids implements it to enforce the key for other
+    entity types, too, as the built-in ones do. Of the object that is returned, the hooks `request_interest`,
+    `mutation_budget` and those from `request_received` to `request_denied` are called, as of a plugin, after those of
+    the plugins; in the log it has the plugin's name with that of the entity type. The hooks must be marked with
+    `hookimpl`. An exception, or an object without such a hook, stops the start.
     """
 
 
@@ -228,9 +245,9 @@ def quota_limit(key: str, tags: Mapping[str, str]) -> float | None:
     """Return the limit of the bucket with these ``tags``, in the unit of ``key``; ``None`` is unlimited.
 
     Corresponds to ``quotaLimit``. Called when a bucket is created and after quotas changed. Must not block or change
-    anything. The first result that is not ``None`` is used. A limit must be above 0; another value is logged as an
-    error of the plugin, which is then skipped, as one that raises is. A `Limit` also states the quota's entity and
-    policy; a plain number is enforced with Kafka's arithmetic.
+    anything. The first result that is not ``None`` is used. A limit must be finite and above 0; another value is logged
+    as an error of the plugin, and such a plugin is skipped, like one that raises. A `Limit` also states the quota's
+    entity and policy; a plain number is enforced with Kafka's arithmetic.
     """
 
 
@@ -239,9 +256,9 @@ def update_quota(key: str, entity: QuotaEntity, value: float, policy: QuotaPolic
     """Keep a quota that was set; return whether any limit of this plugin changed (``updateQuota``).
 
     Called for every configured quota before the first listener opens, then for every quota that a reload of the
-    configuration adds or changes. Must not block. All limits are resolved again afterwards. ``policy`` states how the
-    quota is enforced; Kafka has no counterpart. If it raises, the quota counts as set and the plugin does not know of
-    it.
+    configuration, AlterClientQuotas or the quota store adds or changes. Must not block. All limits are resolved again
+    afterwards. ``policy`` states how the quota is enforced; Kafka has no counterpart. If it raises, the quota counts as
+    set and the plugin does not know of it.
     """
 
 
@@ -249,8 +266,9 @@ def update_quota(key: str, entity: QuotaEntity, value: float, policy: QuotaPolic
 def remove_quota(key: str, entity: QuotaEntity) -> bool:
     """Discard a quota that was removed; return whether any limit of this plugin changed (``removeQuota``).
 
-    Called for every quota that a reload of the configuration removes. Must not block. All limits are resolved again
-    afterwards. If it raises, the quota counts as removed and the plugin still applies it.
+    Called for every quota that a reload of the configuration, AlterClientQuotas or the quota store removes. Must not
+    block. All limits are resolved again afterwards. If it raises, the quota counts as removed and the plugin still
+    applies it.
     """
 
 
@@ -302,8 +320,8 @@ def request_received(request: Request, now_ms: int) -> Verdict | None:
     since its name is unverified until then; nor for exempt users and client ids; nor while enforcement is switched off.
 
     May write ``request.fetch_max_bytes``, ``request.alone``, ``request.read_batches``, ``request.read_fetched``,
-    ``request.notes`` and ``request.connection.cache``. If ``request.arrived`` is false, the rest of the request may
-    never arrive: charge its size in `request_arrived`.
+    ``request.read_refused``, ``request.notes`` and ``request.connection.cache``. If ``request.arrived`` is false, the
+    rest of the request may never arrive: charge its size in `request_arrived`.
 
     Called again for a request that it has held with ``ask_again``, when the hold is over.
 
@@ -336,12 +354,12 @@ def batches_received(request: Request, now_ms: int) -> Throttle | None:
 
 @hookspec
 def records_fetched(request: Request, now_ms: int) -> Throttle | None:
-    """Return a verdict on a Fetch request, given the bytes that it has fetched of each topic (``fetched_bytes``).
+    """Return a verdict on a Fetch or ShareFetch, given the bytes that it has fetched of each topic (``fetched_bytes``).
 
-    Called once per Fetch request for which `request_received` set ``request.read_fetched``, when the last byte of its
-    reply was read; not for ShareFetch. The beginning of the reply may have been sent, so a throttle mutes the client's
-    channel without being written into the reply, and the request can be neither held nor refused. The plugin's
-    `request_interest` must include Fetch. May write ``request.notes``.
+    Called once per request for which `request_received` set ``request.read_fetched``, when the last byte of its reply
+    was read. A throttle mutes the client's channel and is written into the reply, but not into one to a Fetch of more
+    than 2 MiB, whose beginning has been sent already. The request can be neither held nor refused.
+    The plugin's `request_interest` must include the API. May write ``request.notes``.
     """
 
 
@@ -359,15 +377,26 @@ def request_abandoned(request: Request, now_ms: int) -> Throttle | None:
     """
 
 
-@hookspec(firstresult=True)
+@hookspec
+def request_denied(request: Request, now_ms: int) -> Throttle | None:
+    """Charge the proxy's own work for a request that `authorize_requests` denied.
+
+    Called once for each request that was denied as a whole, instead of `request_received` and all other hooks except
+    `request_completed`: nothing was charged for it, and nothing is forwarded. A throttle mutes the client's channel. A
+    refusal is an error. May write ``request.charged_thread_ns``, ``request.connection.thread_ns`` and
+    ``request.connection.measure_thread_time``.
+    """
+
+
+@hookspec
 def mutation_budget(request: Request, now_ms: int) -> float | None:
     """Return the number of controller mutations that the sender of ``request`` may make now.
 
     Called for requests of APIs with `Detail.MUTATIONS`, before the proxy asks the broker what the request would change;
     possibly more than once per request. Must charge nothing. ``None`` means that the sender has no limit, and the
-    broker is not asked. A number below 0 is the amount by which the sender exceeds its quota. ``math.inf`` means that
-    no topic of the request will be refused. The first result that is not ``None`` is used, custom callbacks before the
-    built-in one. A plugin that raises, or returns something other than a number, is skipped.
+    broker is not asked. A number below 0 is the amount by which the sender exceeds its quota, so that all topics will
+    be refused. ``math.inf`` means that no topic of the request will be refused. The lowest result is used. A plugin
+    that raises, or returns something other than a number, is skipped.
     """
 
 
@@ -403,9 +432,54 @@ def authentication_started(connection: Connection, mechanism: str) -> Authentica
 
     Called at the client's SaslHandshake, and again when it re-authenticates (KIP-368), before anything is forwarded;
     the broker may still refuse. ``mechanism`` is spelled as the client spells it. Must not block or change anything.
-    The observer's `principal` becomes ``connection.user``. The first result that is not ``None`` is used, custom
-    plugins before the built-in one. Without an observer, or when the hook or the observer raises, ``connection.user``
-    stays unchanged.
+    The observer's `principal`, or the owner of its `token_id`, rewritten by `rewrite_user`, becomes
+    ``connection.user``. The first result that is not ``None`` is used, custom plugins before the built-in one. Without
+    an observer, or when the hook or the observer raises, ``connection.user`` stays unchanged.
+    """
+
+
+@hookspec(firstresult=True)
+def rewrite_user(connection: Connection, user: str, source: UserSource) -> str | None:
+    """Return the name that ``user`` has for quotas, the log and the login at brokers; ``None`` leaves it as it is.
+
+    Called once each time that a client has proved who it is, before ``connection.user`` is set: by its certificate,
+    after the mapping rules; by SASL, and again when it re-authenticates. ``source`` states which, and
+    ``connection.mechanism`` the mechanism. For a certificate, it is called before `connection_opened`. Not called for
+    clients that prove nothing, which are ANONYMOUS. Must not block or change anything, and must return the same name
+    each time: a client whose name is another one after it has re-authenticated to the proxy is refused.
+
+    The first result that is not ``None`` is used, custom plugins before built-in ones; it has at most
+    `MAX_PRINCIPAL_CHARACTERS` characters. An empty name refuses the client. So does a plugin that raises or returns
+    anything else, since the name without its rewriting may have other quotas: the connection is closed.
+    """
+
+
+@hookspec(firstresult=True)
+def sasl_server_exchange(connection: Connection, mechanism: str) -> ServerExchange | None:
+    """Return the exchange that authenticates the client in place of the broker; ``None`` for an unknown mechanism.
+
+    Called at the SaslHandshake of a client of a listener that terminates SASL, and again when the client
+    re-authenticates (KIP-368); only for mechanisms that the listener enables. ``mechanism`` is spelled as the client
+    spells it. Must not block or change anything: what takes longer belongs into the exchange's `respond`, which is
+    called in a thread if its ``blocks`` is true. The exchange is for this authentication alone, and the client is
+    accepted as the principal of its last step; `authentication_started` is not called then. The first result that is
+    not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange
+    the client is told that the mechanism is not supported. An exception of the exchange other than `SaslRefused` is
+    logged and counted as an error of the plugin, and the authentication fails.
+    """
+
+
+@hookspec(firstresult=True)
+def sasl_client_exchange(connection: Connection | None, settings: UpstreamSasl) -> ClientExchange | None:
+    """Return the exchange that authenticates the proxy to a broker; ``None`` for an unknown mechanism.
+
+    Called for each new connection to a broker that the proxy authenticates, and again when the broker limits the
+    session (KIP-368). ``connection`` is the client for which the proxy connects, or ``None`` for a connection of the
+    proxy's own; ``settings`` are those of the upstream listener, or of the client's user if users are mapped. Must not
+    block or change anything; the exchange's `respond` is asynchronous, and may wait. The first result that is not
+    ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange the
+    connection to the broker fails. An exception of the exchange other than `SaslRefused` is logged and counted as an
+    error of the plugin, and the connection to the broker fails, too.
     """
 
 
@@ -417,6 +491,40 @@ def authorize_quotas(connection: Connection, operation: QuotaOperation) -> bool 
     or change anything. The first result that is not ``None`` is used. If all return ``None``, the rule of
     ``client_quotas.administrators`` and ``client_quotas.alter`` applies. A plugin that raises, or returns something
     other than a boolean, denies the request.
+    """
+
+
+@hookspec
+def authorizes_requests() -> bool:
+    """Return whether this plugin's `authorize_requests` is to be called.
+
+    Called once after `configure`, so that a plugin whose options have no rules costs nothing. A plugin that implements
+    `authorize_requests` alone is always called. One that raises is a start-up error.
+    """
+
+
+@hookspec
+def authorize_requests(connection: Connection, actions: Sequence[Action]) -> Sequence[bool] | None:
+    """Return for each action whether the client may do it; ``None`` if this plugin does not decide about this client.
+
+    Called for each request of a client that the broker has accepted, before quotas are charged, except for ApiVersions,
+    SaslHandshake and SaslAuthenticate, and for requests that name nothing that needs a permission; and for replies that
+    list resources of which the client may see only some; with some of the actions at a time if there are many. The
+    result has as many elements as ``actions``. Must not block or change anything. All plugins are asked, in turn, and
+    an action is allowed if at least one plugin allows it and none denies it. What no plugin decides about is denied. A
+    plugin that raises, or returns anything else, denies all actions. While no plugin takes part, requests are not read
+    for it.
+    """
+
+
+@hookspec(firstresult=True)
+def explain_denial(connection: Connection, action: Action) -> str | None:
+    """Return the rule because of which the action is denied, in one line for operators; ``None`` if this plugin has
+    not denied it.
+
+    Called for an action that `authorize_requests` has denied, at most a few times for each request. Must not block or
+    change anything. The first result that is not ``None`` is shown by ``headrace why`` and in the log, and must not
+    contain a secret. A plugin that raises is skipped.
     """
 
 

@@ -55,6 +55,30 @@ class ClaimingObserver(Protocol):
         """
 
 
+@runtime_checkable
+class TokenObserver(Protocol):
+    """An optional addition to `AuthenticationObserver`: a login by a delegation token (KIP-48), which names no user."""
+
+    @property
+    def token_id(self) -> str | None:
+        """The id of the token by which the broker has accepted the client; ``None`` for a login without one.
+
+        Read after each call. The user is then the owner of the token, if the proxy can ask the brokers for it
+        (``upstream.owner_lookup``), and `AuthenticationObserver.principal` otherwise.
+        """
+
+
+class UserSource(Enum):
+    """What has proved who a client is."""
+
+    BROKER = "broker"
+    """The brokers have authenticated the client by SASL, and the proxy has observed it."""
+    PROXY = "proxy"
+    """The proxy has authenticated the client by SASL (``listen.sasl.mode = "terminate"``)."""
+    CERTIFICATE = "certificate"
+    """The client has shown a certificate that the proxy has verified."""
+
+
 class QuotaOperation(Enum):
     """What a client wants to do with the definitions of quotas."""
 

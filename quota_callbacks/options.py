@@ -18,6 +18,7 @@ import difflib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum
+from types import NoneType
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, SecretStr, Strict, ValidationError
@@ -374,9 +375,15 @@ def _table_at(table: type[Table], place: Path) -> type[Table]:
     around: Any = table
     for step in place:
         is_table = isinstance(around, type) and issubclass(around, Table)
-        around = fields_by_key(around)[str(step)].annotation if is_table else _element(around)
+        around = _without_none(fields_by_key(around)[str(step)].annotation) if is_table else _element(around)
     found: type[Table] = around
     return found
+
+
+def _without_none(annotation: Any) -> Any:
+    """Return the table of an annotation that also allows ``None``; any other annotation unchanged."""
+    tables = [each for each in get_args(annotation) if isinstance(each, type) and issubclass(each, Table)]
+    return tables[0] if tables and NoneType in get_args(annotation) else annotation
 
 
 def _leaf_names(table: type[Table], place: Path) -> list[str]:

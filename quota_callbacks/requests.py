@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from headrace.quota_callbacks.entities import ANONYMOUS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from headrace.quota_callbacks.verdicts import Reason
 
@@ -99,7 +99,7 @@ class Connection:
     *Callbacks may write:* the callback that charges it sets it to 0."""
 
 
-_NOTHING_FETCHED: Final[Mapping[str | bytes, int]] = MappingProxyType({})
+_NOTHING_LEFT_OUT: Final[Mapping[tuple[str | bytes, int], int]] = MappingProxyType({})
 
 
 class Request:
@@ -113,7 +113,6 @@ class Request:
         "arrived",
         "authenticating",
         "batches",
-        "batches_left_out",
         "body",
         "broker_throttle_ms",
         "charged_thread_ns",
@@ -126,6 +125,7 @@ class Request:
         "fetched_bytes",
         "forwarded_s",
         "hold_ms",
+        "left_out_bytes",
         "missing_bytes",
         "mutations",
         "new_producer_ids",
@@ -133,8 +133,10 @@ class Request:
         "observed_ms",
         "read_batches",
         "read_fetched",
+        "read_refused",
         "reason",
         "received_s",
+        "refused",
         "refused_code",
         "reply_s",
         "request_bytes",
@@ -145,6 +147,16 @@ class Request:
         "topic_errors",
         "validate_only",
     )
+
+    fetched_bytes: Mapping[str | bytes, int]
+    """Fetch and ShareFetch: size of the records in the reply by topic (the name, or in ShareFetch
+    and from version 13 of Fetch the 16 bytes of its id). Topics without records are missing. Exists from
+    `records_fetched` on, if a callback
+    set `read_fetched`."""
+
+    refused: Collection[tuple[str | bytes, int]]
+    """Produce: topic and partition of those to which the broker has appended nothing. Exists from `response_received`
+    on, if a callback set `read_refused`."""
 
     def __init__(
         self,
@@ -187,16 +199,18 @@ class Request:
         self.fetch_max_bytes: int | None = None
         """Fetch and ShareFetch: the maximum that the proxy caps ``max_bytes`` at. *Callbacks may write.*"""
         self.read_fetched = False
-        """Fetch: whether to sum the fetched bytes by topic and call `records_fetched`. *Callbacks may write.*"""
-        self.fetched_bytes: Mapping[str | bytes, int] = _NOTHING_FETCHED
-        """Fetch: size of the records in the reply by topic (the name, or from version 13 the 16 bytes of its id), from
-        `records_fetched` on, if a callback set `read_fetched`. Topics without records are missing; 4,096 at most."""
+        """Fetch and ShareFetch: whether to sum the fetched bytes by topic and call `records_fetched`. *Callbacks may
+        write.*"""
         self.read_batches = False
         """Produce: whether to read the record batches and call `batches_received`. *Callbacks may write.*"""
         self.batches: Sequence[RecordBatch] = ()
         """Produce: the record batches, from `batches_received` on, if a callback set `read_batches`."""
-        self.batches_left_out = 0
-        """Number of record batches that are missing in `batches`, which has 4,096 at most."""
+        self.left_out_bytes: Mapping[tuple[str | bytes, int], int] = _NOTHING_LEFT_OUT
+        """Size of the records of the batches that are missing in `batches`, which has 4,096 at most; by topic and
+        partition."""
+        self.read_refused = False
+        """Produce: whether to read the broker's errors before `response_received` is called. Needs `read_batches`.
+        *Callbacks may write.*"""
         self.mutations: tuple[TopicMutation, ...] | None = None
         """The changes in the order of the request, if a callback asked for `Detail.MUTATIONS`; ``None`` otherwise."""
         self.new_producer_ids = 0
@@ -205,7 +219,8 @@ class Request:
         self.validate_only = False
         """The field ``validate_only`` of CreateTopics and CreatePartitions: whether the request changes nothing."""
         self.topic_errors: Mapping[str | bytes, int] | None = None
-        """The broker's error code for each topic in `mutations`, from `response_received` on."""
+        """The error codes of topics in `mutations` that the broker or a callback has refused, from `response_received`
+        on; others have 0 or are not there."""
         self.notes: dict[object, Any] | None = None
         """Values that callbacks keep until the reply arrives, each under a key of its own; ``None`` if there are none.
         *Callbacks may write.*"""

@@ -5,6 +5,7 @@ The proxy learns them from the Metadata replies that pass. A plugin gets the tab
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ class TopicNames:
     __slots__ = ("_names", "followed")
 
     def __init__(self) -> None:
-        self._names: dict[bytes, str] = {}
+        self._names: OrderedDict[bytes, str] = OrderedDict()  # a dict finds its oldest key in linear time
         self.followed = False
         """Whether a plugin has asked for names. While it is false, Metadata replies are not read for them."""
 
@@ -45,7 +46,7 @@ class TopicNames:
         for topic_id, name in topics:
             if topic_id not in names:
                 while len(names) >= MAX_TOPICS:
-                    del names[next(iter(names))]
+                    names.popitem(last=False)
                 names[topic_id] = name
 
     def __len__(self) -> int:

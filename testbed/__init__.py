@@ -1,8 +1,10 @@
 """A real Apache Kafka on this machine, for the demo, the tests and the benchmarks. Imports nothing from the proxy.
 
-kafka          brokers in KRaft mode, Kafka's tools and classes
-processes      processes, directories and ports that are released when this process ends
-proxy_process  ``headrace run`` in a separate process
-compiled       a copy of the proxy with compiled modules
-errors         the tree of errors, rooted at TestbedError
+kafka              brokers in KRaft mode, Kafka's tools and classes
+processes          processes, directories and ports that are released when this process ends
+preloaded_command  ``headrace`` as forks of a process that has imported it
+proxy_process      ``headrace run`` in a separate process
+compiled           a copy of the proxy with compiled modules
+helm               Helm, which renders the chart of Kubernetes
+errors             the tree of errors, rooted at TestbedError
 """

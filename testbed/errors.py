@@ -24,6 +24,14 @@ class CompiledUnavailableError(TestbedError):
     """The proxy's modules cannot be compiled on this machine."""
 
 
+class HelmUnavailableError(TestbedError):
+    """Helm is not installed and cannot be built on this machine."""
+
+
+class HelmError(TestbedError):
+    """Helm ended with an error: it refuses a chart or its values."""
+
+
 class JavaNotFoundError(TestbedError):
     """No Java of the lowest usable version or newer on this machine."""
 

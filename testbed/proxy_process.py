@@ -1,7 +1,8 @@
 """The command ``headrace run`` in a separate process, started as users do, for tests, the demo and the benchmarks.
 
 Uses the command line, not the code. The proxy ends with this process, like every program that
-`testbed.processes.supervised` starts.
+`testbed.processes.supervised` starts. In quick tests it is a fork of a process that has imported the command
+(`testbed.preloaded_command`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Self
 import psutil
 
 from testbed.errors import TestbedError, TestbedTimeoutError
+from testbed.preloaded_command import template
 from testbed.processes.ports import reserve_ports
 from testbed.processes.programs import content
 from testbed.processes.supervised import make_directory, start_program
@@ -63,22 +65,15 @@ class ProxyProcess:
         self.config_file.write_text(config, encoding="utf-8")
         self.token_file = self._directory.path / "admin-token"
         self._token = secrets.token_hex(32) if has_token else None
-        if self._token is not None:
-            self.token_file.touch(mode=0o600)
-            self.token_file.write_text(self._token, encoding="ascii")
+        self._write_token()
         self.port = self._block.first
         self._in = Path(os.devnull).open("rb")  # noqa: SIM115 - closed by `close`
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
+        argv = [*command_prefix, python, *self._run_command(bootstrap_servers, node_ids), *arguments]
         self._program = start_program(
-            [
-                *command_prefix,
-                *(python, "-m", "headrace.proxy.cli", "run", "--config", str(self.config_file)),
-                *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
-                *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
-                *(("--admin-token-file", str(self.token_file)) if has_token else ()),
-                *arguments,
-            ],
+            argv,
+            template=template(argv, environment or {}),
             environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
             stdin=self._in.fileno(),
             stdout=self._out.fileno(),
@@ -89,6 +84,20 @@ class ProxyProcess:
         except BaseException:
             self.close()
             raise
+
+    def _write_token(self) -> None:
+        if self._token is not None:
+            self.token_file.touch(mode=0o600)
+            self.token_file.write_text(self._token, encoding="ascii")
+
+    def _run_command(self, bootstrap_servers: str, node_ids: str) -> list[str]:
+        """Return the arguments of Python for ``headrace run``."""
+        return [
+            *("-m", "headrace.proxy.cli", "run", "--config", str(self.config_file)),
+            *("--bootstrap-servers", bootstrap_servers, "--listen", f"127.0.0.1:{self.port}"),
+            *("--advertised-host", "127.0.0.1", "--node-ids", node_ids, "--admin", "127.0.0.1:0"),
+            *(() if self._token is None else ("--admin-token-file", str(self.token_file))),
+        ]
 
     @property
     def bootstrap_servers(self) -> str:
@@ -127,6 +136,10 @@ class ProxyProcess:
     def log(self) -> str:
         """The log output so far."""
         return content(self._err.fileno())
+
+    @property
+    def _log_end(self) -> str:
+        return self.log[-4000:]
 
     @property
     def output(self) -> str:
@@ -175,9 +188,7 @@ class ProxyProcess:
                 if text in line:
                     return line
             if time.monotonic() > deadline:
-                raise TestbedTimeoutError(
-                    f"{text!r} was not logged within {timeout_s:g} s; the log:\n{self.log[-4000:]}"
-                )
+                raise TestbedTimeoutError(f"{text!r} was not logged within {timeout_s:g} s; the log:\n{self._log_end}")
             time.sleep(POLL_S)
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
@@ -202,7 +213,9 @@ class ProxyProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error_type: type[BaseException] | None, *_: object) -> None:
+        if error_type is not None:
+            sys.stderr.write(f"The last lines of the log of the proxy:\n{self._log_end}\n")
         self.close()
 
     def _wait_ready(self) -> None:
@@ -210,7 +223,7 @@ class ProxyProcess:
         while READY_LINE not in self.output:
             status = self._program.poll()
             if status is not None:
-                raise TestbedError(f"headrace ended with status {status} before it was ready: {self.log[-4000:]}")
+                raise TestbedError(f"headrace ended with status {status} before it was ready: {self._log_end}")
             if time.monotonic() > deadline:
-                raise TestbedTimeoutError(f"headrace was not ready within {READY_TIMEOUT_S:g} s: {self.log[-4000:]}")
+                raise TestbedTimeoutError(f"headrace was not ready within {READY_TIMEOUT_S:g} s: {self._log_end}")
             time.sleep(POLL_S)

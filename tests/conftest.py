@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +22,16 @@ if installed := os.environ.get("HEADRACE_COMPILED"):
     importlib.import_module("headrace")  # before pytest puts the tree in front
     os.environ |= {"PYTHONPATH": f"{installed}:{Path(__file__).parent.parent}", "PYTHONSAFEPATH": "1"}
 
+os.environ.setdefault("HEADRACE_TESTBED_PRELOADED", "1")  # before a test starts a proxy
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for a background job of a shell; processes would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from testbed.kafka.cluster import KafkaCluster
+from tests.secure_cluster import SecureKafka, secure_cluster
 from tests.shared_cluster import FirstBroker, shared_cluster
 
 if TYPE_CHECKING:
@@ -107,3 +113,11 @@ def kafka39() -> Iterator[KafkaCluster]:
     """One broker of Kafka 3.9.1. Shared, see `kafka`."""
     with KafkaCluster(version="3.9.1") as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """One broker of Kafka 4.3.1 with TLS and SASL, see `tests.secure_cluster`. Shared, see `kafka3`."""
+    secure = secure_cluster(tmp_path_factory.mktemp("certificates"))
+    with secure.cluster:
+        yield secure

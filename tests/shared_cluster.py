@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from testbed.kafka.broker import Broker
 
 LISTENER: Final = "CLIENTS"
-"""Wants a log-in by one of `PLAIN_USERS`, `SCRAM_USERS`, or an unsecured token."""
+"""Requires a login by one of `PLAIN_USERS`, `SCRAM_USERS`, or an unsecured token."""
 SHORT_SESSIONS: Final = "SHORT"
 """PLAIN alone, and a session ends after `SESSION_MS`."""
 SESSION_MS: Final = 2000
@@ -44,7 +44,10 @@ def shared_cluster() -> KafkaCluster:
     }
     return KafkaCluster(
         brokers=3,
-        config={"delegation.token.secret.key": "a-secret-of-brokers"},
+        config={
+            "delegation.token.secret.key": "a-secret-of-brokers",
+            "broker.session.timeout.ms": 60_000,  # no broker is killed, and none is fenced on a busy machine
+        },
         listeners=[
             Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl=jaas),
             Listener(

@@ -24,7 +24,9 @@ from benchmarks.bench.peers import Haproxy, Kroxylicious
 from benchmarks.bench.programs import Program
 from benchmarks.bench.report import JSON_FILE, MARKDOWN_FILE, PLOT_FILE, write
 from benchmarks.bench.runner import Plan, Runner
+from benchmarks.bench.tls import TlsFiles, TlsSides, tls_files
 from benchmarks.bench.workloads import WORKLOADS, Workload, scaled
+from testbed.processes.supervised import make_directory
 
 if TYPE_CHECKING:
     import contextlib
@@ -39,9 +41,16 @@ PATHS: Final = (
     paths.HEADRACE_COMPILED,
     paths.HEADRACE_2_WORKERS,
     paths.HEADRACE_TRACING,
+    paths.HEADRACE_AUTHORIZATION,
+    paths.HAPROXY_TLS,
+    paths.HEADRACE_TLS,
+    paths.HEADRACE_COMPILED_TLS,
+    paths.HAPROXY_TLS_CLIENTS,
+    paths.HEADRACE_TLS_CLIENTS,
 )
 """The paths that are measured by default."""
-ALL_PATHS: Final = (*PATHS[:2], paths.HAPROXY_SPLICE, *PATHS[2:])
+IF_NAMED: Final = (paths.HAPROXY_SPLICE, paths.HAPROXY_TLS_BROKERS, paths.HEADRACE_TLS_BROKERS)
+ALL_PATHS: Final = (*PATHS, *IF_NAMED)
 QUICK_SCALE: Final = 0.02
 SINK_START_S: Final = 20.0
 PEERS_PORT: Final = 29092
@@ -85,7 +94,12 @@ def start_sink(stack: contextlib.ExitStack) -> str:
 
 
 def make_path(
-    name: str, peers: Mapping[str, Peer], cores: Cores, on_progress: Callable[[str], None], python: Interpreter = THIS
+    name: str,
+    peers: Mapping[str, Peer],
+    cores: Cores,
+    on_progress: Callable[[str], None],
+    tls: TlsFiles,
+    python: Interpreter = THIS,
 ) -> BrokerPath:
     """Return the path of that name; report slow steps to ``on_progress``. Raises PathUnavailableError."""
     if name in peers:
@@ -97,9 +111,11 @@ def make_path(
             return Haproxy(name, cores)
         case paths.HAPROXY_SPLICE:
             return Haproxy(name, cores, splice=True)
+        case paths.HAPROXY_TLS | paths.HAPROXY_TLS_CLIENTS | paths.HAPROXY_TLS_BROKERS:
+            return Haproxy(name, cores, tls=tls, sides=paths.TLS_SIDES[name])
         case paths.KROXYLICIOUS:
             return Kroxylicious(cores)
-    return headrace_path(name, cores, start_sink, on_progress, python)
+    return headrace_path(name, cores, start_sink, on_progress, tls, python)
 
 
 def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
@@ -110,13 +126,15 @@ def make_peers(given: Sequence[Given], first_port: int) -> dict[str, Peer]:
     }
 
 
-def make_broker(made: Sequence[BrokerPath], peers_port: int) -> BenchBroker:
+def make_broker(made: Sequence[BrokerPath], peers_port: int, tls: TlsFiles) -> BenchBroker:
     """Return a broker with the listeners that these paths require."""
+    with_tls = [path for path in made if TlsSides.BROKERS in path.sides]
     fixed = {path.name: path.fixed_port for path in made if isinstance(path, Peer) and path.relays}
     if any(isinstance(path, Peer) for path in made):
         fixed["peers that speak Kafka"] = peers_port
     relays = {path.name: path.relay_address for path in made if path.relay_address is not None}
-    return BenchBroker(relays, fixed)
+    tls_relays = [path.name for path in with_tls if path.relay_address is not None]
+    return BenchBroker(relays, fixed, tls=tls if with_tls else None, tls_relays=tls_relays)
 
 
 def about(plan: Plan, cores: Cores, python: Interpreter = THIS) -> dict[str, Any]:
@@ -167,11 +185,19 @@ class Asked:
 def measure(asked: Asked) -> str:
     """Run the benchmark; return the results as Markdown, and write them even if interrupted. Raises BenchError."""
     cores = take_cores()
+    certificates = make_directory("headrace-bench-tls-")
+    try:
+        return _measure(asked, cores, tls_files(certificates.path))
+    finally:
+        certificates.remove()
+
+
+def _measure(asked: Asked, cores: Cores, tls: TlsFiles) -> str:
     screen = Screen(asked.rounds * len(asked.workloads) * len(asked.path_names))
     made = []
     for name in asked.path_names:
         try:
-            made.append(make_path(name, asked.peers, cores, screen.print, asked.python))
+            made.append(make_path(name, asked.peers, cores, screen.print, tls, asked.python))
         except PathUnavailableError as error:
             screen.print(f"skipping {name}: {error}")
     for path in made:
@@ -182,7 +208,7 @@ def measure(asked: Asked) -> str:
     described = about(plan, cores, asked.python)
     text = "nothing was measured: none of these paths supports any of these workloads\n"
     try:
-        with screen.progress, make_broker(made, asked.peers_port) as broker:
+        with screen.progress, make_broker(made, asked.peers_port, tls) as broker:
             runner.run(broker)
     finally:
         described["load after"] = f"{os.getloadavg()[0]:.2f}"
@@ -203,7 +229,7 @@ def measure(asked: Asked) -> str:
     "--way",
     "--path",
     "path_names",
-    help=f"Comma-separated paths of {','.join(ALL_PATHS)} and the peers.  [default: all but {paths.HAPROXY_SPLICE}]",
+    help=f"Comma-separated paths of {','.join(ALL_PATHS)} and the peers.  [default: all but {', '.join(IF_NAMED)}]",
 )
 @click.option(
     "--scale", default=1.0, show_default=True, help="Factor by which the size of each workload is multiplied."

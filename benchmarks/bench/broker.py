@@ -1,4 +1,4 @@
-"""The broker of a run: one node, with a listener for each relay that cannot rewrite addresses.
+"""The broker of a run: one node, with a listener for each relay that cannot rewrite addresses, and one with TLS.
 
 A TCP relay forwards a broker's Metadata unchanged, so clients would then bypass it. So the broker has a listener for
 each relay, with the relay's own address as its advertised address. The listeners' ports are known only when the broker
@@ -15,8 +15,9 @@ from testbed.kafka.tools import Tool, run_tool
 from testbed.processes.ports import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
+    from benchmarks.bench.tls import TlsFiles
     from testbed.kafka.broker import Broker
 
 HEAP_MB: Final = 1024
@@ -30,21 +31,37 @@ CONFIG: Final[dict[str, str | int | bool]] = {
     "log.retention.check.interval.ms": 5000,
 }
 KEEPING: Final = "retention.bytes=-1"
+TLS_LISTENER: Final = "TLS"
+"""The listener with TLS that advertises itself."""
 
 
 class BenchBroker:
     """A running broker. A context manager; its exit removes all data.
 
     `relays` maps a path's name to the (host, port) that the listener behind it advertises. `fixed_ports` maps the names
-    of relays or further listeners to the ports that the broker listens on.
+    of relays or further listeners to the ports that the broker listens on. With `tls`, it also has `TLS_LISTENER`, and
+    the listeners of `tls_relays` use TLS, too.
     """
 
-    def __init__(self, relays: Mapping[str, tuple[str, int]], fixed_ports: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        relays: Mapping[str, tuple[str, int]],
+        fixed_ports: Mapping[str, int],
+        *,
+        tls: TlsFiles | None = None,
+        tls_relays: Collection[str] = (),
+    ) -> None:
         self._names = {name: f"PATH{number}" for number, name in enumerate([*relays, *fixed_ports])}
         self._relays = {self._names[name]: address for name, address in relays.items()}
         self._fixed_ports = {self._names[name]: port for name, port in fixed_ports.items()}
         self._ports: dict[str, int] = {}
-        listeners = [Listener(name=name) for name in dict.fromkeys(self._names.values())]
+        with_tls = {self._names[name] for name in tls_relays}
+        listeners = [
+            tls.listener(name) if tls is not None and name in with_tls else Listener(name=name)
+            for name in dict.fromkeys(self._names.values())
+        ]
+        if tls is not None:
+            listeners.append(tls.listener(TLS_LISTENER))
         self._cluster = KafkaCluster(config=CONFIG, listeners=listeners, heap_mb=HEAP_MB, jvm_options=JVM_OPTIONS)
 
     def __enter__(self) -> Self:
@@ -71,6 +88,11 @@ class BenchBroker:
     def port(self) -> int:
         """The port of the main listener."""
         return self._cluster.brokers[0].port
+
+    @property
+    def tls_bootstrap_servers(self) -> str:
+        """The address of the listener with TLS."""
+        return self._cluster.addresses(TLS_LISTENER)
 
     def behind(self, path: str) -> int:
         """Return the port to which the relay of that name has to forward."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from benchmarks.bench.cores import ProcessMeter
 from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.interpreters import THIS, Interpreter
+from benchmarks.bench.tls import TlsFiles, TlsSides, client_context, java_properties
 from testbed.compiled import compiled_copy
 from testbed.errors import TestbedError
 from testbed.kafka.probe import ask
@@ -23,10 +24,35 @@ if TYPE_CHECKING:
 
     from benchmarks.bench.broker import BenchBroker
     from benchmarks.bench.cores import Cores
+    from testbed.kafka.certificates import ClientTls
 
 DIRECT, HAPROXY, HAPROXY_SPLICE, KROXYLICIOUS = "direct", "haproxy", "haproxy-splice", "kroxylicious"
 HEADRACE, HEADRACE_QUOTAS, HEADRACE_TRACING = "headrace", "headrace-quotas", "headrace-tracing"
 HEADRACE_COMPILED, HEADRACE_2_WORKERS = "headrace-compiled", "headrace-2-workers"
+HEADRACE_AUTHORIZATION = "headrace-authorization"
+HAPROXY_TLS, HAPROXY_TLS_CLIENTS, HAPROXY_TLS_BROKERS = "haproxy-tls", "haproxy-tls-clients", "haproxy-tls-brokers"
+HEADRACE_TLS, HEADRACE_TLS_CLIENTS, HEADRACE_TLS_BROKERS = (
+    "headrace-tls",
+    "headrace-tls-clients",
+    "headrace-tls-brokers",
+)
+HEADRACE_COMPILED_TLS = "headrace-compiled-tls"
+
+TLS_SIDES: Final = {
+    HAPROXY_TLS: TlsSides.BOTH,
+    HAPROXY_TLS_CLIENTS: TlsSides.CLIENTS,
+    HAPROXY_TLS_BROKERS: TlsSides.BROKERS,
+    HEADRACE_TLS: TlsSides.BOTH,
+    HEADRACE_TLS_CLIENTS: TlsSides.CLIENTS,
+    HEADRACE_TLS_BROKERS: TlsSides.BROKERS,
+    HEADRACE_COMPILED_TLS: TlsSides.BOTH,
+}
+"""The paths with TLS. Those of Headrace have all four quotas, as `HEADRACE_QUOTAS`."""
+HAPROXY_OF: Final = {
+    path: next(peer for peer in (HAPROXY_TLS, HAPROXY_TLS_CLIENTS, HAPROXY_TLS_BROKERS) if TLS_SIDES[peer] is sides)
+    for path, sides in TLS_SIDES.items()
+}
+"""The HAProxy that a path with TLS is compared with: the one with TLS on the same sides."""
 
 SERVING_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
@@ -41,9 +67,34 @@ controller_mutation_rate = 1000000.0
 producer_ids_rate = 1000000.0
 """
 """All four kinds of quotas, too high to be reached."""
+AUTHORIZATION: Final = """
+[plugins.options.authorization]
+enabled = true
+
+[[plugins.options.authorization.rules]]
+principal = "User:*"
+operations = ["All"]
+resource_type = "topic"
+name = "*"
+
+[[plugins.options.authorization.rules]]
+principal = "User:*"
+operations = ["All"]
+resource_type = "group"
+name = "*"
+
+[[plugins.options.authorization.rules]]
+principal = "User:*"
+operations = ["All"]
+resource_type = "cluster"
+"""
+"""Rules that allow everything, so that each request is read and nothing is denied."""
+AUTHORIZATION_WORKLOADS: Final = frozenset({"produce", "fetch", "small"})
 TWO_WORKERS: Final = "workers = 2\n"
 TWO_WORKERS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "busy"})
 """The workloads in the comparison with one worker; the others would add time, but no information."""
+TLS_WORKLOADS: Final = frozenset({"produce", "fetch", "small", "handshake", "resume"})
+"""The workloads of the paths with TLS; handshakes only if they have it with clients."""
 TRACING: Final = """
 [plugins.options.tracing]
 enabled = true
@@ -64,6 +115,13 @@ class Front:
     """The single workers, if there are several; `meter` includes them."""
     workloads: frozenset[str] | None = None
     """The names of the supported workloads; None for all."""
+    tls: ClientTls | None = None
+    """What clients need for TLS; None if they use none."""
+
+    @property
+    def client_properties(self) -> Mapping[str, str]:
+        """The properties that Kafka's tools need beside the address."""
+        return java_properties(self.tls)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -87,6 +145,10 @@ class BrokerPath(Protocol):
     def relay_address(self) -> tuple[str, int] | None:
         """The address that the broker advertises to clients of a relay that cannot rewrite addresses; else None."""
 
+    @property
+    def sides(self) -> TlsSides:
+        """The sides on which it uses TLS."""
+
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
         """Start the path until `stack` is closed. The first start of a relay uses its `relay_address`.
 
@@ -94,20 +156,27 @@ class BrokerPath(Protocol):
         """
 
 
-def serving(path: str, bootstrap: tuple[str, int], meter: ProcessMeter | None, broker: BenchBroker) -> Front:
-    """Wait until the broker answers through this path, and check that clients stay on it.
+def serving(
+    path: str,
+    bootstrap: tuple[str, int],
+    meter: ProcessMeter | None,
+    broker: BenchBroker,
+    tls: ClientTls | None = None,
+) -> Front:
+    """Wait until the broker answers through this path, with `tls` by TLS, and check that clients stay on it.
 
     Raises PathUnavailableError if it does not answer, or if its Metadata has the broker's own address.
     """
     deadline = time.monotonic() + SERVING_TIMEOUT_S
-    while (answer := ask(*bootstrap)) is None or not answer.brokers:
+    context = client_context(tls) if tls is not None else None
+    while (answer := ask(*bootstrap, tls=context)) is None or not answer.brokers:
         if time.monotonic() > deadline:
             raise PathUnavailableError(f"{path} does not answer at {bootstrap[0]}:{bootstrap[1]}")
         time.sleep(POLL_S)
     node = next(iter(answer.brokers.values()))
     if meter is not None and node[1] == broker.port:
         raise PathUnavailableError(f"{path} sends its clients to the broker itself, port {node[1]}")
-    return Front(path=path, bootstrap=bootstrap, node=node, meter=meter)
+    return Front(path=path, bootstrap=bootstrap, node=node, meter=meter, tls=tls)
 
 
 MANY_FROM_ONE_HOST: Final = {
@@ -119,7 +188,7 @@ MANY_FROM_ONE_HOST: Final = {
 class Direct:
     """No proxy."""
 
-    name, is_jvm, relay_address = DIRECT, False, None
+    name, is_jvm, relay_address, sides = DIRECT, False, None, TlsSides.NONE
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
         """Return the broker's own address; starts nothing."""
@@ -141,6 +210,9 @@ class Headrace:
     """See `Front`."""
     otlp_endpoint: Callable[[contextlib.ExitStack], str] | None = None
     """Starts a receiver of traces and returns its URL."""
+    sides: TlsSides = TlsSides.NONE
+    tls: TlsFiles | None = None
+    """The certificates, if it uses TLS."""
     is_jvm: bool = False
     relay_address: tuple[str, int] | None = None
 
@@ -151,7 +223,7 @@ class Headrace:
             environment["OTEL_EXPORTER_OTLP_ENDPOINT"] = self.otlp_endpoint(stack)
         proxy = stack.enter_context(
             ProxyProcess(
-                broker.bootstrap_servers,
+                broker.tls_bootstrap_servers if TlsSides.BROKERS in self.sides else broker.bootstrap_servers,
                 config=self.config,
                 node_ids="0",
                 environment=environment,
@@ -159,7 +231,8 @@ class Headrace:
                 python=self.python.command,
             )
         )
-        front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker)
+        client = self.tls.client if self.tls is not None and TlsSides.CLIENTS in self.sides else None
+        front = serving(self.name, ("127.0.0.1", proxy.port), ProcessMeter(proxy.pid), broker, client)
         workers = [ProcessMeter(pid) for pid in proxy.worker_pids]
         return replace(front, workers=workers, workloads=self.workloads)
 
@@ -178,6 +251,7 @@ class Peer:
     fixed_port: int
     is_jvm: bool = True
     """True, so that it is warmed up, since it may be a JVM."""
+    sides: TlsSides = TlsSides.NONE
 
     @property
     def relay_address(self) -> tuple[str, int] | None:
@@ -195,6 +269,7 @@ def headrace_path(
     cores: Cores,
     otlp_endpoint: Callable[[contextlib.ExitStack], str],
     on_progress: Callable[[str], None],
+    tls: TlsFiles,
     python: Interpreter = THIS,
 ) -> Headrace:
     """Return the path of that name; report builds to ``on_progress``. Raises PathUnavailableError if a build fails."""
@@ -202,10 +277,20 @@ def headrace_path(
     quotas = replace(plain, config=QUOTAS)
     if name == HEADRACE_QUOTAS:
         return quotas
+    if name in TLS_SIDES:
+        sides = TLS_SIDES[name]
+        with_tls = replace(
+            quotas, config=tls.headrace_config(sides) + QUOTAS, sides=sides, tls=tls, workloads=TLS_WORKLOADS
+        )
+        if name == HEADRACE_COMPILED_TLS:
+            return replace(with_tls, environment=_compiled(on_progress, python))
+        return with_tls
     if name == HEADRACE_COMPILED:
         return replace(quotas, environment=_compiled(on_progress, python))
     if name == HEADRACE_2_WORKERS:
         return replace(quotas, config=TWO_WORKERS + QUOTAS, workloads=TWO_WORKERS_WORKLOADS)
+    if name == HEADRACE_AUTHORIZATION:
+        return replace(quotas, config=QUOTAS + AUTHORIZATION, workloads=AUTHORIZATION_WORKLOADS)
     if name == HEADRACE_TRACING:
         return replace(quotas, config=QUOTAS + TRACING, otlp_endpoint=otlp_endpoint)
     return plain

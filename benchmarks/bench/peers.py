@@ -5,14 +5,16 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
+from dataclasses import replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.cores import ProcessMeter
 from benchmarks.bench.errors import BenchError, PathUnavailableError
 from benchmarks.bench.kroxylicious_launcher import READY_LINE
-from benchmarks.bench.paths import KROXYLICIOUS, Front, serving
+from benchmarks.bench.paths import KROXYLICIOUS, TLS_WORKLOADS, Front, serving
 from benchmarks.bench.programs import Program
+from benchmarks.bench.tls import CIPHER, TlsFiles, TlsSides
 from testbed.errors import ArtifactsUnavailableError, JavaNotFoundError
 from testbed.kafka.artifacts import resolve
 from testbed.kafka.java import find_java
@@ -31,16 +33,28 @@ SPARE_DESCRIPTORS: Final = 500
 """Descriptors that HAProxy requires beside two for each connection."""
 PIPES: Final = 100
 """Pipes for splicing, of two spare descriptors each. HAProxy's default is one for every four connections."""
+HAPROXY_TLS_OPTIONS: Final = f"ssl-min-ver TLSv1.3 ciphersuites {CIPHER}"
 KROXYLICIOUS_JARS: Final = ("io.kroxylicious:kroxylicious-runtime:0.12.0", "org.slf4j:slf4j-simple:2.0.17")
 KROXYLICIOUS_START_S: Final = 60.0
 
 
 class Haproxy:
-    """HAProxy with one thread as a TCP relay; with `splice`, it moves bytes inside the kernel."""
+    """HAProxy with one thread as a TCP relay; with `splice`, it moves bytes inside the kernel.
+
+    With `tls`, it terminates TLS from clients and initiates it to the broker, or one of both, as `sides` has it.
+    """
 
     is_jvm = False
 
-    def __init__(self, name: str, cores: Cores, *, splice: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        cores: Cores,
+        *,
+        splice: bool = False,
+        tls: TlsFiles | None = None,
+        sides: TlsSides = TlsSides.NONE,
+    ) -> None:
         """Raise PathUnavailableError if HAProxy is not installed."""
         program = shutil.which("haproxy") or shutil.which("haproxy", path=HAPROXY_PLACES)
         if program is None:
@@ -49,6 +63,8 @@ class Haproxy:
         self._cores = cores
         self._program = program
         self._splice = splice
+        self._tls = tls
+        self.sides = sides
         self._first = reserve_ports()
         self._started = False
 
@@ -64,17 +80,35 @@ class Haproxy:
         directory = make_directory("headrace-haproxy-")
         stack.callback(directory.remove)
         file = directory.path / "haproxy.cfg"
-        file.write_text(haproxy_config(port, broker.behind(self.name), splice=self._splice), encoding="ascii")
+        config = haproxy_config(port, broker.behind(self.name), splice=self._splice, tls=self._tls, sides=self.sides)
+        file.write_text(config, encoding="ascii")
         program = Program(self.name, [*self._cores.proxy_prefix(), self._program, "-db", "-f", str(file)])
         stack.callback(program.close)
         try:
-            return serving(self.name, (HOST, port), ProcessMeter(program.pid), broker)
+            client = self._tls.client if self._tls is not None and TlsSides.CLIENTS in self.sides else None
+            front = serving(self.name, (HOST, port), ProcessMeter(program.pid), broker, client)
+            return replace(front, workloads=TLS_WORKLOADS if self.sides else None)
         except BenchError as error:
             raise PathUnavailableError(f"{error}; its output: {program.output[-1000:]}") from error
 
 
-def haproxy_config(port: int, broker_port: int, *, splice: bool) -> str:
-    """Return a configuration like Debian's, in TCP mode, with connections limited by the descriptor limit."""
+def haproxy_config(
+    port: int,
+    broker_port: int,
+    *,
+    splice: bool,
+    tls: TlsFiles | None = None,
+    sides: TlsSides = TlsSides.NONE,
+) -> str:
+    """Return a configuration like Debian's, in TCP mode, with connections limited by the descriptor limit.
+
+    With TLS, it verifies the broker's certificate, and its sessions are resumed, which is the default.
+    """
+    clients = brokers = ""
+    if tls is not None and TlsSides.CLIENTS in sides:
+        clients = f" ssl crt {tls.certificate.keystore_file} {HAPROXY_TLS_OPTIONS}"
+    if tls is not None and TlsSides.BROKERS in sides:
+        brokers = f" ssl verify required ca-file {tls.authority.ca_file} {HAPROXY_TLS_OPTIONS}"
     descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return f"""\
 global
@@ -88,15 +122,15 @@ defaults
     timeout server 1h
 {"    option splice-auto" if splice else ""}
 listen kafka
-    bind {HOST}:{port}
-    server broker {HOST}:{broker_port}
+    bind {HOST}:{port}{clients}
+    server broker {HOST}:{broker_port}{brokers}
 """
 
 
 class Kroxylicious:
     """Kroxylicious without filters, in a JVM with its default options for one core."""
 
-    name, is_jvm, relay_address = KROXYLICIOUS, True, None
+    name, is_jvm, relay_address, sides = KROXYLICIOUS, True, None, TlsSides.NONE
 
     def __init__(self, cores: Cores) -> None:
         """Raise PathUnavailableError if its jars, a JVM or JPype are not available. Downloads 30 MB once."""

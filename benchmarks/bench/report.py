@@ -16,7 +16,14 @@ from benchmarks.bench.figures import (
     Results,
     Spread,
 )
-from benchmarks.bench.paths import DIRECT, HAPROXY, HEADRACE_COMPILED, KROXYLICIOUS
+from benchmarks.bench.paths import (
+    DIRECT,
+    HAPROXY,
+    HAPROXY_OF,
+    HEADRACE_COMPILED,
+    HEADRACE_COMPILED_TLS,
+    KROXYLICIOUS,
+)
 from benchmarks.bench.plot import draw
 from benchmarks.bench.targets import Outcome, evaluate
 from benchmarks.bench.workloads import IDLE, LATENCY, WORKLOADS, Workload
@@ -72,13 +79,13 @@ def targets_table(outcomes: Sequence[Outcome]) -> str:
     for each in outcomes:
         row = rows.setdefault((each.what, each.target), [each.what, each.target, *[NOTHING] * 4])
         against = f", against {each.against}" if each.against else ""
-        column = 4 if each.path == HEADRACE_COMPILED else 2
+        column = 4 if each.path in (HEADRACE_COMPILED, HEADRACE_COMPILED_TLS) else 2
         row[column : column + 2] = [with_quartiles(each.measured, each.unit) + against, each.verdict.value]
     return table(["Headrace, all four quotas on", "target", "pure Python", "", "compiled", ""], list(rows.values()))
 
 
 def work_table(results: Results, work: Workload) -> str:
-    """Return a table with a row for each path."""
+    """Return a table with a row for each path. Paths with TLS are compared with HAProxy with TLS on the same sides."""
     if work.name == IDLE:
         return _idle_table(results)
     if work.name == LATENCY:
@@ -89,7 +96,7 @@ def work_table(results: Results, work: Workload) -> str:
             number(results.value(work.name, path, RATE)),
             with_quartiles(results.ratio(work.name, RATE, path, DIRECT)),
             number(results.cpu_per_unit(work.name, path)),
-            with_quartiles(results.ratio(work.name, CPU_S, path, HAPROXY)),
+            with_quartiles(results.ratio(work.name, CPU_S, path, HAPROXY_OF.get(path, HAPROXY))),
             with_quartiles(results.ratio(work.name, CPU_S, path, KROXYLICIOUS)),
             number(_mebibytes(results.value(work.name, path, RESIDENT_BYTES))),
         ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.figures import CPU_S, P99_MS, RATE, WORKER_SHARE, Sample
+from benchmarks.bench.tls import TlsSides
 from benchmarks.bench.workloads import BUSY, FETCH, LATENCY, PRODUCE, SMALL, Scene, prepare
 
 if TYPE_CHECKING:
@@ -70,11 +71,12 @@ class Runner:
         return fronts
 
     def _warm_up(self, scene: Scene, fronts: Sequence[tuple[BrokerPath, Front]]) -> None:
-        """Warm up the broker, through the first path, and the paths with a JVM, until their cost no longer falls."""
-        workloads = [work for work in self.plan.workloads if work.name in WARMING]
-        for index, (path, front) in enumerate(fronts):
+        """Warm up the broker, through `first_to_warm`, and the paths with a JVM, until their cost no longer falls."""
+        first = first_to_warm([path for path, _ in fronts])
+        for path, front in fronts:
+            workloads = [work for work in self.plan.workloads if work.name in WARMING and suits(work, front)]
             before: list[float] = []
-            for _ in range(MOST_PASSES if workloads and (path.is_jvm or index == 0) else 0):
+            for _ in range(MOST_PASSES if workloads and (path.is_jvm or path in first) else 0):
                 now = []
                 for work in workloads:
                     values = work.run(scene, path, front)
@@ -85,9 +87,8 @@ class Runner:
                 before = now
 
     def _measure(self, scene: Scene, number: int, work: Workload, path: BrokerPath, front: Front) -> None:
-        suits = front.workloads is None or work.name in front.workloads
         try:
-            values = work.run(scene, path, front) if suits else {}
+            values = work.run(scene, path, front) if suits(work, front) else {}
         except PathUnavailableError as error:  # from a workload that starts its own process
             self.on_progress(f"round {number}  {work.name} without {path.name}: {error}")
             values = {}
@@ -95,6 +96,17 @@ class Runner:
             self.samples.append(Sample(work=work.name, path=path.name, round=number, values=values))
             self.on_progress(f"round {number}  {in_words(work, path.name, values)}")
         self.on_advance()
+
+
+def suits(work: Workload, front: Front) -> bool:
+    """Return whether a front supports a workload."""
+    return front.workloads is None or work.name in front.workloads
+
+
+def first_to_warm(paths: Sequence[BrokerPath]) -> list[BrokerPath]:
+    """Return the paths through which the broker is warmed up: the first one, and the first one with TLS to it."""
+    with_tls = [path for path in paths if TlsSides.BROKERS in path.sides]
+    return [*paths[:1], *with_tls[:1]]
 
 
 def in_turn(fronts: Sequence[tuple[BrokerPath, Front]], number: int) -> list[tuple[BrokerPath, Front]]:

@@ -20,12 +20,17 @@ from benchmarks.bench.figures import (
 from benchmarks.bench.paths import (
     DIRECT,
     HAPROXY,
+    HAPROXY_TLS,
     HEADRACE,
     HEADRACE_2_WORKERS,
+    HEADRACE_AUTHORIZATION,
     HEADRACE_COMPILED,
+    HEADRACE_COMPILED_TLS,
     HEADRACE_QUOTAS,
+    HEADRACE_TLS,
     HEADRACE_TRACING,
     KROXYLICIOUS,
+    TLS_SIDES,
 )
 from benchmarks.bench.workloads import BUSY, FETCH, IDLE, LATENCY, PRODUCE, SMALL
 
@@ -33,8 +38,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 PURE, COMPILED = HEADRACE_QUOTAS, HEADRACE_COMPILED
-OURS: Final = frozenset({DIRECT, HEADRACE, HEADRACE_2_WORKERS, HEADRACE_COMPILED, HEADRACE_QUOTAS, HEADRACE_TRACING})
+OURS: Final = frozenset(
+    {
+        DIRECT,
+        HEADRACE,
+        HEADRACE_2_WORKERS,
+        HEADRACE_AUTHORIZATION,
+        HEADRACE_COMPILED,
+        HEADRACE_QUOTAS,
+        HEADRACE_TRACING,
+    }
+)
 """The paths that are not other proxies."""
+TLS_LIMITS: Final = {
+    PRODUCE: ("TLS: CPU, 64 KiB batches in", 1.5),
+    FETCH: ("TLS: CPU, large batches out", 1.5),
+    SMALL: ("TLS: CPU, one record a request", 2.5),
+}
+"""Maximum CPU time with TLS on both sides, as a multiple of HAProxy's with the same cipher."""
 ONE_RECORD: Final = {PURE: 1.5, COMPILED: 1.0}
 """Maximum CPU time for requests of one record, as a multiple of Kroxylicious'."""
 WORKERS_MORE: Final = 1.1
@@ -70,7 +91,8 @@ class Outcome:
 def evaluate(results: Results) -> list[Outcome]:
     """Return an outcome for each target and each path that it applies to."""
     by_path = [_of_one_path(results, path) for path in (PURE, COMPILED)]
-    return [each for of_one_target in zip(*by_path, strict=True) for each in of_one_target] + _of_two_workers(results)
+    both = [each for of_one_target in zip(*by_path, strict=True) for each in of_one_target]
+    return both + _of_two_workers(results) + _with_tls(results)
 
 
 def _of_one_path(results: Results, path: str) -> list[Outcome]:
@@ -117,9 +139,17 @@ def _of_two_workers(results: Results) -> list[Outcome]:
     return [*compared, spread_over_both]
 
 
+def _with_tls(results: Results) -> list[Outcome]:
+    return [
+        _most_cpu(results, path, what, work, HAPROXY_TLS, limit)
+        for work, (what, limit) in TLS_LIMITS.items()
+        for path in (HEADRACE_TLS, HEADRACE_COMPILED_TLS)
+    ]
+
+
 def peers(results: Results, work: str) -> list[str]:
-    """Return the paths through other proxies."""
-    return [path for path in results.paths(work) if path not in OURS]
+    """Return the paths through other proxies without TLS."""
+    return [path for path in results.paths(work) if path not in OURS and path not in TLS_SIDES]
 
 
 def _verdict(measured: Spread | None, holds: Callable[[float], bool]) -> Verdict:

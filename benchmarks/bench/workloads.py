@@ -26,16 +26,19 @@ from benchmarks.bench.figures import (
     WORKER_SHARE,
     percentile,
 )
+from benchmarks.bench.handshakes import handshakes_per_second
+from benchmarks.bench.tls import client_context
 from testbed.kafka.tools import Tool, run_tool
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from benchmarks.bench.broker import BenchBroker
     from benchmarks.bench.paths import BrokerPath, Front
 
 PRODUCE, FETCH, SMALL, LATENCY = "produce", "fetch", "small", "latency"
 IDLE, BUSY, CONNECT = "idle", "busy", "connect"
+HANDSHAKE, RESUME = "handshake", "resume"
 
 TOOL_TIMEOUT_S: Final = 600.0
 RECORD_BYTES: Final = 1000
@@ -59,6 +62,7 @@ class Sizes:
     busy_connections: int
     busy_requests: int
     connects: int
+    handshakes: int
 
 
 FULL: Final = Sizes(
@@ -70,6 +74,7 @@ FULL: Final = Sizes(
     busy_connections=1000,
     busy_requests=40_000,
     connects=4000,
+    handshakes=3000,
 )
 
 
@@ -88,6 +93,7 @@ def scaled(scale: float) -> Sizes:
         busy_connections=size(FULL.busy_connections, 50),
         busy_requests=size(FULL.busy_requests, 1000),
         connects=size(FULL.connects, 200),
+        handshakes=size(FULL.handshakes, 200),
     )
 
 
@@ -116,12 +122,18 @@ def prepare(scene: Scene, *, reads: bool) -> None:
     scene.broker.create_topic(TOPIC)
     if reads:
         scene.broker.create_topic(READ_TOPIC, "retention.bytes=-1")
-        _produce(scene.broker.bootstrap_servers, READ_TOPIC, scene.sizes.read_records)
+        _produce(scene.broker.bootstrap_servers, READ_TOPIC, scene.sizes.read_records, {})
 
 
-def _produce(servers: str, topic: str, records: int) -> float:
+def _produce(servers: str, topic: str, records: int, properties: Mapping[str, str]) -> float:
     """Produce large batches, and return the MB per second."""
-    return producer_rate(servers, topic, records, RECORD_BYTES, "batch.size=65536", "linger.ms=5")[1]
+    settings = [*as_settings(properties), "batch.size=65536", "linger.ms=5"]
+    return producer_rate(servers, topic, records, RECORD_BYTES, *settings)[1]
+
+
+def as_settings(properties: Mapping[str, str]) -> list[str]:
+    """Return the properties as arguments of Kafka's tools."""
+    return [f"{name}={value}" for name, value in properties.items()]
 
 
 def producer_rate(servers: str, topic: str, records: int, size: int, *settings: str) -> tuple[float, float]:
@@ -141,9 +153,11 @@ def read_producer(printed: str, records: int) -> float:
     return float(found[-1][1])
 
 
-def consumer_rate(servers: str, topic: str, records: int) -> tuple[float, float]:
+def consumer_rate(servers: str, topic: str, records: int, *settings: str) -> tuple[float, float]:
     """Run Kafka's ConsumerPerformance; return MB (10**6 bytes) per second, without joining the group, and total MB."""
     arguments = ["--bootstrap-server", servers, "--topic", topic, "--num-records", str(records)]
+    for setting in settings:
+        arguments += ["--command-property", setting]
     return read_consumer(run_tool(Tool.CONSUMER_PERF_TEST, arguments, timeout_s=TOOL_TIMEOUT_S).stdout, records)
 
 
@@ -190,20 +204,23 @@ class Meter:
 def produce(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     records = scene.sizes.produce_records
     with Meter(front) as values:
-        values[RATE] = _produce(front.bootstrap_servers, TOPIC, records)
+        values[RATE] = _produce(front.bootstrap_servers, TOPIC, records, front.client_properties)
     return {**values, AMOUNT: records * RECORD_BYTES / 1e9}
 
 
 def fetch(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     with Meter(front) as values:
-        values[RATE], megabytes = consumer_rate(front.bootstrap_servers, READ_TOPIC, scene.sizes.read_records)
+        settings = as_settings(front.client_properties)
+        values[RATE], megabytes = consumer_rate(
+            front.bootstrap_servers, READ_TOPIC, scene.sizes.read_records, *settings
+        )
     return {**values, AMOUNT: megabytes / 1e3}
 
 
 def small(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     requests = scene.sizes.small_requests
     with Meter(front) as values:
-        one_each = ("batch.size=1", "linger.ms=0")
+        one_each = (*as_settings(front.client_properties), "batch.size=1", "linger.ms=0")
         values[RATE], _ = producer_rate(front.bootstrap_servers, TOPIC, requests, SMALL_RECORD_BYTES, *one_each)
     return {**values, AMOUNT: requests / 1e3}
 
@@ -251,6 +268,23 @@ def connect(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
     return {**values, AMOUNT: connects / 1e3}
 
 
+def handshake(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
+    return _handshakes(scene, front, resumed=False)
+
+
+def resume(scene: Scene, _path: BrokerPath, front: Front) -> dict[str, float]:
+    return _handshakes(scene, front, resumed=True)
+
+
+def _handshakes(scene: Scene, front: Front, *, resumed: bool) -> dict[str, float]:
+    if front.tls is None:
+        return {}
+    count = scene.sizes.handshakes
+    with Meter(front) as values:
+        values[RATE] = handshakes_per_second(front.bootstrap, client_context(front.tls), count, resumed=resumed)
+    return {**values, AMOUNT: count / 1e3}
+
+
 WORKLOADS: Final = (
     Workload(name=PRODUCE, title="Large batches in", rate_unit="MB/s", unit="GB", run=produce),
     Workload(name=FETCH, title="Large batches out", rate_unit="MB/s", unit="GB", run=fetch),
@@ -261,4 +295,6 @@ WORKLOADS: Final = (
     Workload(
         name=CONNECT, title="Connections opened", rate_unit="connections/s", unit="1,000 connections", run=connect
     ),
+    Workload(name=HANDSHAKE, title="TLS handshakes", rate_unit="handshakes/s", unit="1,000 handshakes", run=handshake),
+    Workload(name=RESUME, title="TLS sessions resumed", rate_unit="handshakes/s", unit="1,000 handshakes", run=resume),
 )

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Annotated, Final, TypeAlias
 
+from pydantic import Field
+
 from headrace.config.keys import Key, Section
+from headrace.config.tables.tls import AdminTls
 from headrace.config.values import (
     HOST_PATTERN,
     HOST_PORT_PATTERN,
@@ -103,7 +106,8 @@ class Admin(Section):
         text("the path of a file"),
         Key(
             "The file with the bearer tokens that the admin server accepts, one per line. Required unless admin.listen "
-            "is a loopback address or a Unix socket; without tokens, only a Unix socket accepts changes.",
+            "is a loopback address or a Unix socket, or clients have certificates (admin.tls); without either, only a "
+            "Unix socket accepts changes.",
             restart=True,
             flag="--admin-token-file",
         ),
@@ -128,3 +132,4 @@ class Admin(Section):
         duration("100ms", "10m"),
         Key("Timeout until a request to the admin server has arrived completely."),
     ] = 5.0
+    tls: AdminTls = Field(default_factory=AdminTls)

@@ -132,7 +132,10 @@ class ClientQuotas(Section):
     timeout_s: Annotated[
         float,
         duration("100ms", "10m"),
-        Key("Timeout of a request to change or describe quotas, after which it is answered with REQUEST_TIMED_OUT."),
+        Key(
+            "Timeout of a request to change or describe quotas, after which it is answered with REQUEST_TIMED_OUT.",
+            restart=True,
+        ),
     ] = 10.0
     administrators: Annotated[
         tuple[Annotated[str, text("a user")], ...],

@@ -6,7 +6,7 @@ from typing import Annotated
 from headrace.config.keys import Key, Section
 from headrace.config.quotas import INT_MAX
 from headrace.config.values import Network, duration, network, size
-from headrace.quota_callbacks.options import list_of, whole
+from headrace.quota_callbacks.options import list_of, text, whole
 
 _FRAME_SIZES = size("1KiB", f"{INT_MAX}B")  # a frame's length is an INT32
 
@@ -63,7 +63,15 @@ class Limits(Section):
             "Maximum number of bytes that all connections of a process hold together: messages that are read into "
             "memory, and bytes that a peer does not accept. Above it the connection that holds most is closed."
         ),
-    ] = 256 * 2**20
+    ] = 128 * 2**20  # 2,000 muted clients, each with a read of 64 KiB
+    max_memory: Annotated[
+        int,
+        size("0B", "1024GiB"),
+        Key(
+            "Maximum resident memory of a process that serves clients (Linux); above it new client connections wait "
+            "to be accepted; 0B is unlimited."
+        ),
+    ] = 0
     # A connection has two sockets and, while it moves large frames, a pipe in each direction: 10,000 connections stay
     # below the 65,536 open files that service managers commonly allow.
     max_connections: Annotated[
@@ -103,6 +111,28 @@ class Limits(Section):
             "those of load balancers."
         ),
     ] = ()
+    # Unlimited by default: how many connections a user needs depends on its number of clients, and on that of brokers.
+    max_connections_per_user: Annotated[
+        int,
+        whole(0, INT_MAX),
+        Key(
+            "Maximum number of open client connections per user that has proved who it is; further ones are closed; "
+            "0 is unlimited."
+        ),
+    ] = 0
+    max_connection_rate_per_user: Annotated[
+        int,
+        whole(0, INT_MAX),
+        Key(
+            "Maximum rate of new client connections a second per user that has proved who it is, above which they are "
+            "closed after a delay; 0 is unlimited."
+        ),
+    ] = 0
+    per_user_exempt: Annotated[
+        tuple[Annotated[str, text("a user")], ...],
+        list_of("a list of users"),
+        Key("Users that are exempt from max_connections_per_user and max_connection_rate_per_user."),
+    ] = ()
     max_in_flight_requests: Annotated[
         int,
         whole(1, 1_000_000),
@@ -113,11 +143,30 @@ class Limits(Section):
         duration("1s", "30d"),
         Key("Idle time after which a client connection is closed (Kafka: connections.max.idle.ms)."),
     ] = 600.0  # Kafka's default
+    max_connection_age_s: Annotated[
+        float,
+        duration("0s", "30d"),
+        Key(
+            "Age after which a client connection is closed when nothing is in flight, so that clients spread over "
+            "proxies that were added; it varies by up to 20 % below; 0s is unlimited."
+        ),
+    ] = 0.0
     login_timeout_s: Annotated[
         float,
         duration("1s", "1h"),
         Key("Time within which a client has to be accepted by the broker, with its login if the brokers require one."),
     ] = 60.0
+    max_tls_handshakes: Annotated[
+        int,
+        whole(1, 100_000),
+        Key(
+            "Maximum number of TLS handshakes with clients that are under way at a time; at the limit, the one that "
+            "has waited for its client for longest is ended."
+        ),
+    ] = 256
+    tls_handshake_timeout_s: Annotated[
+        float, duration("100ms", "10m"), Key("Time within which the TLS handshake with a client has to be complete.")
+    ] = 10.0
     request_timeout_s: Annotated[
         float,
         duration("1s", "1h"),

@@ -77,10 +77,14 @@ def parse(raw: DataFrame) -> DataFrame:
 
 def _fault(record: Column) -> Column:
     """Return the first fault of a record; null for a valid one."""
-    kinds = [kind.value for kind in Kind]
     of_usage = record["kind"] == Kind.USAGE.value
-    with_second = record["kind"] != Kind.END.value
-    faults: list[tuple[Column, Column]] = [
+    faults = [*_faults_of_form(record), *_faults_of_columns(record, of_usage), *_faults_of_numbers(record, of_usage)]
+    return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
+
+
+def _faults_of_form(record: Column) -> list[tuple[Column, Column]]:
+    """Return conditions for lines that are no records, or records of a schema that is not supported."""
+    return [
         (sf.col("value").isNull(), sf.lit("no value (a tombstone)")),
         (sf.trim("value") == "", sf.lit("an empty line")),
         (
@@ -97,6 +101,14 @@ def _fault(record: Column) -> Column:
             ),
         ),
         (record["schema"] < 1, sf.format_string("schema is %d; expected 1 or more", record["schema"])),
+    ]
+
+
+def _faults_of_columns(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:
+    """Return conditions for a kind, identity, second or API that is missing or out of range."""
+    kinds = [kind.value for kind in Kind]
+    with_second = record["kind"] != Kind.END.value
+    return [
         (record["kind"].isNull(), sf.lit("no kind")),
         (~record["kind"].isin(kinds), sf.format_string(f"kind is %s; expected {', '.join(kinds)}", record["kind"])),
         (sf.coalesce(record["instance"], sf.lit("")) == "", sf.lit("no instance")),
@@ -115,9 +127,7 @@ def _fault(record: Column) -> Column:
             ~record["api_key"].between(0, LAST_API_KEY),
             sf.format_string(f"api_key is %d; expected 0 to {LAST_API_KEY}", record["api_key"]),
         ),
-        *_faults_of_numbers(record, of_usage),
     ]
-    return sf.coalesce(*(sf.when(condition, why) for condition, why in faults))
 
 
 def _faults_of_numbers(record: Column, of_usage: Column) -> list[tuple[Column, Column]]:

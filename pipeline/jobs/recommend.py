@@ -144,13 +144,7 @@ def command(
     if not what.records:
         report_progress("no quotas are recommended, and nothing was written")
         return
-    needs = needs_of(usage, rules).persist()
-    try:
-        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
-        tables.replace("recommendations", found)
-        brief = needs.where(sf.col("entity_seconds") < least_seconds).select("user", "client_id").distinct().count()
-    finally:
-        needs.unpersist()
+    brief = _write_table(tables, usage, rules)
     found = tables.read("recommendations", schemas.RECOMMENDATIONS)
     _report_result(found)
     if brief:
@@ -159,6 +153,18 @@ def command(
         )
     if toml is not None or commands is not None:
         _write(found, most, toml, commands, server)
+
+
+def _write_table(tables: Lake, usage: DataFrame, rules: Rules) -> int:
+    """Write the table ``recommendations``; return the number of entities that were active too briefly for a quota."""
+    needs = needs_of(usage, rules).persist()
+    try:
+        found = recommendations(needs, rules).repartition(1).sortWithinPartitions("user", "client_id", "key")
+        tables.replace("recommendations", found)
+        is_brief = sf.col("entity_seconds") < rules.least_seconds
+        return needs.where(is_brief).select("user", "client_id").distinct().count()
+    finally:
+        needs.unpersist()
 
 
 def _least(given: tuple[str, ...]) -> dict[QuotaKey, float]:

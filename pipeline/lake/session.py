@@ -32,6 +32,13 @@ LOCAL_SHUFFLE_PARTITIONS: Final = 8
 
 _SUBMITTED: Final = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which has started the JVM before it runs the job."""
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.sql.sources.partitionOverwriteMode": "dynamic",
+    "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+}
+"""Settings of every session."""
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 
 
@@ -62,25 +69,9 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise PipelineError("the pipeline needs pyspark, which is not installed: install headrace[pipeline]") from error
-    settings = {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.sql.sources.partitionOverwriteMode": "dynamic",
-        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
-    }
+    settings = dict(_SETTINGS)
     if not submitted:
-        settings["spark.master"] = options.master or os.environ.get("SPARK_MASTER") or "local[*]"
-        settings["spark.ui.enabled"] = "false"
-        settings["spark.ui.showConsoleProgress"] = "false"
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}"
-        if settings["spark.master"].startswith("local"):
-            settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
-            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
-            settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
-        if options.packages:
-            settings["spark.jars.packages"] = options.packages
-        elif kafka:
-            settings["spark.jars"] = ",".join(map(str, kafka_jars(KAFKA_CONNECTOR)))
+        settings.update(_settings_of_new_jvm(options, kafka=kafka))
     elif options.master:
         settings["spark.master"] = options.master
     builder = SparkSession.builder.appName(f"headrace-{job}")
@@ -90,6 +81,26 @@ def start_session(job: str, options: SparkOptions, *, kafka: bool = False) -> Sp
         return builder.getOrCreate()
     except Exception as error:
         raise PipelineError(f"Spark does not start: {_first_line(error)}") from error
+
+
+def _settings_of_new_jvm(options: SparkOptions, *, kafka: bool) -> dict[str, str]:
+    """Return the settings of a JVM that the session starts. Sets PYSPARK_PYTHON for Spark on this machine."""
+    master = options.master or os.environ.get("SPARK_MASTER") or "local[*]"
+    settings = {
+        "spark.master": master,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={_LOG4J.as_uri()}",
+    }
+    if master.startswith("local"):
+        settings["spark.sql.shuffle.partitions"] = str(LOCAL_SHUFFLE_PARTITIONS)
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # Spark would use the first Python on the PATH
+        settings["spark.driver.host"] = settings["spark.driver.bindAddress"] = "127.0.0.1"
+    if options.packages:
+        settings["spark.jars.packages"] = options.packages
+    elif kafka:
+        settings["spark.jars"] = ",".join(map(str, kafka_jars(KAFKA_CONNECTOR)))
+    return settings
 
 
 def check_java(home: str | None, search_path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.pipeline.report import sums, words
 from headrace.pipeline.report.figures import against_quota, over_time
@@ -127,10 +127,15 @@ def anomalies(table: DataFrame) -> Content:
     if span is None:
         return Content(sentences=("No usage was unlike an entity's own past.",))
     step_s = sums.step_of(*span)
-    step = words.step(step_s)
     counts = [row.asDict() for row in sums.anomalies_over_time(table, step_s).collect()]
     total = sum(row["count"] for row in counts)
-    figure = over_time(
+    sentence = f"{words.some(total, 'anomaly', 'anomalies')} found: usage unlike an entity's own past."
+    return Content(sentences=(sentence,), parts=(_anomalies_over_time(counts, step_s), _top_anomalies(table, total)))
+
+
+def _anomalies_over_time(counts: list[dict[str, Any]], step_s: int) -> Figure:
+    step = words.step(step_s)
+    return over_time(
         caption=f"Anomalies, by {step} and kind",
         description=f"How many anomalies began, by {step} and kind. The largest are in the table below.",
         unit=f"anomalies per {step}",
@@ -147,6 +152,9 @@ def anomalies(table: DataFrame) -> Content:
             for row in counts
         ],
     )
+
+
+def _top_anomalies(table: DataFrame, total: int) -> Table:
     rows = tuple(
         (
             words.minute(row["start"]), words.name(row["kind"]), words.name(row["user"]), words.name(row["client_id"]),
@@ -155,7 +163,7 @@ def anomalies(table: DataFrame) -> Content:
         )
         for row in sums.top_anomalies(table)
     )  # fmt: skip
-    listed = Table(
+    return Table(
         caption=f"The highest scores, {len(rows)} of {total:,}" if total > len(rows) else "The highest scores first",
         columns=(
             Column(title="from, UTC", whole=True), Column(title="kind", whole=True),
@@ -166,5 +174,3 @@ def anomalies(table: DataFrame) -> Content:
         ),
         rows=rows,
     )  # fmt: skip
-    sentence = f"{words.some(total, 'anomaly', 'anomalies')} found: usage unlike an entity's own past."
-    return Content(sentences=(sentence,), parts=(figure, listed))

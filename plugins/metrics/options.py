@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 from urllib.parse import urlsplit
 
-from headrace.plugins.otel_environment import OtelEnvironment, is_url
+from headrace.plugins.otel_environment import EffectiveOptions, OtelEnvironment, is_url
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Parsed, Table, number, read_options, whole
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class MetricsTable(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetricsOptions:
+class MetricsOptions(EffectiveOptions):
     """The options as they take effect."""
 
     enabled: bool = True
@@ -66,10 +66,6 @@ class MetricsOptions:
     endpoint: str | None = None
     """The URL to push to; ``None``: the exporter reads the SDK's variables."""
     push_interval_s: float = DEFAULT_PUSH_INTERVAL_S
-    off_because: str | None = None
-    """The variable that keeps metrics off although ``enabled`` is true."""
-    warnings: tuple[str, ...] = ()
-    """One sentence for each variable that was ignored."""
 
 
 def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> MetricsOptions:

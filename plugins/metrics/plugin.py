@@ -43,10 +43,7 @@ class Metrics:
     def configure(self, context: PluginContext) -> None:
         """Read the options; unless they disable metrics, prepare to read the buckets and start the push thread."""
         options = options_of(context.options, os.environ)
-        for warning in options.warnings:
-            log.warning(warning)
-        if options.off_because is not None:
-            log.info("metrics of entities stay off", reason=options.off_because)
+        options.log_to(log, "metrics of entities stay off")
         if options.push:
             require("pushing metrics by OTLP", "metrics-otlp", OPENTELEMETRY)
         if options.enabled and not context.dry:

@@ -101,7 +101,7 @@ class BucketReader:
         kept: dict[QuotaBucket, Labels] = {}
         by_age: dict[int, list[QuotaBucket]] = {}
         now_ms = self._now_ms()
-        for at, bucket in enumerate(list(self._quotas)):
+        for at, bucket in enumerate(self._quotas):
             if at % STEP == 0:
                 yield
             age_ms = now_ms - bucket.last_used_ms

@@ -35,9 +35,21 @@ def plain_name(message: bytes) -> str | None:
 def scram_name(message: bytes) -> str | None:
     """Return the user of RFC 5802's client-first-message, ``gs2-header [m=...,] n=name,r=nonce[,extensions]``.
 
-    None for a delegation token (KIP-48): its message holds the token's id, whose owner only the broker knows.
+    None for a delegation token (KIP-48): its message holds the token's id (`token_id`), whose owner only brokers know.
     Source: ``ScramMessages.ClientFirstMessage``, ``ScramFormatter.username``, ``ScramExtensions``.
     """
+    found = _scram_first(message)
+    return None if found is None or found[1] else found[0]
+
+
+def token_id(message: bytes) -> str | None:
+    """Return the id of the delegation token (KIP-48) that a client-first-message of SCRAM names in place of a user."""
+    found = _scram_first(message)
+    return found[0] if found is not None and found[1] else None
+
+
+def _scram_first(message: bytes) -> tuple[str | None, bool] | None:
+    """Return the name in a client-first-message, and whether it is that of a token; ``None`` if it is malformed."""
     try:
         parts = message.decode("utf-8").split(",")
     except UnicodeDecodeError:
@@ -46,10 +58,9 @@ def scram_name(message: bytes) -> str | None:
     if len(parts) < at + 2 or not parts[at].startswith("n=") or not parts[at + 1].startswith("r="):
         return None
     extensions = dict(part.partition("=")[::2] for part in parts[at + 2 :])
-    if extensions.get(_TOKEN_AUTHENTICATION, "").lower() == "true":
-        return None
+    is_token = extensions.get(_TOKEN_AUTHENTICATION, "").lower() == "true"
     name = parts[at][2:].replace("=2C", ",")
-    return None if "=" in name.replace("=3D", "") else _name(name.replace("=3D", "="))
+    return (None if "=" in name.replace("=3D", "") else _name(name.replace("=3D", "="))), is_token
 
 
 def oauth_name(message: bytes, claim: str) -> str | None:

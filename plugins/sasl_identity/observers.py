@@ -7,7 +7,7 @@ observer keeps a token.
 
 from __future__ import annotations
 
-from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name
+from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name, token_id
 
 
 class UnseenIdentity:
@@ -68,10 +68,13 @@ class PlainIdentity:
 class ScramIdentity:
     """SCRAM: the client's first token names the user, and the server's second answer, ``v=...``, accepts it."""
 
-    __slots__ = ("_answers", "_fallback", "_named", "_principal")
+    __slots__ = ("_answers", "_claimed_token", "_fallback", "_named", "_principal", "_token_id")
 
     def __init__(self, fallback: str | None) -> None:
         self._fallback = fallback
+        self._claimed_token: str | None = None
+        """The id of the token that the client's first message names."""
+        self._token_id: str | None = None
         self._answers = 0
         self._named: str | None = None
         self._principal: str | None = None
@@ -81,13 +84,19 @@ class ScramIdentity:
         """The user, once the broker has sent its signature."""
         return self._principal
 
+    @property
+    def token_id(self) -> str | None:
+        """The id of the client's delegation token, once the broker has sent its signature."""
+        return self._token_id
+
     def exchanged(self, client_token: bytes, broker_token: bytes) -> None:
         """Read the name from the first token, and look for the signature in the second answer."""
         self._answers += 1
         if self._answers == 1:
             self._named = scram_name(client_token) or self._fallback
+            self._claimed_token = token_id(client_token)
         elif self._answers == 2 and broker_token.startswith(b"v="):
-            self._principal = self._named
+            self._principal, self._token_id = self._named, self._claimed_token
 
     def claimed_user(self, client_token: bytes) -> str | None:
         """Return the user named in the client's first token."""

@@ -1,7 +1,8 @@
 """The hook implementations.
 
-Bytes are charged by the built-in callback `ByteRate`, of which the plugin has one of its own, to the buckets of teams
-(`QuotaScope`). So a team's quota is enforced beside the one of the user, and the longest throttle counts.
+The plugin determines which team a client belongs to, and the limits of teams. Requests are charged to the buckets of
+teams by the callbacks that charge users (`EntityTypeDefinition.metric_tags`). So a team's quota is enforced beside the
+one of the user, and the longest throttle counts.
 """
 
 from __future__ import annotations
@@ -12,28 +13,24 @@ import structlog
 
 from headrace.plugins.team_quotas.members import Members
 from headrace.plugins.team_quotas.options import TeamOptions
-from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
-from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.definitions import EntityTypeDefinition
-from headrace.quota_callbacks.entities import DEFAULT, EntityName, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.entities import ANONYMOUS, CLIENT_ID, DEFAULT, USER, EntityName, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
 from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.policies import Limit, Quota, QuotaPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
-    from headrace.quota_callbacks.requests import Interest, Request
-    from headrace.quota_callbacks.verdicts import Throttle
 
 log = structlog.get_logger("headrace.team_quotas")
 
 TEAM: Final = "team"
-KEYS: Final = frozenset({QuotaKey.PRODUCER_BYTE_RATE.value, QuotaKey.CONSUMER_BYTE_RATE.value})
+KEYS: Final = frozenset(key.value for key in QuotaKey)
 
 
 class TeamQuotas:
-    """Defines the entity type ``team``, and enforces its quotas. Does nothing while no team is configured."""
+    """Defines the entity type ``team``. Does nothing while no team is configured."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -41,7 +38,6 @@ class TeamQuotas:
         self._teams: frozenset[str] = frozenset()
         self._members = Members({})
         self._quotas: dict[tuple[str, EntityName], Quota] = {}
-        self._byte_rate = ByteRate()
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
@@ -49,7 +45,6 @@ class TeamQuotas:
         teams = read_options(TeamOptions, context.options, "team_quotas").teams
         self._teams = frozenset(teams)
         self._members = Members(teams)
-        self._byte_rate.charge_to(QuotaScope(TEAM, context.quotas, self._tags))
 
     @hookimpl
     def quota_definitions(self) -> tuple[EntityTypeDefinition, ...]:
@@ -57,7 +52,17 @@ class TeamQuotas:
         if not self._teams:
             return ()
         help_text = "A team of plugins.options.team_quotas: all its clients together."
-        return (EntityTypeDefinition(name=TEAM, help=help_text, keys=KEYS),)
+        definition = EntityTypeDefinition(
+            name=TEAM, help=help_text, keys=KEYS, matching=self._matching, metric_tags=self._metric_tags
+        )
+        return (definition,)
+
+    def _matching(self, names: Mapping[str, str]) -> Iterable[str]:
+        """Return the named team, or else that of the client; nothing if it belongs to none."""
+        team = names.get(TEAM)
+        if team is None and (USER in names or CLIENT_ID in names):
+            team = self._members.team_of(names.get(USER, ANONYMOUS), names.get(CLIENT_ID, ""))
+        return () if team is None else (team,)
 
     # --- quotas ---
 
@@ -91,39 +96,12 @@ class TeamQuotas:
                 return Limit(quota.value, QuotaEntity(other=((TEAM, name),)), quota.policy)
         return None
 
-    def _tags(self, key: str, user: str, client_id: str) -> Mapping[str, str] | None:
+    def _metric_tags(self, key: str, user: str, client_id: str) -> Mapping[str, str] | None:
         """Return the bucket of the client's team; ``None`` without a team, or without a quota for it."""
         team = self._members.team_of(user, client_id)
         if team is None or ((key, team) not in self._quotas and (key, DEFAULT) not in self._quotas):
             return None
         return {TEAM: team}
-
-    # --- requests ---
-
-    @hookimpl
-    def request_interest(self) -> tuple[Interest, ...]:
-        """Return what `ByteRate` needs; nothing while no team is configured."""
-        return self._byte_rate.request_interest() if self._teams else ()
-
-    @hookimpl
-    def request_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge a Produce request to the team."""
-        return self._byte_rate.request_received(request, now_ms) if self._quotas else None
-
-    @hookimpl
-    def request_arrived(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge a Produce request that was incomplete in `request_received`."""
-        return self._byte_rate.request_arrived(request, now_ms)
-
-    @hookimpl
-    def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge the bytes of a Fetch to the team."""
-        return self._byte_rate.response_received(request, now_ms)
-
-    @hookimpl
-    def request_abandoned(self, request: Request, now_ms: int) -> None:
-        """Give back what was charged or reserved for a request without a reply."""
-        self._byte_rate.request_abandoned(request, now_ms)
 
 
 def _team_in(entity: QuotaEntity) -> EntityName | None:

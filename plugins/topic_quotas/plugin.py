@@ -2,6 +2,11 @@
 
 What counts is the size of the records, as they are sent: compressed, without the other fields of requests and replies.
 It is known only when the request or reply passes, so the client is muted afterwards.
+
+A Produce is charged when the broker has replied, and only for what it has appended, so that nobody uses up the quota of
+a topic without permission to write to it. Without a reply (acks=0, or a connection that was closed before it) nobody
+knows what was appended. Then the topic is charged if the broker has accepted an earlier Produce of this user to it;
+otherwise a bucket that the user has for itself, with the topic's limit, so that it exceeds no limit and hurts nobody.
 """
 
 from __future__ import annotations
@@ -10,8 +15,9 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.plugins.topic_quotas.options import TopicOptions
-from headrace.plugins.topic_quotas.topics import TopicQuotaTable, check_topic
+from headrace.plugins.topic_quotas.topics import MAX_NAME_LENGTH, TopicQuotaTable, check_topic, names_of
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.buckets.bucket_table import owner_of
 from headrace.quota_callbacks.buckets.kinds import RateBucket
 from headrace.quota_callbacks.definitions import EntityTypeDefinition
 from headrace.quota_callbacks.entities import EntityName, QuotaEntity, QuotaKey
@@ -21,7 +27,7 @@ from headrace.quota_callbacks.policies import Limit, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import Interest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.requests import Request
@@ -32,9 +38,17 @@ TOPIC: Final = "topic"
 PRODUCED, FETCHED = QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE
 PRODUCE: Final = ApiKey.PRODUCE.value
 FETCH: Final = ApiKey.FETCH.value
+SHARE_FETCH: Final = ApiKey.SHARE_FETCH.value
+SENDER: Final = "sender"
+"""Metric tag of the bucket of a user that the broker may not allow to write to a topic."""
+
+ALONE_MS: Final = 60_000
+"""How long the Produce requests of a user are forwarded one by one after the quota of a topic has throttled one. Else a
+client could send many of them before the reply to the first one, by which they are charged."""
 
 MAX_CACHED: Final = 10_000
-"""Topics whose buckets are found without looking for their quotas; about 2 MiB."""
+"""Topics whose buckets are found without looking for their quotas, about 2 MiB; and pairs of users and topics that are
+remembered, about as much."""
 
 
 class TopicQuotas:
@@ -47,8 +61,14 @@ class TopicQuotas:
         self._quotas: ClientQuotas
         self._topics: TopicNames
         self._tables = {PRODUCED: TopicQuotaTable(), FETCHED: TopicQuotaTable()}
-        self._buckets: dict[tuple[QuotaKey, str], RateBucket | None] = {}
+        self._buckets: dict[tuple[QuotaKey, str, str], RateBucket | None] = {}
         self._generation = -1
+        self._accepted: set[tuple[str, str | bytes]] = set()
+        """Users, and topics to which the broker has let them write."""
+        self._alone_until_ms: dict[str, int] = {}
+        """Time until which the Produce requests of a user are forwarded one by one."""
+        self._throttled_by: dict[tuple[QuotaKey, str, str], RateBucket] = {}
+        """The bucket by which a user was throttled last at an address: its new connections there wait for it, too."""
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
@@ -65,7 +85,7 @@ class TopicQuotas:
             return ()
         help_text = 'A topic, or all topics whose names begin alike ("orders.*"), each by itself: all clients together.'
         keys = frozenset({PRODUCED.value, FETCHED.value})
-        return (EntityTypeDefinition(name=TOPIC, help=help_text, check=check_topic, keys=keys),)
+        return (EntityTypeDefinition(name=TOPIC, help=help_text, check=check_topic, keys=keys, matching=_matching),)
 
     # --- quotas ---
 
@@ -103,64 +123,177 @@ class TopicQuotas:
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
-        """Return Produce and Fetch, if enabled."""
-        return (Interest(api_key=PRODUCE), Interest(api_key=FETCH)) if self._enabled else ()
+        """Return Produce, Fetch and ShareFetch, if enabled."""
+        return tuple(Interest(api_key=each) for each in (PRODUCE, FETCH, SHARE_FETCH)) if self._enabled else ()
 
     @hookimpl
-    def request_received(self, request: Request) -> None:
-        """Request that the topics are read, if there are quotas."""
+    def request_received(self, request: Request, now_ms: int) -> Throttle | None:
+        """Request that the topics are read, if there are quotas. Hold the first request of a new connection for as long
+        as a topic's throttle concerns the same user at the same address."""
         if request.api_key == PRODUCE:
-            if self._tables[PRODUCED]:
-                request.read_batches = True
-        elif self._tables[FETCHED]:
-            request.read_fetched = True
-            request.alone = True
+            if not self._tables[PRODUCED]:
+                return None
+            request.read_batches = request.read_refused = True
+            if now_ms < self._alone_until_ms.get(request.connection.user, 0):
+                request.alone = True
+            return self._wait(PRODUCED, request, now_ms)
+        if not self._tables[FETCHED]:
+            return None
+        request.read_fetched = True
+        request.alone = True
+        return self._wait(FETCHED, request, now_ms)
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge what was produced to each topic."""
+        """Charge a Produce with acks=0, to which there is no reply."""
+        return self._charge_unanswered(request, now_ms) if request.acks == 0 else None
+
+    @hookimpl
+    def response_received(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge what the broker has appended of a Produce to each topic, and remember whom it has let write."""
+        if request.api_key != PRODUCE or not request.read_refused:
+            return None
+        user, refused = request.connection.user, request.refused
         produced: Counter[str | bytes] = Counter()
-        for topic, _, records_bytes, _ in request.batches:
-            produced[topic] += records_bytes
-        return self._charge(PRODUCED, produced, now_ms)
+        for topic, partition, records_bytes in _parts(request):
+            if (topic, partition) in refused:
+                self._accepted.discard((user, topic))
+            else:
+                produced[topic] += records_bytes
+        verdict = self._charge(PRODUCED, produced, now_ms, request)
+        for topic in produced:
+            if self._bucket(PRODUCED, topic) is not None:
+                if len(self._accepted) >= MAX_CACHED:
+                    self._accepted.clear()
+                self._accepted.add((user, topic))
+        return self._throttled(request, verdict, now_ms)
+
+    @hookimpl
+    def request_abandoned(self, request: Request, now_ms: int) -> None:
+        """Charge a Produce that was forwarded, but whose reply did not arrive; end the wait of one that was not."""
+        self._quotas.leave(request, _slot(PRODUCED if request.api_key == PRODUCE else FETCHED))
+        if request.api_key == PRODUCE and request.forwarded_s is not None:
+            self._charge_unanswered(request, now_ms)
 
     @hookimpl
     def records_fetched(self, request: Request, now_ms: int) -> Throttle | None:
         """Charge what was fetched of each topic."""
-        return self._charge(FETCHED, request.fetched_bytes, now_ms)
+        return self._charge(FETCHED, request.fetched_bytes, now_ms, request)
 
-    def _charge(self, key: QuotaKey, by_topic: Mapping[str | bytes, int], now_ms: int) -> Throttle | None:
-        """Charge bytes to topics; return the longest throttle. One that is only observed counts last."""
+    # --- charges ---
+
+    def _charge_unanswered(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge all of a Produce, of which nobody knows what was appended."""
+        user = request.connection.user
+        to_topics: Counter[str | bytes] = Counter()
+        to_sender: Counter[str | bytes] = Counter()
+        for topic, _, records_bytes in _parts(request):
+            if records_bytes:
+                charged = to_topics if (user, topic) in self._accepted else to_sender
+                charged[topic] += records_bytes
+        verdicts = (
+            self._charge(PRODUCED, to_topics, now_ms, request),
+            self._charge(PRODUCED, to_sender, now_ms, request, to_sender=True),
+        )
+        longest = max((each for each in verdicts if each is not None), key=_order, default=None)
+        return self._throttled(request, longest, now_ms)
+
+    def _throttled(self, request: Request, verdict: Throttle | None, now_ms: int) -> Throttle | None:
+        """Forward the next requests of a user that is throttled one by one; return the verdict."""
+        if verdict is not None and not verdict.observe:
+            if len(self._alone_until_ms) >= MAX_CACHED:
+                self._alone_until_ms.clear()
+            self._alone_until_ms[request.connection.user] = now_ms + ALONE_MS
+        return verdict
+
+    def _charge(
+        self,
+        key: QuotaKey,
+        by_topic: Mapping[str | bytes, int],
+        now_ms: int,
+        request: Request,
+        *,
+        to_sender: bool = False,
+    ) -> Throttle | None:
+        """Charge bytes to topics, or to the buckets that the sender has for them; return the longest throttle. One that
+        is only observed counts last."""
         longest: Throttle | None = None
         for topic, amount in by_topic.items():
-            bucket = self._bucket(key, topic)
+            bucket = self._bucket(key, topic, request if to_sender else None)
             verdict = None if bucket is None else bucket.charge_forwarded(amount, now_ms)
-            if verdict is not None and (longest is None or _order(verdict) > _order(longest)):
+            if bucket is not None and verdict is not None and (longest is None or _order(verdict) > _order(longest)):
                 longest = verdict
+                self._note_throttle(key, request, bucket, now_ms)
         return longest
 
-    def _bucket(self, key: QuotaKey, topic: str | bytes) -> RateBucket | None:
-        """Return the bucket of a topic; ``None`` if it has no quota, or if its name is not known."""
+    def _note_throttle(self, key: QuotaKey, request: Request, bucket: RateBucket, now_ms: int) -> None:
+        if now_ms < bucket.gate_ms:  # which new connections wait for, by the policy of the quota
+            if len(self._throttled_by) >= MAX_CACHED:
+                over = [name for name, each in self._throttled_by.items() if now_ms >= each.gate_ms]
+                for name in over or list(self._throttled_by)[:1]:
+                    del self._throttled_by[name]
+            connection = request.connection
+            self._throttled_by[key, connection.user, connection.peer.host] = bucket
+
+    def _wait(self, key: QuotaKey, request: Request, now_ms: int) -> Throttle | None:
+        """Return how long to hold a request of a new connection; ``None`` admits it."""
+        connection, slot = request.connection, _slot(key)
+        bucket = self._throttled_by.get((key, connection.user, connection.peer.host))
+        if slot not in connection.cache:
+            received_ms = int(request.received_s * 1000)
+            connection.cache[slot] = (self._quotas.generation, connection.user, request.client_id, bucket, received_ms)
+        if bucket is None or bucket.dropped or now_ms >= bucket.gate_ms:
+            return None
+        return self._quotas.wait(request, slot, bucket, now_ms)
+
+    def _bucket(self, key: QuotaKey, topic: str | bytes, sent: Request | None = None) -> RateBucket | None:
+        """Return the bucket of a topic, or that of the user of the request ``sent`` for it; ``None`` if the topic has
+        no quota, or if its name is not known or not valid."""
         name = topic if isinstance(topic, str) else self._topics.name(topic)
-        if name is None:
+        if name is None or len(name) > MAX_NAME_LENGTH:
             return None
         if self._generation != self._quotas.generation or len(self._buckets) >= MAX_CACHED:
             self._buckets.clear()
             self._generation = self._quotas.generation
-        bucket = self._buckets.get((key, name))
-        if (bucket is None and (key, name) not in self._buckets) or (bucket is not None and bucket.dropped):
-            bucket = self._buckets[key, name] = self._resolve(key, name)
+        cached = (key, name, "" if sent is None else sent.connection.user)
+        bucket = self._buckets.get(cached)
+        if (bucket is None and cached not in self._buckets) or (bucket is not None and bucket.dropped):
+            bucket = self._resolve(key, name, sent)
+            if bucket is None or not bucket.overflow:
+                self._buckets[cached] = bucket
         return bucket
 
-    def _resolve(self, key: QuotaKey, name: str) -> RateBucket | None:
+    def _resolve(self, key: QuotaKey, name: str, sent: Request | None) -> RateBucket | None:
         if self._tables[key].find(name) is None:
             return None
-        bucket = self._quotas.named((key, ((TOPIC, name),)))
+        tags: tuple[tuple[str, str], ...] = ((TOPIC, name),)
+        owner = None
+        if sent is not None:
+            tags = (*tags, (SENDER, sent.connection.user))
+            owner = owner_of(sent.connection, name, tags)
+        bucket = self._quotas.named((key, tags), owner)
         return bucket if isinstance(bucket, RateBucket) else None
+
+
+def _slot(key: QuotaKey) -> object:
+    """Return where the first use of this plugin's quotas is kept with a connection."""
+    return TOPIC, key
+
+
+def _parts(request: Request) -> Iterator[tuple[str | bytes, int, int]]:
+    """Yield topic, partition and bytes of the records of a Produce."""
+    for topic, partition, records_bytes, _ in request.batches:
+        yield topic, partition, records_bytes
+    for (topic, partition), records_bytes in request.left_out_bytes.items():
+        yield topic, partition, records_bytes
 
 
 def _order(verdict: Throttle) -> tuple[bool, int]:
     return not verdict.observe, verdict.throttle_ms
+
+
+def _matching(names: Mapping[str, str]) -> tuple[str, ...]:
+    return names_of(names[TOPIC]) if TOPIC in names else ()
 
 
 def _topic_in(entity: QuotaEntity) -> EntityName | None:

@@ -9,6 +9,7 @@ names and beginnings cannot be confused.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from headrace.quota_callbacks.entities import DEFAULT, EntityName
@@ -16,7 +17,9 @@ from headrace.quota_callbacks.entities import DEFAULT, EntityName
 if TYPE_CHECKING:
     from headrace.quota_callbacks.policies import Quota
 
-_NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}\*?")  # Topic.LEGAL_CHARS and MAX_NAME_LENGTH
+MAX_NAME_LENGTH: Final = 249
+"""``Topic.MAX_NAME_LENGTH``."""
+_NAME: Final = re.compile(rf"[a-zA-Z0-9._-]{{1,{MAX_NAME_LENGTH}}}\*?")  # Topic.LEGAL_CHARS
 ANY: Final = "*"
 
 
@@ -26,25 +29,37 @@ def check_topic(name: str) -> None:
         raise ValueError(f'{name} is neither the name of a topic nor the beginning of names, such as "orders.*"')
 
 
+def names_of(topic: str) -> tuple[str, ...]:
+    """Return all names by which a quota can be set that applies to a topic, the highest precedence first."""
+    if topic.endswith(ANY):
+        return (topic,)
+    return (topic, *(topic[:length] + ANY for length in range(len(topic), 0, -1)))
+
+
 class TopicQuotaTable:
     """The quotas of one key."""
 
     def __init__(self) -> None:
         self._quotas: dict[EntityName, Quota] = {}
+        self._with_length: Counter[int] = Counter()
+        """The number of quotas of beginnings, by the length of the beginning."""
         self._lengths: tuple[int, ...] = ()
+        """These lengths, the longest first."""
 
     def __len__(self) -> int:
         return len(self._quotas)
 
     def update(self, name: EntityName, quota: Quota) -> None:
         """Set the quota of a topic, a beginning or the default."""
+        if name not in self._quotas:
+            self._count(name, 1)
         self._quotas[name] = quota
-        self._count_lengths()
 
     def remove(self, name: EntityName) -> bool:
         """Remove a quota; return whether there was one."""
         removed = self._quotas.pop(name, None) is not None
-        self._count_lengths()
+        if removed:
+            self._count(name, -1)
         return removed
 
     def find(self, topic: str) -> tuple[EntityName, Quota] | None:
@@ -54,7 +69,12 @@ class TopicQuotaTable:
         names: tuple[EntityName, ...] = (topic, *beginnings, DEFAULT)
         return next(((name, quotas[name]) for name in names if name in quotas), None)
 
-    def _count_lengths(self) -> None:
-        """Note the lengths of the beginnings, the longest first."""
-        lengths = {len(name) - 1 for name in self._quotas if isinstance(name, str) and name.endswith(ANY)}
-        self._lengths = tuple(sorted(lengths, reverse=True))
+    def _count(self, name: EntityName, change: int) -> None:
+        """Count a quota that was added or removed, if it is for a beginning."""
+        if not isinstance(name, str) or not name.endswith(ANY):
+            return
+        length = len(name) - 1
+        self._with_length[length] += change
+        if self._with_length[length] == 0:
+            del self._with_length[length]
+        self._lengths = tuple(sorted(self._with_length, reverse=True))

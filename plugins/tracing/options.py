@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from headrace.plugins.otel_environment import OtelEnvironment
+from headrace.plugins.otel_environment import EffectiveOptions, OtelEnvironment
 from headrace.quota_callbacks.options import TRUE_OR_FALSE, Table, number, read_options, whole
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TracingTable(Table):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TracingOptions:
+class TracingOptions(EffectiveOptions):
     """The options as they take effect."""
 
     enabled: bool = False
@@ -58,10 +58,6 @@ class TracingOptions:
     """Maximum number of spans in one export, unless a single trace has more: a trace is never split."""
     delay_ms: int = DEFAULT_DELAY_MS
     """Maximum time that a request waits for others before it is exported."""
-    off_because: str | None = None
-    """The variable that keeps tracing off although ``enabled`` is true."""
-    warnings: tuple[str, ...] = ()
-    """One sentence for each variable that was ignored."""
 
 
 def options_of(table: Mapping[str, object], variables: Mapping[str, str]) -> TracingOptions:

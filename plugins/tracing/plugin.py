@@ -51,10 +51,7 @@ class Tracing:
     def configure(self, context: PluginContext) -> None:
         """Read the options; if they enable tracing, start the export thread."""
         options = options_of(context.options, os.environ)
-        for warning in options.warnings:
-            log.warning(warning)
-        if options.off_because is not None:
-            log.info("tracing stays off", reason=options.off_because)
+        options.log_to(log, "tracing stays off")
         if options.enabled:
             require("tracing", "tracing", OPENTELEMETRY)
         if options.enabled and not context.dry:

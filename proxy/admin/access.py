@@ -1,12 +1,13 @@
-"""Which requests the admin server answers: by a host that is its own, from no foreign page, and with a token.
+"""Which requests the admin server answers: by a host that is its own, from no foreign page, and with a proof.
 
 Three rules, each against one kind of sender:
 
 host     The Host header must name this server (`Admin.allowed_hosts`). A page in a browser could otherwise let a name
          of its own resolve to this address (DNS rebinding), and read and send as if it were of this origin.
 origin   Browsers state from which page a request comes; only this server's own origin is accepted.
-token    With `Admin.token_file`, a bearer token; probes need none. What changes the proxy needs one in any case, except
-         at a Unix socket: only users with permission for the socket can connect to it.
+proof    With `Admin.token_file`, a bearer token; with `AdminTls.authorizes`, a client certificate, which TLS has
+         verified; with both, either of them. Probes need none. What changes the proxy needs one in any case, except at
+         a Unix socket: only users with permission for the socket can connect to it.
 
 A request without a Host or Origin header is not from a current browser, and is subject to the other rules alone. Called
 by `headrace.proxy.admin.server`.
@@ -49,8 +50,8 @@ _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/-]{16,512}=*")
 """RFC 6750's characters of a bearer token. 16 of them are too many to guess: 96 bits if they are random."""
 _PORT: Final = re.compile(r":[0-9]*$")
 _NO_CHANGES: Final = (
-    "changes need a token, and the proxy has none; set admin.token_file (--admin-token-file), or let admin.listen be a"
-    " Unix socket, such as unix:/run/headrace/admin.sock"
+    "changes need a token, and the proxy has none; set admin.token_file (--admin-token-file) or"
+    " admin.tls.client_certificates, or let admin.listen be a Unix socket, such as unix:/run/headrace/admin.sock"
 )
 _QUOTED_CHARACTERS: Final = 80
 """Characters of a header that an error message repeats, at most."""
@@ -68,7 +69,7 @@ class Access:
     async def refusal(self, request: HttpRequest, *, public: bool, changes: bool) -> HttpResponse | None:
         """Return the response that refuses a request, or ``None`` to answer it.
 
-        A ``public`` page needs no token. ``changes`` is whether the request would change the state of the proxy.
+        A ``public`` page needs no proof. ``changes`` is whether the request would change the state of the proxy.
         """
         headers = request.headers
         host = headers.get("host")
@@ -78,14 +79,28 @@ class Access:
         if _is_foreign(headers.get("origin"), headers.get("sec-fetch-site"), host):
             reason = f"requests of pages of another origin are refused; this is of {_quoted(headers.get('origin', ''))}"
             return self._refuse("origin", request, refused(reason, HTTPStatus.FORBIDDEN))
+        return None if public else await self._refusal_without_proof(request, changes=changes)
+
+    async def _refusal_without_proof(self, request: HttpRequest, *, changes: bool) -> HttpResponse | None:
+        """Return the response to a request that needs a token or a client certificate and has none, else ``None``."""
+        settings = self._settings()
+        by_certificate = settings.tls.authorizes
+        if by_certificate and request.subject is not None:
+            return None
+        certificate = "a client certificate of an authority in admin.tls.client_ca_file"
         if self._tokens is None:
-            if changes and not isinstance(self._settings().listen, UnixPath):
+            if by_certificate:
+                return self._refuse("certificate", request, refused(f"this needs {certificate}", HTTPStatus.FORBIDDEN))
+            if changes and not isinstance(settings.listen, UnixPath):
                 return self._refuse("token", request, refused(_NO_CHANGES, HTTPStatus.FORBIDDEN))
-        elif not public and not await self._tokens.authorize(headers.get("authorization")):
-            reason = "this needs the header Authorization: Bearer, with a token of admin.token_file"
-            response = refused(reason, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
-            return self._refuse("token", request, response)
-        return None
+            return None
+        if await self._tokens.authorize(request.headers.get("authorization")):
+            return None
+        reason = "this needs the header Authorization: Bearer, with a token of admin.token_file"
+        if by_certificate:
+            reason += f", or {certificate}"
+        response = refused(reason, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
+        return self._refuse("token", request, response)
 
     def _is_allowed(self, netloc: str) -> bool:
         """Return whether the value of a Host header names this server."""

@@ -1,11 +1,17 @@
-"""HTTP/1.1 for the admin server: sequential requests on each connection, with complete bodies in both directions.
+"""HTTP/1.1 for the admin server: sequential requests on each connection.
 
 This module connects `h11`, which implements the protocol, with trio. A web framework would need nine MiB of resident
-memory to serve five pages. Called by `headrace.proxy.admin.connections`; must not depend on the pages.
+memory to serve five pages. Called by `headrace.proxy.admin.connections`; must not depend on the pages, except that it
+knows which are probes.
+
+Whoever can connect may send requests, so that bytes cost little until a request is known to be answered: a head is
+parsed once it is complete and has few lines, when it is its turn (`headrace.proxy.admin.turns`). A body is read only if
+the page asks for it, after its checks of the head; otherwise the connection is closed after the answer.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,25 +26,36 @@ import structlog
 import trio
 
 from headrace.proxy.admin.escaping import json_text
+from headrace.proxy.network.connection_rates import counted_address
+from headrace.proxy.wire.other_protocols import NEEDED_BYTES, TLS, other_protocol
 
 if TYPE_CHECKING:
+    from headrace.proxy.admin.turns import AdminTurns
     from headrace.proxy.counters import AdminCounters
 
 log = structlog.get_logger("headrace.admin")
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Limit for a request line and its headers, and for the head of a chunk of the body."""
+"""Limit for a request line and its headers."""
 MAX_HEADERS: Final = 100
 """Limit for the number of headers. Browsers and scrapers send about twenty."""
 MAX_PARAMETERS: Final = 20
 """Limit for the number of query parameters."""
-MAX_BODY_BYTES: Final = 64 * 1024
-"""Limit for a request's body. The rest is read and discarded, so that the client proceeds to read the answer."""
+MAX_BODY_BYTES: Final = 1024
+"""Limit for a request's body: forty times the only one that a page understands."""
+MAX_DISCARDED_BYTES: Final = 128 * 1024
+"""Limit for what is received and discarded after a refusal, so that the client proceeds to read the answer."""
+DISCARD_TIMEOUT_S: Final = 1.0
 IDLE_TIMEOUT_S: Final = 120.0
 """Time for which a connection stays open between two requests; longer than the usual interval of scrapers."""
 SEND_TIMEOUT_S: Final = 30.0
 """Time limit to send an answer."""
 READ_BYTES: Final = 16 * 1024
+PROBES: Final = ("/livez", "/readyz")
+"""The pages that orchestrators and load balancers ask for."""
+
+_END_OF_HEAD: Final = re.compile(rb"\n\r?\n")
+_PROBE: Final = re.compile(rb"(GET|HEAD) (%s)[ ?]" % "|".join(PROBES).encode())
 
 _SECURITY: Final = (
     ("Cache-Control", "no-store"),
@@ -46,11 +63,14 @@ _SECURITY: Final = (
     ("X-Content-Type-Options", "nosniff"),
 )
 """Headers of every response: browsers keep no answer, and let no page of another origin embed one."""
+_NO_CERTIFICATE: Final = (
+    "the client speaks TLS, but the admin server has no certificate: set admin.tls.certificate_file"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpRequest:
-    """A request with its complete body."""
+    """The head of a request, and a function that receives its body."""
 
     method: str
     path: str
@@ -58,10 +78,12 @@ class HttpRequest:
     """Query parameters by name; if a name is repeated, its last value."""
     headers: Mapping[str, str]
     """Headers by name in lower case; the values of a repeated name are joined by commas."""
-    body: bytes
-    """At most `MAX_BODY_BYTES` + 1 bytes; that length means that the body exceeds the limit."""
+    read_body: Callable[[], Awaitable[bytes]]
+    """Receives the body. Raises `MalformedRequestError` if it has no stated length, or exceeds `MAX_BODY_BYTES`."""
     client: str
     """Address of the client's host; for a Unix socket the client's user id."""
+    subject: str | None = None
+    """Subject of the certificate that the client has shown, if any; it was verified."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +107,29 @@ class MalformedRequestError(Exception):
         self.status = status
 
 
+class _SpeaksTlsError(MalformedRequestError):
+    """The client speaks TLS to a server that has none."""
+
+    def __init__(self) -> None:
+        super().__init__("this port has no TLS: use http instead of https")
+
+
+class RefusedConnection(Exception):  # noqa: N818 -- what was done, not a mistake of this side
+    """A connection is closed because of what the client has sent before a request. ``str()`` is the reason to log.
+
+    ``rule`` is the name of the rule, for the metric.
+    """
+
+    def __init__(self, rule: str, reason: str) -> None:
+        super().__init__(reason)
+        self.rule = rule
+
+
 class Phase(IntEnum):
     """What a connection does. The order is that in which connections are closed at a limit."""
 
     WAITING = 0
-    """It waits for a request, or for the rest of one."""
+    """It waits for a request or for the rest of one, or for a TLS handshake."""
     SENDING = 1
     """It waits until the client reads the answer."""
     ANSWERING = 2
@@ -104,14 +144,31 @@ def refused(reason: str, status: int = HTTPStatus.BAD_REQUEST, *headers: tuple[s
 class HttpConnection:
     """One client's connection."""
 
-    def __init__(self, stream: trio.abc.Stream, client: str, *, timeout_s: float, counters: AdminCounters) -> None:
+    def __init__(
+        self,
+        stream: trio.abc.HalfCloseableStream,
+        client: str,
+        *,
+        timeout_s: float,
+        counters: AdminCounters,
+        turns: AdminTurns,
+        handshake: Callable[[], Awaitable[str | None]] | None = None,
+    ) -> None:
+        """``handshake`` does that of TLS, and returns the subject of the client's certificate; ``None``: no TLS."""
         self.client = client
+        self.address = counted_address(client)
+        """What the client's address is counted as."""
         self.phase = Phase.WAITING
         self.since_s = trio.current_time()
         """Time at which the phase began."""
         self._stream = stream
         self._timeout_s = timeout_s
         self._counters = counters
+        self._turns = turns
+        self._handshake = handshake
+        self._subject: str | None = None
+        self._received = bytearray()
+        """What was received after the last request; with the head of the next one, or its body, it is incomplete."""
         self._answered = False
         self._asks_for_head = False
         """Whether the current request is a HEAD, also if it is malformed."""
@@ -125,12 +182,14 @@ class HttpConnection:
     async def serve(self, answer: Answer) -> None:
         """Answer requests until the client closes, violates the protocol or exceeds a time-out; close the stream.
 
-        An exception raised by ``answer`` is logged, and the response has the status 500.
+        An exception raised by ``answer`` is logged, and the response has the status 500. Raises `RefusedConnection`.
         """
         with self._scope:
             async with self._stream:
                 with suppress(trio.BrokenResourceError):
                     try:
+                        if self._handshake is not None:
+                            self._subject = await self._handshake()
                         while await self._serve_one(answer):
                             self._protocol.start_next_cycle()
                             self._answered = True
@@ -139,57 +198,121 @@ class HttpConnection:
 
     async def _serve_one(self, answer: Answer) -> bool:
         """Answer one request, and return whether another may follow."""
+        self._asks_for_head, is_malformed, speaks_tls = False, False, False
         try:
-            request = await self._request()
-            if request is None:
+            head = await self._head()
+            if head is None:
                 return False
-            self._enter(Phase.ANSWERING)
-            response = await _answer_or_500(answer, request)
+            response = await self._response(head, answer)
         except (h11.RemoteProtocolError, MalformedRequestError) as error:
             if self._protocol.our_state not in {h11.IDLE, h11.SEND_RESPONSE}:
                 return False
-            self._counters.refuse("malformed")
+            is_malformed, speaks_tls = True, isinstance(error, _SpeaksTlsError)
+            if not speaks_tls:
+                self._counters.refuse("malformed")
             status = error.status if isinstance(error, MalformedRequestError) else error.error_status_hint
             text = str(error) if isinstance(error, MalformedRequestError) else str(error).partition(":")[0]
-            response = refused(f"malformed request: {text[:200]}", status, ("Connection", "close"))
+            response = refused(f"malformed request: {text[:200]}", status)
         self._enter(Phase.SENDING)
         with trio.fail_after(SEND_TIMEOUT_S):
-            await self._send(response, with_body=not self._asks_for_head)
-        return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
+            # A body that no page has asked for would have to be read before the next request.
+            await self._send(response, closes=is_malformed or self._protocol.their_state is h11.SEND_BODY)
+        if self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE:
+            return True
+        if self._protocol.their_state is not h11.MUST_CLOSE:
+            await self._discard()
+        if speaks_tls:
+            raise RefusedConnection("tls", _NO_CERTIFICATE)
+        return False
 
     def _enter(self, phase: Phase) -> None:
         self.phase, self.since_s = phase, trio.current_time()
 
-    async def _request(self) -> HttpRequest | None:
-        """Receive the next request; return ``None`` when the client has closed the connection, or stays idle."""
+    async def _head(self) -> bytes | None:
+        """Receive the next head; return ``None`` when the client has closed the connection, or stays idle."""
         self._enter(Phase.WAITING)
-        self._asks_for_head = False
-        if self._answered and not self._protocol.trailing_data[0]:
+        if self._answered and not self._received:
             with trio.move_on_after(IDLE_TIMEOUT_S) as idle:
                 await self._receive()
             if idle.cancelled_caught:
                 return None
+        searched = 0
         with trio.fail_after(self._timeout_s):
-            head = await self._event()
-            if not isinstance(head, h11.Request):
-                return None
-            self._asks_for_head = head.method == b"HEAD"
-            body = bytearray()
-            while isinstance(event := await self._event(), h11.Data):
-                body += event.data[: MAX_BODY_BYTES + 1 - len(body)]
-        return _checked(head, bytes(body), self.client)
+            while (end := _END_OF_HEAD.search(self._received, max(0, searched - 2), MAX_HEAD_BYTES)) is None:
+                if len(self._received) >= MAX_HEAD_BYTES:
+                    raise _too_large(f"the head has more than {MAX_HEAD_BYTES} bytes")
+                searched = len(self._received)
+                if not await self._receive():
+                    return None
+                if not self._answered and searched < NEEDED_BYTES <= len(self._received):
+                    self._refuse_tls()
+        head = bytes(self._received[: end.end()])
+        del self._received[: end.end()]
+        return head
 
-    async def _event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
-        while (event := self._protocol.next_event()) is h11.NEED_DATA:
-            if self._protocol.they_are_waiting_for_100_continue:
+    async def _response(self, head: bytes, answer: Answer) -> HttpResponse:
+        """Parse the head at its turn, and return the response."""
+        turns = self._turns.requests
+        if _PROBE.match(head):
+            turns = self._turns.probes
+            self._enter(Phase.ANSWERING)  # others that wait for their turn are closed first
+        await turns.wait_for_rate(self.client)
+        async with turns:
+            request = self._request(head)
+        self._enter(Phase.ANSWERING)
+        return await _answer_or_500(answer, request)
+
+    def _request(self, head: bytes) -> HttpRequest:
+        """Parse a head. Raises `MalformedRequestError` or `h11.RemoteProtocolError` if it is malformed."""
+        if (lines := head.count(b"\n") - 2) > MAX_HEADERS:
+            raise _too_large(f"{lines} headers; the maximum is {MAX_HEADERS}")
+        self._protocol.receive_data(head)
+        event = self._protocol.next_event()
+        if not isinstance(event, h11.Request):
+            raise MalformedRequestError("the head is not that of a request")
+        self._asks_for_head = event.method == b"HEAD"
+        if _body_length(event) == 0:
+            self._protocol.next_event()  # the end of the message
+        return _checked(event, lambda: self._body(event), self.client, self._subject)
+
+    async def _body(self, head: h11.Request) -> bytes:
+        """Receive the body of a request."""
+        length = _body_length(head)
+        if length is None:
+            raise MalformedRequestError("a body needs a Content-Length", HTTPStatus.LENGTH_REQUIRED)
+        if length > MAX_BODY_BYTES:
+            reason = f"the body has {length} bytes; the maximum is {MAX_BODY_BYTES}"
+            raise MalformedRequestError(reason, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        with trio.fail_after(self._timeout_s):
+            if self._protocol.they_are_waiting_for_100_continue and len(self._received) < length:
                 await self._send_events(h11.InformationalResponse(status_code=HTTPStatus.CONTINUE, headers=[]))
-            await self._receive()
-        return event
+            while len(self._received) < length:
+                if not await self._receive():
+                    raise MalformedRequestError("the body is incomplete")
+        body = bytes(self._received[:length])
+        del self._received[:length]
+        if body:
+            self._protocol.receive_data(body)
+            while not isinstance(self._protocol.next_event(), h11.EndOfMessage):
+                pass
+        return body
 
-    async def _receive(self) -> None:
-        self._protocol.receive_data(bytes(await self._stream.receive_some(READ_BYTES)))
+    async def _receive(self) -> bool:
+        """Receive some bytes, and return whether there were any before the client's end of the stream."""
+        piece = await self._stream.receive_some(READ_BYTES)
+        self._received += piece
+        return bool(piece)
 
-    async def _send(self, response: HttpResponse, *, with_body: bool) -> None:
+    def _refuse_tls(self) -> None:
+        """Raise an error if the first bytes of the connection are those of TLS, and the server has none."""
+        if self._handshake is None and other_protocol(self._received, 0, NEEDED_BYTES) == TLS:
+            raise _SpeaksTlsError
+
+    async def _discard(self) -> None:
+        self._enter(Phase.WAITING)
+        await discard(self._stream)
+
+    async def _send(self, response: HttpResponse, *, closes: bool) -> None:
         headers = [
             ("Date", formatdate(usegmt=True)),
             ("Content-Type", response.content_type),
@@ -197,20 +320,54 @@ class HttpConnection:
             *_SECURITY,
             *response.headers,
         ]
+        if closes:
+            headers.append(("Connection", "close"))
         reason = HTTPStatus(response.status).phrase
         head = h11.Response(status_code=response.status, headers=headers, reason=reason)
-        body = [h11.Data(data=response.body)] if with_body else []
+        body = [h11.Data(data=response.body)] if not self._asks_for_head else []
         await self._send_events(head, *body, h11.EndOfMessage())
 
     async def _send_events(self, *events: h11.Event) -> None:
         await self._stream.send_all(b"".join(self._protocol.send(event) or b"" for event in events))
 
 
-def _checked(head: h11.Request, body: bytes, client: str) -> HttpRequest:
+async def refuse_in_plaintext(stream: trio.abc.HalfCloseableStream, reason: str) -> None:
+    """Send a 400 with ``reason`` in plain text to a client that speaks HTTP without TLS, whatever it sends."""
+    body = f"{reason}\n"
+    fields = (("Content-Type", "text/plain"), ("Content-Length", str(len(body))), ("Connection", "close"), *_SECURITY)
+    head = "\r\n".join(["HTTP/1.1 400 Bad Request", *(f"{name}: {value}" for name, value in fields)])
+    with trio.move_on_after(SEND_TIMEOUT_S), suppress(trio.BrokenResourceError):
+        await stream.send_all(f"{head}\r\n\r\n{body}".encode())
+    await discard(stream)
+
+
+async def discard(stream: trio.abc.HalfCloseableStream) -> None:
+    """End the stream, and receive and discard what the client still sends, within limits.
+
+    Closing the socket with unread bytes would reset the connection, and the client might not get the answer. A client
+    that closes or resets it is no error.
+    """
+    with trio.move_on_after(DISCARD_TIMEOUT_S), suppress(trio.BrokenResourceError):
+        await stream.send_eof()
+        discarded = 0
+        while discarded < MAX_DISCARDED_BYTES and (piece := await stream.receive_some(READ_BYTES)):
+            discarded += len(piece)
+
+
+def _too_large(reason: str) -> MalformedRequestError:
+    return MalformedRequestError(reason, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+
+
+def _body_length(head: h11.Request) -> int | None:
+    """Return the length of a request's body, or ``None`` if it is chunked. h11 has checked the headers."""
+    headers = dict(head.headers)
+    return None if b"transfer-encoding" in headers else int(headers.get(b"content-length", b"0"))
+
+
+def _checked(
+    head: h11.Request, read_body: Callable[[], Awaitable[bytes]], client: str, subject: str | None
+) -> HttpRequest:
     """Return the request. Raises `MalformedRequestError` if its head is not one that the pages understand."""
-    if len(head.headers) > MAX_HEADERS:
-        status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-        raise MalformedRequestError(f"{len(head.headers)} headers; the maximum is {MAX_HEADERS}", status)
     path, _, query = head.target.decode("ascii").partition("?")
     if not path.startswith("/"):
         raise MalformedRequestError('the request target must begin with "/"')
@@ -230,14 +387,17 @@ def _checked(head: h11.Request, body: bytes, client: str) -> HttpRequest:
         path=path,
         query=dict(parameters),
         headers=headers,
-        body=body,
+        read_body=read_body,
         client=client,
+        subject=subject,
     )
 
 
 async def _answer_or_500(answer: Answer, request: HttpRequest) -> HttpResponse:
     try:
         return await answer(request)
+    except (MalformedRequestError, RefusedConnection, trio.TooSlowError, trio.BrokenResourceError):  # of its body
+        raise
     except Exception as error:
-        log.exception("a mistake of headrace in the admin server", path=request.path, exc_info=error)
+        log.exception("internal error in the admin server", path=request.path, exc_info=error)
         return refused("internal error; the log has the details", HTTPStatus.INTERNAL_SERVER_ERROR)

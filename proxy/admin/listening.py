@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.config.tables.admin import UnixPath
 from headrace.config.values import HostPort
 from headrace.proxy.errors import StartupError
-from headrace.proxy.network.listeners import advice_for_bind
+from headrace.proxy.network.listening_sockets import advice_for_bind
 
 if TYPE_CHECKING:
     from headrace.config.tables.admin import AdminAddress

@@ -41,13 +41,13 @@ class MetricsPage:
 
     async def render(self, admin: AdminCounters) -> bytes:
         """Return the page: values are read on the loop, and formatted in a thread, since it may be a megabyte."""
-        return await self._made(lambda families: page_of(family.metric for family in families), admin_metrics(admin))
+        return await self._made(lambda families: page_of(family.metric for family in families), admin)
 
     async def encoded(self) -> bytes:
         """Return the metrics encoded by `headrace.proxy.admin.merged_metrics.encode`."""
         return await self._made(encode)
 
-    async def _made(self, make: Callable[[Iterable[Family]], bytes], more: Iterable[Metric] = ()) -> bytes:
+    async def _made(self, make: Callable[[Iterable[Family]], bytes], admin: AdminCounters | None = None) -> bytes:
         async with self._one_at_a_time:
             with collector_off():
                 hooks = self._shared.hooks
@@ -55,6 +55,7 @@ class MetricsPage:
                 plugins = list(hooks.collect_metrics())
                 ours = [
                     *self._connection_metrics(),
+                    *self._tls_metrics(admin),
                     *self._byte_metrics(),
                     *self._quota_metrics(),
                     _labelled(
@@ -64,7 +65,7 @@ class MetricsPage:
                         hooks.failures,
                     ),
                     *self._loop_metrics(),
-                    *more,
+                    *(admin_metrics(admin) if admin is not None else ()),
                 ]
                 return await trio.to_thread.run_sync(_made_of, make, ours, plugins)
 
@@ -113,6 +114,17 @@ class MetricsPage:
             counters.accept_delayed_s,
         )
         yield _labelled(
+            "accept_paused_seconds",
+            "Total time in seconds for which accepting connections was paused, by shortage: descriptors or memory.",
+            "shortage",
+            counters.accept_paused_s,
+        )
+        yield _counter(
+            "connections_aged",
+            "Total number of client connections that were ended because of limits.max_connection_age.",
+            counters.connections_aged,
+        )
+        yield _labelled(
             "errors",
             "Total number of connections that ended with an error, by the side that caused it.",
             "fault",
@@ -120,6 +132,24 @@ class MetricsPage:
         )
         requests = {API_NAMES.get(key, str(key)): count for key, count in counters.requests.items()}
         yield _labelled("requests", "Total number of requests read from clients, by API.", "api", requests)
+
+    def _tls_metrics(self, admin: AdminCounters | None) -> Iterator[Metric]:
+        counters = self._shared.counters
+        results = {
+            "full": counters.tls_handshakes_full,
+            "resumed": counters.tls_handshakes_resumed,
+            "failed": counters.tls_handshakes_failed,
+        }
+        text = "Total number of TLS handshakes with clients, by result; resumed: of an earlier session."
+        yield _labelled("tls_handshakes", text, "result", results)
+        times = {
+            context.setting: context.identity.expires.timestamp()
+            for context in self._shared.tls_contexts()
+            if context.identity is not None
+        }
+        if admin is not None and admin.certificate_expires_s is not None:
+            times["admin.tls"] = admin.certificate_expires_s
+        yield expiry_metric(times)
 
     def _byte_metrics(self) -> Iterator[Metric]:
         counters = self._shared.counters
@@ -154,20 +184,41 @@ class MetricsPage:
         )
 
     def _quota_metrics(self) -> Iterator[Metric]:
-        counters, topology = self._shared.counters, self._shared.topology
+        counters, listeners = self._shared.counters, self._shared.listeners
         text = "Total number of requests that a quota throttled, by quota."
         yield _labelled("throttled_requests", text, "quota", counters.throttled)
         yield _counter("throttle_time_seconds", "Sum of all throttle times in seconds.", counters.throttled_ms / 1000)
         yield _counter("refused_requests", "Total number of requests that a quota refused.", counters.refused)
+        metric = CounterMetricFamily(
+            "headrace_authorization_denied",
+            "Total number of requests of which something was denied, by operation, type of resource and API.",
+            labels=("operation", "resource_type", "api"),
+        )
+        for labels, count in counters.denied.items():
+            metric.add_metric(labels, count)
+        yield metric
         text = "Total number of requests that a quota in shadow mode would have throttled or refused, by quota."
         yield _labelled("observed_requests", text, "quota", counters.observed)
         text = "Total number of requests that the proxy itself sent to brokers to determine the cost of a mutation."
         yield _counter("lookups", text, counters.lookups)
+        text = "Total number of logins by a delegation token whose owner was asked of the brokers and not found."
+        yield _counter("token_owners_unknown", text, counters.token_owners_unknown)
+        quotas = self._shared.hooks.quotas
+        if quotas is not None:
+            text = "Total number of buckets that were dropped before an hour without use, since there were many."
+            yield _counter("quota_buckets_evicted", text, quotas.table.evicted)
+            text = "Total number of times that a client was charged to a bucket that many share."
+            yield _counter("quota_buckets_overflowed", text, quotas.overflowed)
         text = "1 while quotas are enforced, 0 while they are not."
         yield _gauge("enforcement_enabled", text, int(self._shared.enforcement.enabled))
-        yield _gauge("brokers", "Number of brokers in the metadata that the proxy has.", len(topology.metadata.brokers))
-        text = "Number of brokers whose id is outside the range listen.node_ids."
-        yield _gauge("brokers_out_of_range", text, len(topology.out_of_range))
+        yield _gauge(
+            "brokers",
+            "Number of brokers in the metadata that the proxy has.",
+            len(listeners[0].topology.metadata.brokers),
+        )
+        text = "Number of brokers whose id is outside the range listen.node_ids, of all listeners."
+        out_of_range = frozenset().union(*(each.topology.out_of_range for each in listeners))
+        yield _gauge("brokers_out_of_range", text, len(out_of_range))
 
 
 def admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
@@ -179,6 +230,18 @@ def admin_metrics(counters: AdminCounters) -> Iterator[Metric]:
         "reason",
         counters.refused,
     )
+
+
+def expiry_metric(times_s: Mapping[str, float]) -> Metric:
+    """Return the metric of the certificates' ends, in seconds since 1970, by table of the configuration."""
+    metric = GaugeMetricFamily(
+        "headrace_tls_certificate_expiry_timestamp_seconds",
+        "Time at which the first certificate of a chain of the proxy expires, in seconds since 1970.",
+        labels=("table",),
+    )
+    for table, time_s in times_s.items():
+        metric.add_metric((table,), time_s)
+    return metric
 
 
 def page_of(metrics: Iterable[Metric]) -> bytes:
@@ -214,6 +277,7 @@ _ACROSS: Final = {
     "headrace_enforcement_enabled": AcrossWorkers.MIN,
     "headrace_brokers": AcrossWorkers.MAX,
     "headrace_brokers_out_of_range": AcrossWorkers.MAX,
+    "headrace_tls_certificate_expiry_timestamp_seconds": AcrossWorkers.MIN,
     "process_start_time_seconds": AcrossWorkers.MIN,
     "process_max_fds": AcrossWorkers.MIN,
     "python_info": AcrossWorkers.MAX,

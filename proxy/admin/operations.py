@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.proxy.counters import AdminCounters
+    from headrace.proxy.network.listener import Dialler
 
 
 class Operations(Protocol):
@@ -81,9 +82,16 @@ class ServerOperations:
             return ["the proxy is draining"]
         if not self.serving:
             return [self._awaited or "the listeners are not open"]
-        if not await self.shared.upstream.answers():
-            return ["no bootstrap server answers"]
-        return []
+        silent: list[str] = []
+
+        async def ask(upstream: Dialler) -> None:
+            if not await upstream.answers():
+                silent.append(upstream.setting)
+
+        async with trio.open_nursery() as nursery:  # at once: each may take as long as the attempts to connect
+            for upstream in {each.upstream.setting: each.upstream for each in self.shared.listeners}.values():
+                nursery.start_soon(ask, upstream)
+        return [_without_answer(setting) for setting in sorted(silent)]
 
     async def metrics(self, admin: AdminCounters) -> bytes:
         """Return the Prometheus page of this process."""
@@ -132,10 +140,30 @@ class ServerOperations:
     def decisions_at(self, now_s: float, user: str | None, client_id: str | None, newest: int) -> dict[str, Any]:
         """Return the page `decisions` with ages at the time ``now_s`` of the loop's clock, which all workers share."""
         user, client_id = (None if each is None else bounded_name(each) for each in (user, client_id))
-        waiting = [connection.waiting(now_s) for connection in self._connections if connection.mute.until_s > now_s]
+        waiting = [
+            muted_client(connection, now_s) for connection in self._connections if connection.mute.until_s > now_s
+        ]
         return {
             "waiting": [
                 each for each in waiting if user in (None, each["user"]) and client_id in (None, each["client_id"])
             ],
             "decisions": self.shared.decisions.page(now_s, user=user, client_id=client_id, newest=newest),
         }
+
+
+def muted_client(connection: ConnectionState, now_s: float) -> dict[str, object]:
+    """Describe a muted client and its remaining time, for ``/decisions``."""
+    mute, current = connection.mute, connection.current
+    return {
+        "peer": str(connection.info.peer),
+        "user": connection.info.user,
+        "client_id": current.client_id if current is not None else "",
+        "quota": mute.quota or "the broker's own",
+        "entity": mute.entity,
+        "remaining_ms": mute.remaining_ms(now_s),
+    }
+
+
+def _without_answer(setting: str) -> str:
+    brokers = "" if setting == "upstream" else f" of {setting}.bootstrap_servers"
+    return f"no bootstrap server{brokers} answers"

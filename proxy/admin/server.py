@@ -17,17 +17,20 @@ import trio
 from headrace.proxy.admin.access import Access, Tokens
 from headrace.proxy.admin.connections import AdminConnections
 from headrace.proxy.admin.escaping import json_text
-from headrace.proxy.admin.http import MAX_BODY_BYTES, HttpRequest, HttpResponse, refused
+from headrace.proxy.admin.http import PROBES, HttpRequest, HttpResponse, refused
 from headrace.proxy.admin.listening import bind_admin
+from headrace.proxy.admin.turns import Turns
 from headrace.proxy.counters import AdminCounters
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS
-from headrace.quota_callbacks.entities import LONG_MAX
+from headrace.quota_callbacks.entities import LONG_MAX, bounded_name
 
 if TYPE_CHECKING:
     from headrace.config.tables.admin import Admin, AdminAddress
+    from headrace.config.tables.tls import AdminTls
     from headrace.proxy.admin.listening import AdminSocket
     from headrace.proxy.admin.operations import Operations
+    from headrace.proxy.admin.tls import TlsHandshakes
 
 PROMETHEUS_TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
 READY_CACHE_S: Final = 1.0
@@ -46,8 +49,9 @@ PageAnswer: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 class _Page(NamedTuple):
     methods: tuple[str, ...]
     answer: PageAnswer
-    public: bool = False
-    """Whether the page needs no token: orchestrators and load balancers cannot keep one secret."""
+    turns: Turns | None
+    """The turns of making the page; ``None`` for a probe, which needs no token: orchestrators and load balancers cannot
+    keep one secret."""
 
 
 class AdminServer:
@@ -60,20 +64,20 @@ class AdminServer:
         self._checked_s = float("-inf")
         self._reasons: list[str] = []
         self._checking = trio.Lock()
+        probes = (self._livez, self._readyz)
         self._pages = {
-            "/livez": _Page(_READ, self._livez, public=True),
-            "/readyz": _Page(_READ, self._readyz, public=True),
-            "/metrics": _Page(_READ, self._metrics_page),
-            "/enforcement": _Page((*_READ, "PUT"), self._enforcement),
-            "/decisions": _Page(_READ, self._decisions_page),
-            "/quotas/audit": _Page(_READ, self._quota_changes),
+            **{path: _Page(_READ, probe, None) for path, probe in zip(PROBES, probes, strict=True)},
+            "/metrics": _Page(_READ, self._metrics_page, Turns()),
+            "/enforcement": _Page((*_READ, "PUT"), self._enforcement, Turns()),
+            "/decisions": _Page(_READ, self._decisions_page, Turns()),
+            "/quotas/audit": _Page(_READ, self._quota_changes, Turns()),
         }
 
     async def answer(self, request: HttpRequest) -> HttpResponse:
         """Return the requested page, or the reason why it is refused."""
         page = self._pages.get(request.path)
         changes = page is not None and request.method in page.methods and request.method not in _READ
-        refusal = await self._access.refusal(request, public=page is None or page.public, changes=changes)
+        refusal = await self._access.refusal(request, public=page is None or page.turns is None, changes=changes)
         if refusal is not None:
             return refusal
         if page is None:
@@ -85,7 +89,10 @@ class AdminServer:
             # A browser sends this type to another origin only after that has agreed, which this server never does.
             reason = "a request that changes the proxy needs the header Content-Type: application/json"
             return refused(reason, HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
-        return await page.answer(request)
+        if page.turns is None:
+            return await page.answer(request)
+        async with page.turns:
+            return await page.answer(request)
 
     async def _livez(self, _request: HttpRequest) -> HttpResponse:
         if reasons := await self._operations.not_live():
@@ -106,17 +113,16 @@ class AdminServer:
 
     async def _enforcement(self, request: HttpRequest) -> HttpResponse:
         if request.method == "PUT":
-            if len(request.body) > MAX_BODY_BYTES:
-                return refused(f"the body has more than {MAX_BODY_BYTES} bytes", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            content = await request.read_body()
             try:
-                body = json.loads(request.body)
+                body = json.loads(content)
             except (ValueError, RecursionError):
                 body = None
             if not isinstance(body, dict) or body.keys() != {"enabled"} or not isinstance(body["enabled"], bool):
                 return refused('expected {"enabled": true} or {"enabled": false}')
             # Shielded, so that workers do not differ if the connection is closed meanwhile (at a limit, at the end).
             with trio.CancelScope(shield=True, deadline=trio.current_time() + SWITCH_TIMEOUT_S):
-                await self._operations.enforce(body["enabled"], request.client)
+                await self._operations.enforce(body["enabled"], _author(request))
         return _json({"enabled": self._operations.enforcement_enabled})
 
     async def _decisions_page(self, request: HttpRequest) -> HttpResponse:
@@ -158,6 +164,11 @@ def _json(value: object, status: HTTPStatus = HTTPStatus.OK) -> HttpResponse:
     return HttpResponse(status=status, body=json_text(value).encode())
 
 
+def _author(request: HttpRequest) -> str:
+    """Return who sends a request, for the log: the client's address, and the subject of its certificate."""
+    return request.client if request.subject is None else f"{request.client}, {bounded_name(request.subject)}"
+
+
 def _is_json(request: HttpRequest) -> bool:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
@@ -165,8 +176,8 @@ def _is_json(request: HttpRequest) -> bool:
 def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations: Operations) -> AdminAddress | None:
     """Start the admin server, and return its address, or ``None`` if none is configured.
 
-    ``settings`` returns the configuration that is in force. Raises `StartupError` if the tokens or the address are not
-    valid.
+    ``settings`` returns the configuration that is in force. Raises `StartupError` if the tokens, the certificate or the
+    address are not valid.
     """
     config = settings()
     if config.listen is None:
@@ -176,10 +187,22 @@ def open_admin(nursery: trio.Nursery, settings: Callable[[], Admin], operations:
     except ValueError as error:
         raise StartupError(str(error)) from error
     counters = AdminCounters()
+    tls = _handshakes(config.tls, counters)
     server = AdminServer(operations, Access(settings, tokens, counters), counters)
     bound = bind_admin(config.listen)
-    nursery.start_soon(_serve, bound, AdminConnections(settings, counters), server)
+    nursery.start_soon(_serve, bound, AdminConnections(settings, counters, tls), server)
+    if tls is not None:
+        nursery.start_soon(tls.renew_regularly)
     return bound.address
+
+
+def _handshakes(tls: AdminTls, counters: AdminCounters) -> TlsHandshakes | None:
+    """Return the handshakes of the admin server, ``None`` without TLS, for which nothing is imported."""
+    if tls.certificate_file is None:
+        return None
+    from headrace.proxy.admin.tls import TlsHandshakes, admin_context
+
+    return TlsHandshakes(admin_context(tls), counters)
 
 
 async def _serve(bound: AdminSocket, connections: AdminConnections, server: AdminServer) -> None:

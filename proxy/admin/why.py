@@ -36,6 +36,7 @@ _VERBS: Final = {
     Kind.HELD: "held",
     Kind.REFUSED: "refused",
     Kind.OBSERVED: "would have been throttled",
+    Kind.DENIED: "denied",
 }
 _CLEAR: Final = "\x1b[H\x1b[2J"
 
@@ -91,9 +92,10 @@ class _Group:
         for rows in by_client.values():
             last = rows[0]
             times = "once" if len(rows) == 1 else f"{len(rows)} times, last"
+            throttled = "" if last["kind"] == Kind.DENIED else f" for {duration(last['throttle_ms'])}"
             yield (
-                f"{_VERBS[Kind(last['kind'])]} {times} {duration(last['age_s'] * 1000)} ago for"
-                f" {duration(last['throttle_ms'])}: {printable(last['request'])} of {_client(last)}"
+                f"{_VERBS[Kind(last['kind'])]} {times} {duration(last['age_s'] * 1000)} ago"
+                f"{throttled}: {printable(last['request'])} of {_client(last)}"
             )
 
 
@@ -114,8 +116,10 @@ def _client(row: Row) -> str:
 
 
 def in_units(row: Row) -> str:
-    """Return the observed value and the limit of a decision, in the quota's unit."""
+    """Return the observed value and the limit of a decision, in the quota's unit; of a denial the rule."""
     quota, observed, limit = row["quota"], row["observed"], row["limit"]
+    if row["kind"] == Kind.DENIED:
+        return printable(row.get("rule") or "")
     if quota in _BYTE_RATES:
         return f"{_bytes(observed)}/s of {_bytes(limit)}/s"
     if quota == QuotaKey.REQUEST_PERCENTAGE:

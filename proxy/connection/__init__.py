@@ -9,6 +9,8 @@ whole_requests         requests that are read in full: authentication, mutations
 client_quota_requests  answering DescribeClientQuotas and AlterClientQuotas
 broker_questions       requests of the proxy's own on a client's connection
 mutation_lookup        looking up at the broker how many partitions a request would change
+opening                what precedes the first request: TLS, and authentication by the proxy
+authorization          asking plugins whether a client may do what it requests; answering what it may not
 enforcement            calling the quota callbacks and carrying out their verdicts
 refusals               answering requests in place of the broker
 reply_edits            editing replies that were collected

@@ -6,10 +6,16 @@ They are sent in order with the client's requests, with its client id and its ri
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 import trio
 
+from headrace.proxy.connection.opening.broker_login import log_in
+from headrace.proxy.connection.opening.client_users import broker_login_of
+from headrace.proxy.connection.opening.token_logins import learn_owner
+from headrace.proxy.connection.state.client_sasl import SESSION_HAS_ENDED
 from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import KeepForProxy, reply_layout
 from headrace.proxy.connection.state.thread_time import Stopwatch
@@ -22,9 +28,60 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.wire.heads import RequestHead
+    from headrace.quota_callbacks.sasl import UpstreamSasl
+
+SESSION_SHARE: Final = 0.85
+"""The proxy authenticates to a broker again when this part of its session has passed. Java does after 85 to 95 %."""
 
 
-async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
+async def become_accepted(state: ConnectionState, head: RequestHead) -> None:
+    """Wait until the request may be forwarded: the client has authenticated, the broker serves it, its user is known.
+
+    Called for the first request that is not part of a handshake, and again when the session of the client, or of the
+    proxy with the broker, is over. Raises `ClientFault` if the client is not served, and `UpstreamFault` if the broker
+    cannot be reached or refuses the proxy.
+    """
+    sasl, upstream = state.sasl, state.listener.upstream
+    if sasl is not None:
+        if sasl.is_missing:
+            raise ClientFault(
+                "a request before the authentication; this listener requires SASL"
+                f" ({state.listener.setting}.sasl.mode), so set the client's security.protocol to SASL_SSL or"
+                " SASL_PLAINTEXT"
+            )
+        if state.shared.clock() >= sasl.session_end_s:
+            raise ClientFault(SESSION_HAS_ENDED)
+    if upstream.sasl is not None:
+        await _log_in_to_broker(state, head, upstream.sasl)
+    elif state.token_login is None and not state.proved:
+        await _ask_for_acceptance(state, head)
+    if state.token_login is not None:  # tokens without headers were perhaps accepted only now
+        await learn_owner(state, state.token_login)
+
+
+async def renew_broker_login(state: ConnectionState, head: RequestHead) -> None:
+    """Authenticate to the broker again if that is due, before a request is forwarded that was held.
+
+    The session of the client is not checked: it had not ended when the request came, and the hold is the proxy's own.
+    Raises as `become_accepted`.
+    """
+    settings = state.listener.upstream.sasl
+    if settings is not None and state.broker_login_is_due(state.shared.clock()):
+        await _log_in_to_broker(state, head, settings)
+
+
+async def _log_in_to_broker(state: ConnectionState, head: RequestHead, own: UpstreamSasl) -> None:
+    settings = broker_login_of(state, own)
+    watch = Stopwatch(state.shared.thread_time)
+    ask = partial(ask_broker, state, head.correlation_id, head.client_id, watch)
+    began_s = state.shared.clock()
+    state.authenticates = True
+    state.note_broker_login_began(began_s)
+    lifetime_s = await log_in(ask, state.shared.hooks, state.info, settings, state.listener.upstream.setting)
+    state.note_broker_login(math.inf if lifetime_s is None else began_s + SESSION_SHARE * lifetime_s)
+
+
+async def _ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
     """Find out whether the broker serves this client, before the first request that would be charged.
 
     The proxy's own refresh, if it is under way, may show that the brokers serve clients that do not authenticate.
@@ -33,7 +90,7 @@ async def ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None:
     `UpstreamFault` if the broker cannot be reached.
     """
     if not state.authenticates:
-        await state.shared.upstream.wait_for_refresh()
+        await state.listener.upstream.wait_for_refresh()
         if state.is_accepted():
             return
     version, body = ask_for_topics(())

@@ -13,6 +13,8 @@ import structlog
 import trio
 
 from headrace.proxy.connection.enforcement import abandon
+from headrace.proxy.connection.opening.transport import open_connection
+from headrace.proxy.connection.opening.user_admission import UserOverLimit, delay_refused
 from headrace.proxy.connection.reply_relay import ReplyRelay
 from headrace.proxy.connection.request_relay import RequestRelay
 from headrace.proxy.connection.state.connection_state import ConnectionState
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from headrace.proxy.connection.state.shared_state import SharedState
+    from headrace.proxy.network.listener import Listener
     from headrace.proxy.network.sockets import Socket
     from headrace.quota_callbacks.requests import Connection
 
@@ -39,14 +42,16 @@ class ClientConnection:
     *Cancellation:* closes both sockets at once; the client gets no reply to requests in flight, as when a broker dies.
     """
 
-    __slots__ = ("_nursery", "_requests", "_upstream_lost", "state")
+    __slots__ = ("_nursery", "_opened", "_requests", "_upstream_lost", "state")
 
-    def __init__(self, shared: SharedState, info: Connection, client: Socket) -> None:
-        self.state = ConnectionState(shared, info, client, self._dial)
+    def __init__(self, shared: SharedState, listener: Listener, info: Connection, client: Socket) -> None:
+        self.state = ConnectionState(shared, listener, info, client, self._dial)
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self.state)
+        self._opened = False
+        """Whether hooks know the connection."""
         self._upstream_lost = False
-        """Whether the broker closed a connection on which the client had authenticated."""
+        """Whether the broker closed a connection on which the client itself had authenticated."""
 
     async def serve(self) -> None:
         """Relay until either side closes, a fault, or a cancellation; then close both sockets. Raises only a
@@ -54,6 +59,7 @@ class ClientConnection:
         state = self.state
         try:
             with state.scope:
+                await self._guard("client", self._open)
                 async with trio.open_nursery() as nursery:
                     self._nursery = nursery
                     await self._guard("client", self._requests.run)
@@ -64,11 +70,18 @@ class ClientConnection:
         finally:
             self._close()
 
+    async def _open(self) -> None:
+        await open_connection(self.state)
+        self._opened = True
+        self.state.shared.hooks.connection_opened(self.state.info)
+
     async def _dial(self) -> Socket:
         state = self.state
         if self._upstream_lost:
             raise UpstreamFault("the broker closed the authenticated connection while the client was muted")
-        upstream, address = await state.shared.upstream.dial(state.info.node_id)
+        state.dialling = True
+        upstream, address = await state.listener.upstream.dial(state.info.node_id, state.info.peer)
+        state.dialling = False
         state.upstream = upstream
         state.info.upstream = address
         state.can_splice = upstream.can_splice and state.client.can_splice
@@ -117,8 +130,8 @@ class ClientConnection:
         if state.upstream is not None:
             self._count_bytes(state.upstream, upstream=True)
             state.upstream.close()
-        state.upstream = None
-        self._upstream_lost = state.authenticates
+        state.note_upstream_lost()
+        self._upstream_lost = state.authenticates and state.sasl is None
 
     async def _guard(self, peer: str, run: Callable[[], Awaitable[None]]) -> None:
         """Run a relay, whose peer is ``client`` or ``upstream``, and end the connection for what it raises."""
@@ -127,6 +140,9 @@ class ClientConnection:
             await run()
         except ClientGone as fault:
             state.end_for_fault(fault.side, str(fault), None)
+        except UserOverLimit as refused:
+            await delay_refused(state, refused)
+            state.end_for_fault(refused.side, str(refused), refused.refusal.limit)
         except ConnectionFault as fault:
             state.end_for_fault(fault.side, str(fault), place_of(fault))
         except OtherProtocol as fault:
@@ -136,8 +152,8 @@ class ClientConnection:
         except Exception as error:
             place = place_of(error)
             state.end_for_fault("proxy", f"{type(error).__name__}: {error}", place)
-            if state.shared.repeated.due("mistake", place) is not None:
-                log.exception("a mistake of headrace closed a connection", peer=str(state.info.peer), exc_info=error)
+            if state.shared.repeated.due("internal error", place) is not None:
+                log.exception("internal error; the connection was closed", peer=str(state.info.peer), exc_info=error)
 
     def _login(self) -> str:
         """Describe the login that is under way, without secrets."""
@@ -146,19 +162,22 @@ class ClientConnection:
 
     def _other_protocol(self, peer: str, protocol: str) -> str:
         """Return why a connection whose ``peer`` speaks ``protocol`` is closed, and what to change."""
-        info = self.state.info
+        state, info, setting = self.state, self.state.info, self.state.listener.setting
         if peer == "upstream":
-            return other_protocol_of_broker(str(info.upstream), protocol)
+            return other_protocol_of_broker(str(info.upstream), protocol, state.listener.upstream.setting)
         listener = "the bootstrap listener" if info.node_id is None else f"the listener of broker {info.node_id}"
         if protocol == TLS:
             return (
-                f"the client speaks TLS, but {listener} (listen.address) accepts plaintext only; set the client's"
-                " security.protocol to PLAINTEXT or SASL_PLAINTEXT"
+                f"speaks TLS, but {listener} ({setting}.address) accepts plaintext only; set"
+                f" {setting}.tls.certificate_file, or the client's security.protocol to PLAINTEXT or SASL_PLAINTEXT"
             )
         if protocol == PROXY:
-            return f"{listener} (listen.address) does not accept the PROXY protocol; turn it off at the load balancer"
+            return (
+                f"{listener} ({setting}.address) does not accept the PROXY protocol from this address; add it to"
+                f" {setting}.proxy_protocol_from, or turn it off at the load balancer"
+            )
         return (
-            f"the client speaks {protocol}, but {listener} (listen.address) accepts Kafka's protocol only; the address"
+            f"speaks {protocol}, but {listener} ({setting}.address) accepts Kafka's protocol only; the address"
             " of the admin server is admin.listen"
         )
 
@@ -185,7 +204,8 @@ class ClientConnection:
             exchange.error = state.reason or "connection closed"
             abandon(state, exchange)
             state.completed(exchange)
-        state.shared.hooks.connection_closed(state.info, state.reason)
+        if self._opened:
+            state.shared.hooks.connection_closed(state.info, state.reason)
 
     def _count_bytes(self, sock: Socket, *, upstream: bool) -> None:
         counters = self.state.shared.counters

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.refusals import answer
+from headrace.proxy.connection.state.client_sasl import SESSION_HAS_ENDED
+from headrace.proxy.errors import ClientFault
 from headrace.proxy.wire.apis import response_header_version
 from headrace.proxy.wire.refusals import response_frame
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -36,27 +38,34 @@ def is_answered_here(state: ConnectionState, exchange: Exchange) -> bool:
     return exchange.api_key in CLIENT_QUOTA_APIS and state.shared.client_quotas is not None
 
 
-def may_be_large(state: ConnectionState, exchange: Exchange) -> bool:
-    """Return whether the request may exceed the bounds for other requests: it is one to change quotas, of a client that
-    may change them. Others cannot make the proxy read more for it than for any request."""
-    client_quotas = state.shared.client_quotas
-    if exchange.api_key != ApiKey.ALTER_CLIENT_QUOTAS or client_quotas is None:
-        return False
-    return client_quotas.may_alter(state.info, authenticated=state.authenticates)
+def is_allowed(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the client may describe or change quotas, as the request would. Called once for each request.
 
-
-async def answer_client_quotas(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> None:
-    """Answer the request, and queue the reply among those in flight. Raises `MalformedMessage` for an invalid body.
-
-    ``watch`` measures the work, without what other tasks do while this one waits.
+    One that may change quotas may send a larger request than any other.
     """
     client_quotas = state.shared.client_quotas
     if client_quotas is None:
+        return False
+    return client_quotas.allows(state.info, exchange.api_key, authenticated=state.authenticates or state.proved)
+
+
+async def answer_client_quotas(
+    state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch, *, allowed: bool
+) -> None:
+    """Answer the request, and queue the reply among those in flight. ``allowed`` is what `is_allowed` has returned.
+
+    Raises `MalformedMessage` for an invalid body, and `ClientFault` if the client's session has expired: a broker then
+    closes the connection at any request.
+
+    ``watch`` measures the work, without what other tasks do while this one waits.
+    """
+    client_quotas, authentication = state.shared.client_quotas, state.authentication
+    if client_quotas is None:
         raise AssertionError("the proxy does not answer client quota requests")
+    if authentication is not None and state.shared.clock() > authentication.session_end_s:
+        raise ClientFault(SESSION_HAS_ENDED)
     api_key, version, number = exchange.api_key, exchange.api_version, exchange.correlation_id
-    reply = await client_quotas.answer(
-        state.info, api_key, version, body, authenticated=state.authenticates, paused=watch.paused
-    )
+    reply = await client_quotas.answer(state.info, api_key, version, body, allowed=allowed, paused=watch.paused)
     now_s = state.shared.clock()
     exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
     exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5

@@ -8,10 +8,11 @@ client may not read costs one.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 from headrace.proxy.wire.topic_lookups import (
     AUTO_CREATION_FROM,
     BROKERS_DEFAULT,
@@ -32,7 +33,14 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.created_topics import CreatedTopics
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.mutations import MutationRequest, TopicKey
+
+    class InTurn(Protocol):
+        """Runs a generator in slices: `headrace.proxy.long_work.LongSteps.run`."""
+
+        async def __call__(self, steps: Steps[Parsed]) -> Parsed:
+            """Return the generator's value."""
 
     AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
 
@@ -50,6 +58,7 @@ async def look_up_mutations(
     asked_for: MutationRequest,
     body: memoryview,
     ask: AskBroker,
+    in_turn: InTurn,
     created: CreatedTopics,
     now_s: float,
     tokens: float,
@@ -58,24 +67,25 @@ async def look_up_mutations(
 
     ``asked_for`` is what ``body`` contains, and ``tokens`` what the client's bucket holds. If a CreateTopics would
     overdraw it, the request is first validated by the broker, so that topics that the broker would refuse cost nothing.
+    ``in_turn`` runs a long computation in slices.
     """
     exchange.validate_only = asked_for.validate_only
     if exchange.validate_only:
         exchange.mutations = ()
     elif exchange.api_key == ApiKey.CREATE_TOPICS:
-        exchange.mutations = await _creations(asked_for, exchange.api_version, body, ask, tokens)
+        exchange.mutations = await _creations(asked_for, exchange.api_version, body, ask, in_turn, tokens)
     else:
-        counts = await _partition_counts([topic.key for topic in asked_for.topics], ask)
+        counts = await _partition_counts([topic.key for topic in asked_for.topics], ask, in_turn)
         if exchange.api_key == ApiKey.DELETE_TOPICS:
             created.forget(key for key in counts if isinstance(key, str))
         for topic in asked_for.topics:
             if topic.key not in counts and (count := created.partitions(topic.key, now_s)):
                 counts[topic.key] = count
-        exchange.mutations = tuple(_changes(exchange.api_key, asked_for, counts))
+        exchange.mutations = await in_turn(_in_steps(_changes(exchange.api_key, asked_for, counts)))
 
 
 async def _creations(
-    asked_for: MutationRequest, version: int, body: memoryview, ask: AskBroker, tokens: float
+    asked_for: MutationRequest, version: int, body: memoryview, ask: AskBroker, in_turn: InTurn, tokens: float
 ) -> tuple[TopicMutation, ...]:
     times = Counter(topic.key for topic in asked_for.topics)
     requested = [topic.partitions or 0 for topic in asked_for.topics if times[topic.key] == 1]
@@ -83,8 +93,8 @@ async def _creations(
     if BROKERS_DEFAULT in requested or (len(requested) > 1 and 0 <= tokens < sum(requested)):
         asked_version, asked_body = ask_to_validate(version, body)
         reply = await ask(ApiKey.CREATE_TOPICS, asked_version, asked_body)
-        validated = _parse_reply(read_validated, asked_version, reply)
-    return tuple(
+        validated = await _parse_in_turn(read_validated(asked_version, reply), in_turn)
+    creations = (
         TopicMutation(
             topic=topic.key,
             partitions=_created_partitions(topic.partitions or 0, validated.get(str(topic.key), topic.partitions))
@@ -93,6 +103,17 @@ async def _creations(
         )
         for topic in asked_for.topics
     )
+    return await in_turn(_in_steps(creations))
+
+
+def _in_steps(mutations: Iterator[TopicMutation]) -> Steps[tuple[TopicMutation, ...]]:
+    """Return all ``mutations``, which are computed one at a time; yield now and then."""
+    found = []
+    for number, mutation in enumerate(mutations):
+        found.append(mutation)
+        if number % ROWS_A_STEP == 0:
+            yield
+    return tuple(found)
 
 
 def _created_partitions(asked_for: int, validated: int | None) -> int:
@@ -123,15 +144,24 @@ def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, in
         yield TopicMutation(topic=topic.key, partitions=partitions)
 
 
-async def _partition_counts(topics: list[TopicKey], ask: AskBroker) -> dict[TopicKey, int]:
+async def _partition_counts(topics: list[TopicKey], ask: AskBroker, in_turn: InTurn) -> dict[TopicKey, int]:
     if not topics:
         return {}
     version, body = ask_for_topics(topics)
-    return _parse_reply(read_partition_counts, version, await ask(ApiKey.METADATA, version, body))
+    reply = await ask(ApiKey.METADATA, version, body)
+    return await _parse_in_turn(read_partition_counts(version, reply), in_turn)
+
+
+async def _parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
+    """Parse a broker's reply in steps. Raises as `_parse_reply`."""
+    try:
+        return await in_turn(steps)
+    except PeerFault as fault:
+        raise UpstreamFault(str(fault)) from fault
 
 
 async def look_up_auto_creation(
-    exchange: Exchange, body: memoryview, ask: AskBroker, created: CreatedTopics, now_s: float
+    exchange: Exchange, body: memoryview, ask: AskBroker, in_turn: InTurn, created: CreatedTopics, now_s: float
 ) -> bytes | None:
     """Fill in ``exchange.mutations`` of a Metadata request that may create topics.
 
@@ -152,7 +182,7 @@ async def look_up_auto_creation(
     if new:
         validate_version, validate_body = ask_to_validate_names(new)
         reply_to_validate = await ask(ApiKey.CREATE_TOPICS, validate_version, validate_body)
-        validated = _parse_reply(read_validated, validate_version, reply_to_validate)
+        validated = await _parse_in_turn(read_validated(validate_version, reply_to_validate), in_turn)
         counts = {name: ASSUMED_PARTITIONS if validated.get(name) is None else validated[name] for name in new}
         exchange.mutations = tuple(
             TopicMutation(topic=name, partitions=count) for name, count in counts.items() if count

@@ -28,11 +28,15 @@ large, and then only its head has to be read."""
 READS_A_STEP: Final = 4
 """Reads in one step, so that a fast client does not starve other connections."""
 
+FRAMES_A_STEP: Final = 32
+"""Requests or replies that are scanned in one step: about 1 ms of work. One read can contain thousands."""
+
 
 class Relay:
     """One direction of a connection."""
 
     __slots__ = (
+        "held",
         "held_here",
         "now_s",
         "parts",
@@ -44,6 +48,7 @@ class Relay:
         "tail",
         "waiting_bytes",
         "walk",
+        "yields",
     )
 
     def __init__(self, state: ConnectionState) -> None:
@@ -54,6 +59,10 @@ class Relay:
         """The most bytes of the next read."""
         self.tail: bytes | bytearray = b""
         """Bytes that were read and could not be forwarded yet."""
+        self.held = False
+        """Whether the tail may contain complete frames, so that it is scanned before the socket is read again."""
+        self.yields = False
+        """Whether the tail is held only so that other connections can continue."""
         self.waiting_bytes = 0
         """Number of bytes of complete messages that wait to be forwarded, besides the tail."""
         self.held_here = 0
@@ -70,7 +79,7 @@ class Relay:
     @property
     def awaits_bytes(self) -> bool:
         """Whether the last bytes that were read end in the middle of a frame."""
-        return self.scanner.mid_frame or self.walk is not None or len(self.tail) > 0
+        return self.scanner.mid_frame or self.walk is not None or (not self.held and len(self.tail) > 0)
 
     def put_tail_back(self) -> int:
         """Copy the tail to the front of the buffer; return its length."""

@@ -1,11 +1,12 @@
 """Editing collected replies: addresses of brokers, the list of supported APIs, the throttle time.
 
 Called by the reply relay, and for replies that the proxy sends itself. The topology is updated from the brokers that
-the replies list.
+the replies list, and the names of topics, if a plugin has asked for them, from those of Metadata.
 """
 
 from __future__ import annotations
 
+from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -15,7 +16,9 @@ from headrace.proxy.wire.apis import must_rewrite
 from headrace.proxy.wire.endpoints import rewrite_endpoints
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.editing import edit
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 from headrace.proxy.wire.topic_lookups import TOPIC_IDS_FROM, read_topic_names
+from headrace.proxy.wire.walks.fetch import FIRST_VERSION_WITH_HINTS, FetchWalk
 from headrace.proxy.wire.walks.produce_reply import find_produce_tail
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
@@ -25,30 +28,54 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.connection.state.reply_actions import Merge
+    from headrace.proxy.wire.messages.codec import Buffer
+    from headrace.proxy.wire.messages.stepwise import Steps
 
 _INT32 = Struct(">i")
 _NOT_LEARNED_FROM: Final = ApiKey.DESCRIBE_CLUSTER
 """The API whose replies do not update the topology: they may list controllers or fenced brokers."""
 
 
-def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge | None) -> bytes:
+def edit_reply(state: ConnectionState, exchange: Exchange, frame: bytes) -> bytes:
     """Return the frame to send to the client in place of ``frame``.
 
-    ``merge`` adds refused topics to the body. Raises `MalformedMessage` if the body does not match its schema.
+    Raises `MalformedMessage` if the body does not match its schema.
     """
     body_at = LENGTH_BYTES + exchange.response_header_bytes
     body = memoryview(frame)[body_at:]
+    edited = _edit_body(state, exchange, body, _throttle_of(state, exchange))
+    return frame if edited is body else _with_body(frame, body_at, edited)
+
+
+def merge_reply_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes, merge: Merge) -> Steps[bytes]:
+    """Edit as `edit_reply`, and have ``merge`` add the refused topics; yield every few of them."""
+    body_at = LENGTH_BYTES + exchange.response_header_bytes
+    throttle = _throttle_of(state, exchange)
+    edited = _edit_body(state, exchange, memoryview(frame)[body_at:], throttle)
+    merged = yield from merge(bytes(edited), throttle(0))
+    return _with_body(frame, body_at, merged)
+
+
+def _throttle_of(state: ConnectionState, exchange: Exchange) -> Callable[[int], int]:
+    """Return the function that gives the throttle time to send for that of the broker, both in milliseconds."""
     now_s = state.shared.clock()
+    return lambda broker_ms: state.throttle_time_ms(exchange, broker_ms, now_s)
 
-    def throttle(broker_ms: int) -> int:
-        return state.throttle_time_ms(exchange, broker_ms, now_s)
 
-    edited = _edit_body(state, exchange, body, throttle)
-    if merge is not None:
-        edited = merge(bytes(edited), throttle(0))
-    if edited is body:
+def _with_body(frame: bytes, body_at: int, body: bytes | memoryview) -> bytes:
+    return _INT32.pack(body_at - LENGTH_BYTES + len(body)) + frame[LENGTH_BYTES:body_at] + body
+
+
+def amended_in_steps(state: ConnectionState, exchange: Exchange, frame: bytes, body_at: int) -> Steps[bytes]:
+    """Return the frame with the errors of what was denied of the request, and without what the client may not see.
+
+    Returns it unchanged if neither applies. Raises `MalformedMessage` as `edit_reply`.
+    """
+    amend = state.in_flight.amendment(exchange)
+    if amend is None:
         return frame
-    return _INT32.pack(body_at - LENGTH_BYTES + len(edited)) + frame[LENGTH_BYTES:body_at] + edited
+    body = yield from amend(memoryview(frame)[body_at:])
+    return _INT32.pack(body_at - LENGTH_BYTES + len(body)) + frame[LENGTH_BYTES:body_at] + body
 
 
 def _edit_body(
@@ -58,10 +85,27 @@ def _edit_body(
     if api_key == ApiKey.PRODUCE:
         return _edit_produce(state, version, body, throttle)
     if api_key == ApiKey.API_VERSIONS:
-        return throttled_api_versions(version, body, throttle)
+        known_only = state.shared.hooks.authorization.active
+        return throttled_api_versions(version, body, throttle, known_only=known_only)
+    if api_key == ApiKey.FETCH and version >= FIRST_VERSION_WITH_HINTS:
+        body = _without_hints(body)
     if must_rewrite(api_key, version):
         return _edit_endpoints(state, exchange, body, throttle)
     return edit(f"{API_NAMES[api_key]}Response", version, body, {"throttle_time_ms": throttle})
+
+
+def names_topics(state: ConnectionState, exchange: Exchange) -> bool:
+    """Return whether the reply to ``exchange`` names topics, and a plugin has asked for their names."""
+    is_metadata = exchange.api_key == ApiKey.METADATA and exchange.api_version >= TOPIC_IDS_FROM
+    return is_metadata and state.shared.topic_names.followed
+
+
+def learn_names_in_steps(state: ConnectionState, version: int, body: Buffer) -> Steps[None]:
+    """Learn the names of the topics of a Metadata reply; yield every few topics. Raises `MalformedMessage`."""
+    topics = read_topic_names(version, body)
+    while found := list(islice(topics, ROWS_A_STEP)):
+        state.shared.topic_names.learn(found)
+        yield
 
 
 def _edit_produce(
@@ -75,7 +119,7 @@ def _edit_produce(
     broker_ms: int = _INT32.unpack_from(body, throttle_at)[0]
     throttle_ms = throttle(broker_ms)
     if hints_at is not None:
-        topology = state.shared.topology
+        topology = state.listener.topology
         found = rewrite_endpoints(ApiKey.PRODUCE, version, body, topology.advertised, throttle_ms)
         learn(topology, found, complete=False)
         return found.body
@@ -86,17 +130,21 @@ def _edit_produce(
     return bytes(patched)
 
 
+def _without_hints(body: memoryview) -> memoryview:
+    """Return the body of a Fetch reply with its leader hints made inert."""
+    changed = memoryview(bytearray(body))
+    FetchWalk(len(changed)).walk(changed, 0, len(changed))
+    return changed
+
+
 def _edit_endpoints(
     state: ConnectionState, exchange: Exchange, body: memoryview, throttle: Callable[[int], int]
 ) -> bytes:
-    topology, at = state.shared.topology, exchange.layout.throttle_at
+    topology, at = state.listener.topology, exchange.layout.throttle_at
     throttle_ms = None
     if at is not None and len(body) >= at + 4:
         broker_ms: int = _INT32.unpack_from(body, at)[0]
         throttle_ms = throttle(broker_ms)
-    names = state.shared.topic_names
-    if names.followed and exchange.api_key == ApiKey.METADATA and exchange.api_version >= TOPIC_IDS_FROM:
-        names.learn(read_topic_names(exchange.api_version, body))
     found = rewrite_endpoints(exchange.api_key, exchange.api_version, body, topology.advertised, throttle_ms)
     if exchange.api_key != _NOT_LEARNED_FROM:
         learn(topology, found, complete=exchange.api_key == ApiKey.METADATA)

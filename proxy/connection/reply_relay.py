@@ -9,11 +9,17 @@ more bytes, or while replies of the proxy itself have to be sent first.
 from __future__ import annotations
 
 from struct import Struct
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 from headrace.proxy.connection.enforcement import enforce_on_fetched, enforce_on_reply
-from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
-from headrace.proxy.connection.reply_edits import edit_reply
+from headrace.proxy.connection.relay import FRAMES_A_STEP, HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
+from headrace.proxy.connection.reply_edits import (
+    amended_in_steps,
+    edit_reply,
+    learn_names_in_steps,
+    merge_reply_in_steps,
+    names_topics,
+)
 from headrace.proxy.connection.state.reply_actions import (
     AnswerLocally,
     Forward,
@@ -21,30 +27,48 @@ from headrace.proxy.connection.state.reply_actions import (
     Observe,
     PassToken,
     Rewrite,
-    SettleMutations,
+    Settle,
     WalkFetch,
 )
+from headrace.proxy.connection.state.thread_time import Stopwatch
+from headrace.proxy.connection.state.timeouts import end_if_done
 from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.long_work import LONG_STEP_BYTES, run_one_slice
 from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
-from headrace.proxy.wire.mutations import read_topic_errors
+from headrace.proxy.wire.messages.stepwise import finish
+from headrace.proxy.wire.mutations import MUTATIONS, read_topic_errors_in_steps
 from headrace.proxy.wire.walks.fetch import FetchWalk
-from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
+from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk, read_share_fetched
+from headrace.proxy.wire.walks.produce_reply import read_refused
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.network.sockets import Socket
+    from headrace.proxy.wire.messages.stepwise import Steps
 
 _INT32 = Struct(">i")
+_EDITED: Final = (Rewrite, Settle)
+"""The actions that decode the reply."""
+SETTLED_FETCH_BYTES: Final = 2 * 1024 * 1024
+"""The longest reply to a Fetch that is collected to be charged by topic, so that it has the throttle time: a full
+partition by the defaults of clients (``max.partition.fetch.bytes``, 1 MiB), and some more. A longer one is forwarded
+while it is read."""
+WALKED_A_STEP: Final = 1024
+"""Bytes of a Fetch reply, without records, that are read between two yields: some 30 partitions, which take 100 µs."""
+
+
+class _LargeReply(Exception):  # noqa: N818 -- ends the scan; a flag would cost something for each reply
+    """The task continues with the reply that was collected."""
 
 
 class ReplyRelay(Relay):
     """The broker's side of one connection."""
 
-    __slots__ = ("_current", "_done", "_ended", "_sending", "_sent_to", "_upstream")
+    __slots__ = ("_current", "_done", "_ended", "_large", "_sending", "_sent_to", "_upstream")
 
     def __init__(self, state: ConnectionState, upstream: Socket) -> None:
         super().__init__(state)
@@ -53,6 +77,8 @@ class ReplyRelay(Relay):
         self._current: Exchange | None = None
         """The request whose reply is being read."""
         self._done: list[Exchange] = []
+        self._large: Steps[bytes | memoryview] | None = None
+        """The work for a large reply that was collected, which the task continues; it returns the reply to send."""
         self._ended = False
         self._sending = False
         """Whether some bytes could not be sent without waiting."""
@@ -69,9 +95,13 @@ class ReplyRelay(Relay):
             while not self._ended:
                 if state.local_replies_first:
                     await state.send_local_replies_first()
+                if self.held:
+                    self._upstream.may_read = True
                 await self._upstream.steps(self._step)
                 if self._sending:
                     await self._send()
+                if self._large is not None:
+                    await self._edit_large(self._large)
         finally:
             self.close()
             state.holders.remove(self)
@@ -92,7 +122,12 @@ class ReplyRelay(Relay):
                     return False
                 if not upstream.may_read or (moved and self.to_splice()):
                     return True
-            end = self.receive(upstream, self.put_tail_back())
+            kept = self.put_tail_back()
+            end: int | None
+            if self.held:
+                self.held, end = False, kept
+            else:
+                end = self.receive(upstream, kept)
             if end is None:
                 return True
             if end == 0:
@@ -100,9 +135,13 @@ class ReplyRelay(Relay):
                 self._ended = True
                 return False
             self.state.last_active_s = self.now_s = self.shared.clock()
-            if not self.take(end):
+            try:
+                if not self.take(end):
+                    return False
+            except _LargeReply:
+                self._keep_rest(end)
                 return False
-            if not upstream.may_read:
+            if not upstream.may_read or self.held:
                 return True
         return True
 
@@ -113,7 +152,7 @@ class ReplyRelay(Relay):
 
     # --- scanning ---
 
-    def scan(self, end: int) -> None:
+    def scan(self, end: int) -> None:  # noqa: C901 -- on the path of every reply
         """Match the replies in the buffer with their requests, and add what is to be sent to `parts`."""
         scanner = self.scanner
         scanner.feed(self.shared.view, end)
@@ -127,13 +166,21 @@ class ReplyRelay(Relay):
                 frame = scanner.advance()
                 self._sent_to = scanner.position
                 if frame is not None:
-                    self._collected(frame)
+                    if len(frame) > LONG_STEP_BYTES:
+                        self._collected_much(frame)
+                    else:
+                        self._collected(frame)
             elif self.walk is not None:
                 self.walk_on(self.walk, at, end)
             else:
                 scanner.advance()
             if self._is_over():
                 self._finish()
+                if scanner.position >= end:
+                    break
+                if len(self._done) >= FRAMES_A_STEP:
+                    self.held = self._upstream.may_read = True  # to be called again, after others
+                    break
             elif scanner.position == at:
                 break  # more bytes are needed
         self._forward_to(scanner.position)
@@ -191,7 +238,7 @@ class ReplyRelay(Relay):
         scanner, action = self.scanner, exchange.reply
         throttle_at = exchange.layout.throttle_at
         forwards = isinstance(action, Forward)
-        passes = forwards or isinstance(action, WalkFetch)
+        passes = forwards or (isinstance(action, WalkFetch) and not (action.by_topic and size <= SETTLED_FETCH_BYTES))
         if throttle_at is not None and passes:
             if body_at + throttle_at + 4 > size + LENGTH_BYTES:
                 raise MalformedFrame(f"a {API_NAMES[exchange.api_key]} reply ends before its throttle time")
@@ -208,14 +255,14 @@ class ReplyRelay(Relay):
         if authentication is not None and exchange.connection.authenticating and not asked_by_proxy:
             authentication.answered(exchange.api_key)
             exchange.authenticating = exchange.connection.authenticating
-        if not isinstance(action, SettleMutations):
+        if not isinstance(action, Settle):
             enforce_on_reply(self.state, exchange, now_s)
         self._current = exchange
         if not passes:
             self._collect(at, size)
             return True
         if throttle_at is not None:
-            self._set_throttle(exchange, at + body_at + throttle_at, now_s)
+            self._set_throttle(self.shared.view, exchange, at + body_at + throttle_at, now_s)
         if forwards:
             scanner.skip(size)
         else:
@@ -230,14 +277,55 @@ class ReplyRelay(Relay):
         frame = self.scanner.collect(size, self.state.limits.max_collected_bytes, "limits.max_collected_bytes")
         self._sent_to = self.scanner.position
         if frame is not None:
-            self._collected(frame)
+            if size > LONG_STEP_BYTES:
+                self._collected_much(frame)
+            else:
+                self._collected(frame)
 
-    def _set_throttle(self, exchange: Exchange, field_at: int, now_s: float) -> None:
-        buffer = self.shared.view
+    def _set_throttle(self, buffer: bytearray | memoryview, exchange: Exchange, field_at: int, now_s: float) -> None:
         broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
         throttle_ms = self.state.throttle_time_ms(exchange, broker_ms, now_s)
         if throttle_ms != broker_ms:
             _INT32.pack_into(buffer, field_at, throttle_ms)
+
+    def _keep_rest(self, end: int) -> None:
+        """Keep what the buffer has before and behind a large reply, which the task edits."""
+        self.parts = [b"".join(self.parts)] if self.parts else []
+        self.held = self.scanner.position < end
+        self.keep_tail()
+
+    async def _edit_large(self, steps: Steps[bytes | memoryview]) -> None:
+        """Edit a large reply when it is this connection's turn for long steps, and send it."""
+        info, watch = self.state.info, Stopwatch(self.shared.thread_time)
+        edited = await self.shared.long_steps.run(steps, watch.paused)
+        if info.measure_thread_time:
+            info.thread_ns += watch.take_ns()
+        self._large, self.waiting_bytes = None, 0
+        self.count_held()
+        self.parts.append(edited)
+        self._finish()
+        self._sending = self.state.replying = True
+        await self._send()
+
+    def _collected_much(self, frame: bytes) -> None:
+        """Process a large reply that was collected, or leave it to the task if that takes long."""
+        exchange = self._current
+        if exchange is None:
+            raise AssertionError("a reply was collected for no request")
+        action = exchange.reply
+        if isinstance(action, WalkFetch):  # only one of many partitions takes long
+            steps: Steps[bytes | memoryview] = self._settled_fetch(exchange, frame)
+            settled = run_one_slice(steps)
+            if settled is not None:
+                self.parts.append(settled)
+                return
+        elif isinstance(action, _EDITED):
+            steps = self._edited(exchange, action, frame)
+        else:
+            self._collected(frame)
+            return
+        self._large, self.waiting_bytes = steps, len(frame)
+        raise _LargeReply
 
     def _collected(self, frame: bytes) -> None:
         """Process a collected reply according to its action."""
@@ -245,7 +333,7 @@ class ReplyRelay(Relay):
         if exchange is None:
             raise AssertionError("a reply was collected for no request")
         action = exchange.reply
-        body = memoryview(frame)[LENGTH_BYTES + exchange.response_header_bytes :]
+        body = _body_of(exchange, frame)
         match action:
             case KeepForProxy():
                 action.take(bytes(body))
@@ -254,17 +342,81 @@ class ReplyRelay(Relay):
                 if action.watch is not None:
                     action.watch(body)
                 self.parts.append(frame)
-            case SettleMutations():
-                if exchange.api_key != ApiKey.METADATA:
-                    exchange.topic_errors = read_topic_errors(exchange.api_key, exchange.api_version, body)
-                enforce_on_reply(self.state, exchange, self.now_s)
-                self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
-            case Rewrite():
-                self.parts.append(edit_reply(self.state, exchange, frame, action.merge))
-            case Forward() | WalkFetch() | AnswerLocally():
+            case Rewrite() if action.merge is None and not names_topics(self.state, exchange):
+                # most replies that are edited, which need no steps
+                edited = edit_reply(self.state, exchange, frame)
+                if self.state.in_flight.amendments:
+                    edited = finish(self._amended_in_steps(exchange, edited))
+                self.parts.append(edited)
+            case Rewrite() | Settle():
+                self.parts.append(finish(self._edited(exchange, action, frame)))
+            case WalkFetch():
+                self.parts.append(finish(self._settled_fetch(exchange, frame)))
+            case Forward() | AnswerLocally():
                 raise AssertionError(f"the reply to {exchange.api_key} v{exchange.api_version} must not be collected")
             case _:
                 assert_never(action)
+
+    def _settled_fetch(self, exchange: Exchange, frame: bytes) -> Steps[memoryview]:
+        """Charge a Fetch by topic, and return its reply with the throttle time; yield every few partitions."""
+        changed = bytearray(frame)
+        body_at = LENGTH_BYTES + exchange.response_header_bytes
+        body = memoryview(changed)[body_at:]
+        walk = FetchedTopicsWalk(exchange.api_version, len(body))
+        at = end = 0
+        while not walk.done:
+            end = min(max(end, at + walk.skip_left) + WALKED_A_STEP, len(body))
+            at = walk.walk(body, at, end)
+            yield
+        self.shared.counters.hints_hidden += walk.hints
+        exchange.fetched_bytes = walk.by_topic
+        now_s = self.shared.clock()
+        enforce_on_fetched(self.state, exchange, now_s)
+        if (throttle_at := exchange.layout.throttle_at) is not None:
+            self._set_throttle(changed, exchange, body_at + throttle_at, now_s)
+        return memoryview(changed)
+
+    def _edited(self, exchange: Exchange, action: Settle | Rewrite, frame: bytes) -> Steps[bytes]:
+        """Return the reply to send, and call the callbacks that wait for its content; yield every few topics of it."""
+        state = self.state
+        if isinstance(action, Settle):
+            body = _body_of(exchange, frame)
+            if exchange.api_key in MUTATIONS:
+                errors = yield from read_topic_errors_in_steps(exchange.api_key, exchange.api_version, body)
+                exchange.topic_errors = {**(exchange.topic_errors or {}), **errors}
+            else:
+                self._read_outcome(exchange, body)
+            now_s = self.shared.clock()  # a large reply has waited for its turn
+            enforce_on_reply(state, exchange, now_s)
+            if exchange.read_fetched:
+                enforce_on_fetched(state, exchange, now_s)
+            yield
+        if names_topics(state, exchange):
+            yield from learn_names_in_steps(state, exchange.api_version, _body_of(exchange, frame))
+        if action.merge is None:
+            edited = edit_reply(state, exchange, frame)
+        else:
+            edited = yield from merge_reply_in_steps(state, exchange, frame, action.merge)
+        if not state.in_flight.amendments:
+            return edited
+        yield
+        return (yield from self._amended_in_steps(exchange, edited))
+
+    def _amended_in_steps(self, exchange: Exchange, frame: bytes) -> Steps[bytes]:
+        return amended_in_steps(self.state, exchange, frame, LENGTH_BYTES + exchange.response_header_bytes)
+
+    @staticmethod
+    def _read_outcome(exchange: Exchange, body: memoryview) -> None:
+        """Read from a reply what quota callbacks need to know of it."""
+        api_key, version = exchange.api_key, exchange.api_version
+        if api_key == ApiKey.PRODUCE:
+            exchange.refused = read_refused(body, version)
+        elif api_key == ApiKey.FETCH:
+            walk = FetchedTopicsWalk(version, len(body))
+            walk.walk(memoryview(bytearray(body)), 0, len(body))
+            exchange.fetched_bytes = walk.by_topic
+        elif api_key == ApiKey.SHARE_FETCH:
+            exchange.fetched_bytes = read_share_fetched(version, body)
 
     def _finish(self) -> None:
         """Remove the request whose reply is complete, and add the proxy's own replies that are next."""
@@ -278,6 +430,9 @@ class ReplyRelay(Relay):
         in_flight = self.state.in_flight
         self._done.append(in_flight.pop())
         while (reply := in_flight.local_reply) is not None:
+            if len(self._done) >= FRAMES_A_STEP:
+                self._upstream.may_read = True  # the task sends the others
+                return
             self._forward_to(self.scanner.position)
             self.parts.append(reply.make())
             self._done.append(in_flight.pop())
@@ -289,9 +444,7 @@ class ReplyRelay(Relay):
         state, parts = self.state, self.parts
         if parts:
             self.parts = []
-            rest = state.client.send_now(parts, more=self.to_splice() > 0)
-            if rest:
-                self.parts = [rest]
+            if not state.client.send_now(parts, more=self.to_splice() > 0):
                 self._sending = state.replying = True
                 return False
         self._sent()
@@ -302,9 +455,8 @@ class ReplyRelay(Relay):
         state = self.state
         if self.splice is not None and self.splice.held:
             await self.splice.drain()
-        if self.parts:
-            parts, self.parts = self.parts, []
-            await state.client.send(parts)
+        parts, self.parts = self.parts, []
+        await state.client.send(parts)
         self._sending = False
         state.end_reply()
         self._sent()
@@ -316,8 +468,8 @@ class ReplyRelay(Relay):
             done, self._done = self._done, []
             for exchange in done:
                 state.completed(exchange)
-        if state.draining:
-            state.end_if_drained()
+        if state.ends_when_quiet:
+            end_if_done(state)
 
     def _splice_now(self) -> int | None:
         """Splice the part of a large frame that has arrived; set `_sending` if the client does not accept all of it."""
@@ -333,3 +485,7 @@ class ReplyRelay(Relay):
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()
         return moved
+
+
+def _body_of(exchange: Exchange, frame: bytes) -> memoryview:
+    return memoryview(frame)[LENGTH_BYTES + exchange.response_header_bytes :]

@@ -6,12 +6,14 @@ about them. It writes to the broker without waiting where it can (`send_now`), a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import trio
 
+from headrace.proxy.connection.enforcement import fetch_cap
 from headrace.proxy.connection.relay import Relay
-from headrace.proxy.connection.state.reply_actions import WALK_TOPICS
+from headrace.proxy.connection.state.reply_actions import SETTLE, WALK_TOPICS
+from headrace.proxy.connection.state.timeouts import end_if_done
 from headrace.proxy.connection.whole_requests import WholeRequests
 from headrace.proxy.wire.heads import cap_fetch
 from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION
@@ -22,29 +24,17 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.heads import RequestHead
 
-SHARE_FETCH_BYTES: Final = 4 * 1024 * 1024
-"""The most bytes that a ShareFetch may request. Its reply must be collected, because the leader hints behind the
-records are not in a tagged field that could be made inert. A consumer gets the rest with its next request."""
-
-REQUESTS_A_TURN: Final = 128
-"""Requests without a reply after which other connections may continue: about 5 ms of work. One read can contain
-thousands. Other requests are bounded by the queue in flight."""
-
 
 class RequestForwarding(Relay):
     """The client's side of one connection, as far as it writes to the broker."""
 
-    __slots__ = ("_acks_zero", "_requests", "_whole", "_yields")
+    __slots__ = ("_acks_zero", "_whole")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
         self._acks_zero: list[Exchange] = []
         """Produce requests with acks=0 that a plugin observes and that were not sent completely."""
         self._whole = WholeRequests(state, self._forward_whole)
-        self._yields = False
-        """Whether the tail is held only so that other connections can continue."""
-        self._requests = 0
-        """Number of requests without a reply since this relay yielded."""
 
     # --- without waiting ---
 
@@ -55,9 +45,7 @@ class RequestForwarding(Relay):
     def _cap_fetch(self, exchange: Exchange, head: RequestHead, at: int) -> None:
         if head.fetch_limits_at is None:
             return
-        cap = exchange.fetch_max_bytes
-        if exchange.api_key == ApiKey.SHARE_FETCH:
-            cap = SHARE_FETCH_BYTES if cap is None else min(cap, SHARE_FETCH_BYTES)
+        cap = fetch_cap(exchange)
         if cap is not None:
             cap_fetch(self.shared.view, at + head.fetch_limits_at, cap)
 
@@ -70,13 +58,14 @@ class RequestForwarding(Relay):
         state = self.state
         state.unacknowledged = exchange.api_key == ApiKey.PRODUCE and exchange.acks == 0
         if state.unacknowledged:
-            self._requests += 1
-            self._yields = self._requests >= REQUESTS_A_TURN
             if exchange.observed:
                 self._acks_zero.append(exchange)
         else:
-            if exchange.read_fetched and exchange.api_key == ApiKey.FETCH and exchange.api_version <= LAST_VERSION:
-                exchange.reply = WALK_TOPICS
+            if exchange.read_fetched:
+                if exchange.api_key == ApiKey.SHARE_FETCH:
+                    exchange.reply = SETTLE
+                elif exchange.api_key == ApiKey.FETCH and exchange.api_version <= LAST_VERSION:
+                    exchange.reply = WALK_TOPICS
             state.in_flight.add(exchange)
 
     def send_now(self) -> bool:
@@ -88,15 +77,13 @@ class RequestForwarding(Relay):
                 self.parts = [b"".join(parts)]
                 return False
             self.parts = []
-            rest = state.upstream.send_now(parts, more=self.to_splice() > 0)
-            if rest:
-                self.parts = [rest]
+            if not state.upstream.send_now(parts, more=self.to_splice() > 0):
                 return False
         if self._whole.pending is not None or state.local_reply_is_due:
             return False
         self._complete_acks_zero()
-        if state.draining:
-            state.end_if_drained()
+        if state.ends_when_quiet:
+            end_if_done(state)
         return True
 
     # --- in the relay's task ---
@@ -116,6 +103,8 @@ class RequestForwarding(Relay):
         state.requesting = False
         await state.flush_local_replies()
         self._complete_acks_zero()
+        if state.ends_when_quiet:
+            end_if_done(state)
 
     async def _count_waiting(self) -> None:
         """Count what waits for the broker to be dialled, and the request that is pending."""
@@ -132,8 +121,10 @@ class RequestForwarding(Relay):
         state = self.state
         parts, self.parts = self.parts, []
         state.requesting = True
-        if parts:
-            upstream = state.upstream or await state.dial()
+        upstream = state.upstream
+        if upstream is None and parts:
+            upstream = await state.dial()
+        if upstream is not None:
             await upstream.send(parts)
         if self.splice is not None and self.splice.held:
             await self.splice.drain()

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import trio
-
-from headrace.proxy.connection.broker_questions import ask_for_acceptance
+from headrace.proxy.connection.authorization.requests import passes_unread
+from headrace.proxy.connection.broker_questions import become_accepted, renew_broker_login
 from headrace.proxy.connection.enforcement import (
     enforce_after_hold,
     enforce_on_arrival,
     enforce_on_batches,
     enforce_on_request,
 )
-from headrace.proxy.connection.relay import HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES
+from headrace.proxy.connection.relay import FRAMES_A_STEP, HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES
 from headrace.proxy.connection.request_forwarding import RequestForwarding
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
-from headrace.proxy.connection.state.in_flight import UNCOUNTED_BATCHES, Exchange
+from headrace.proxy.connection.state.in_flight import Exchange
 from headrace.proxy.connection.state.reply_actions import TOKEN_LAYOUT, PassToken, reply_layout
-from headrace.proxy.errors import ClientGone
+from headrace.proxy.connection.state.timeouts import end_if_old
+from headrace.proxy.errors import ClientFault, ClientGone
 from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.wire.heads import LENGTH_BYTES, RequestHead, bytes_to_continue, frame_size, read_request_head
 from headrace.proxy.wire.walks.produce import ProduceWalk
-from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.entities import SHORT_NAME, bounded_name
 
 if TYPE_CHECKING:
@@ -39,17 +39,26 @@ if TYPE_CHECKING:
 NO_API_KEY: Final = -1
 """The API key of an exchange that is a SASL token without a header."""
 
+FRAMES: Final = range(FRAMES_A_STEP)
+
+MAX_HANDSHAKES: Final = 100
+"""The most handshake requests and SASL tokens of a client that the broker has not accepted. Clients send two to eight:
+ApiVersions, perhaps in two versions, SaslHandshake, and up to five tokens (Kerberos)."""
+
+_LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+"""What the proxy answers while it authenticates a client; a broker closes the connection for anything else."""
+
 
 class RequestRelay(RequestForwarding):
     """The client's side of one connection."""
 
-    __slots__ = ("_arriving", "_ended", "_held", "_held_request", "_needed", "_unaccepted", "_walked")
+    __slots__ = ("_arriving", "_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
-        self._held = False
-        """Whether the tail may contain complete requests, so that it is scanned before the socket is read again."""
         self._ended = False
+        self._handshakes = 0
+        """Number of handshake requests and tokens before the client was accepted."""
         self._needed = 0
         """Number of bytes that the buffer must have before an incomplete head is read again."""
         self._held_request: tuple[Exchange, RequestHead] | None = None
@@ -59,12 +68,8 @@ class RequestRelay(RequestForwarding):
         self._arriving: Exchange | None = None
         """The request that is being forwarded and whose last byte has not been read."""
         self._unaccepted: RequestHead | None = None
-        """The request at the front of the tail, if it waits until the broker has shown that it serves this client."""
-
-    @property
-    def awaits_bytes(self) -> bool:
-        """Whether the last bytes that were read end in the middle of a request."""
-        return self.scanner.mid_frame or self.walk is not None or (not self._held and len(self.tail) > 0)
+        """The request at the front of the tail, if it waits until the broker has shown that it serves this client, or
+        until the proxy has authenticated to it again."""
 
     def drop_held(self) -> None:
         """Free the bytes that it holds, and note how many of the request that is being forwarded were not read."""
@@ -97,17 +102,19 @@ class RequestRelay(RequestForwarding):
         while True:
             self.now_s = self.shared.clock()
             if self._unaccepted is not None:
-                await ask_for_acceptance(state, self._unaccepted)
+                if self._held_request is None:
+                    await become_accepted(state, self._unaccepted)
+                else:
+                    await renew_broker_login(state, self._unaccepted)
                 self._unaccepted = None
-            if self._must_hold() or (self._held and self._must_wait_for_reply()):
+            if self._must_hold() or (self.held and self._must_wait_for_reply()):
                 await state.wait_for_turn()
-            if self._held:
-                if self._yields:
-                    self._yields, self._requests = False, 0
-                    await trio.lowlevel.checkpoint()
-                self._step()
-            else:
-                await state.client.steps(self._step)
+                if state.ends_when_quiet:  # the end of a mute may be the time for it
+                    end_if_old(state, self.shared.clock())
+                    continue
+            if self.held:
+                state.client.may_read = True
+            await state.client.steps(self._step)
             if self._ended:
                 self._check_end()
                 return
@@ -139,7 +146,13 @@ class RequestRelay(RequestForwarding):
                 self._ended = True
                 return False
             state.requesting = not self.take(end)
-            if state.requesting or self._held:
+            if state.requesting:
+                return False
+            if self.held:
+                if self.yields:
+                    self.yields = False
+                    client.may_read = True  # to be called again, after others
+                    return True
                 return False
             if not client.may_read:
                 return True
@@ -150,8 +163,8 @@ class RequestRelay(RequestForwarding):
         if self._needed:
             return self._read_more()
         kept = self.put_tail_back()
-        if self._held:
-            self._held = False
+        if self.held:
+            self.held = False
             return kept
         end = self.receive(self.state.client, kept)
         if end:
@@ -189,7 +202,7 @@ class RequestRelay(RequestForwarding):
 
     # --- scanning ---
 
-    def scan(self, end: int) -> None:
+    def scan(self, end: int) -> None:  # noqa: C901 -- on the path of every request
         """Find the requests in the buffer, call the callbacks, and add what is to be forwarded to `parts`."""
         scanner = self.scanner
         in_flight = self.state.in_flight
@@ -198,14 +211,15 @@ class RequestRelay(RequestForwarding):
         if scanner.left:
             sent_to = self._continue_frame()
             self._note_progress()
-        while scanner.position < end:
+        for _ in FRAMES:
+            if scanner.position >= end:
+                break
             if (
-                self._yields
-                or self._whole.pending is not None
+                self._whole.pending is not None
                 or self._must_hold()
                 or (in_flight.alone is not None and self.walk is None)
             ):
-                self._held = True
+                self.held = True
                 break
             at = scanner.position
             walk = self.walk
@@ -217,7 +231,7 @@ class RequestRelay(RequestForwarding):
                 continue
             size = self._next_frame(at, end)
             if size is None:
-                self._held = self._held_request is not None or self._unaccepted is not None
+                self.held = self._held_request is not None or self._unaccepted is not None
                 break
             if size < 0:  # the frame must be collected
                 self._forward(sent_to, at)
@@ -227,6 +241,8 @@ class RequestRelay(RequestForwarding):
                     self._whole.collected(frame)
             elif self.walk is None:
                 scanner.skip(size)
+        else:
+            self.held = self.yields = scanner.position < end
         self._forward(sent_to, scanner.position)
         self._note_progress()
         if scanner.position < end or self.held_here or scanner.collecting:
@@ -257,9 +273,7 @@ class RequestRelay(RequestForwarding):
         walk, exchange = self.walk, self._walked
         self.walk = self._walked = None
         if exchange is not None and isinstance(walk, ProduceWalk):
-            exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-            if len(walk.batches) > UNCOUNTED_BATCHES:
-                self.state.in_flight.hold_batches(exchange)
+            self.state.in_flight.note_batches(exchange, walk)
             enforce_on_batches(self.state, exchange, self.now_s)
         self._note_progress()
 
@@ -280,30 +294,50 @@ class RequestRelay(RequestForwarding):
                 return self._token(authentication, at, end, limit)
             if authentication.end_tokens():
                 state.in_flight.forget_unanswered_token()
+        elif state.sasl is not None and state.sasl.expects_token:
+            return self._token_for_proxy(at, end, limit)
         head = read_request_head(buffer, at, end, limit)
         if head is None:
             self._needed = bytes_to_continue(buffer, at, end)
             return None
-        if not state.accepted and self._waits_for_acceptance(head):
+        if state.asks_from_s <= self.now_s and self._waits_for_acceptance(head):
             return None
         return self._received(head, at)
 
     def _waits_for_acceptance(self, head: RequestHead) -> bool:
-        """Return whether the request must wait until the broker has shown that it serves this client."""
-        if self.state.is_accepted():
+        """Return whether the request must wait until the client is accepted, or its session is continued."""
+        state = self.state
+        sasl = state.sasl
+        if sasl is not None and sasl.exchange is not None and head.api_key not in _LOGIN_APIS:
+            raise ClientFault(f"{API_NAMES[head.api_key]} in the middle of an authentication, where it is not served")
+        if not state.accepted and state.is_accepted():
             return False
         if head.api_key in HANDSHAKE_APIS:
-            self._whole.check_handshake(API_NAMES[head.api_key], head.size)
-            return False
+            if not state.accepted:
+                self._count_handshake(API_NAMES[head.api_key], head.size)
+            waits = state.logs_in_next or state.token_login is not None
+            if head.api_key != ApiKey.API_VERSIONS or not waits:
+                return False
         self._unaccepted = head
         return True
+
+    def _count_handshake(self, what: str, size: int) -> None:
+        """Raise `MalformedFrame` if ``what``, which brokers serve before authentication, is too long, and `ClientFault`
+        if it is one too many."""
+        self._whole.check_handshake(what, size)
+        self._handshakes += 1
+        if self._handshakes > MAX_HANDSHAKES:
+            raise ClientFault(
+                f"{self._handshakes} requests before the broker accepted the client; at most {MAX_HANDSHAKES} may"
+                " precede the end of its login"
+            )
 
     def _token(self, authentication: Authentication, at: int, end: int, limit: int) -> int | None:
         state = self.state
         size = frame_size(self.shared.view, at, end, limit, 0)
         if size is None or authentication.tokens is None:
             return size
-        self._whole.check_handshake("a SASL token", size)
+        self._count_handshake("a SASL token", size)
         authentication.tokens.passed()
         token = Exchange(state.info, NO_API_KEY, 0, 0, "", size, self.now_s, TOKEN_LAYOUT)
         state.current = token
@@ -312,6 +346,20 @@ class RequestRelay(RequestForwarding):
         token.reply = PassToken(authentication.token(b""))
         state.in_flight.add(token)
         return size
+
+    def _token_for_proxy(self, at: int, end: int, limit: int) -> int | None:
+        """Begin a token without a header of a client that the proxy authenticates. Return as `_next_frame`."""
+        state = self.state
+        size = frame_size(self.shared.view, at, end, limit, 1)
+        if size is None:
+            return None
+        if state.accepted:
+            self._whole.check_handshake("a SASL token", size)
+        else:
+            self._count_handshake("a SASL token", size)
+        state.current = Exchange(state.info, NO_API_KEY, 0, 0, "", size, self.now_s, TOKEN_LAYOUT)
+        state.collected_head = RequestHead(size, NO_API_KEY, 0, 0, "", LENGTH_BYTES)
+        return -size
 
     def _received(self, head: RequestHead, at: int) -> int | None:
         shared, state, now_s = self.shared, self.state, self.now_s
@@ -334,7 +382,9 @@ class RequestRelay(RequestForwarding):
         exchange.observed = api_key in shared.hooks.completions
         shared.counters.requests[api_key] += 1
         state.current = exchange
-        if self._whole.must_collect(exchange):
+        if self._whole.must_collect(exchange) or (
+            shared.authorizes and not passes_unread(state, exchange, head, shared.view[at : self.scanner.end])
+        ):
             state.collected_head = head
             return -head.size
         refusal = enforce_on_request(state, exchange, now_s)
@@ -348,7 +398,11 @@ class RequestRelay(RequestForwarding):
         return self._admitted(exchange, head, at)
 
     def _released(self, exchange: Exchange, head: RequestHead, at: int) -> int | None:
-        """Forward the request whose hold is over, unless it is held again or refused. Return as `_next_frame`."""
+        """Forward the request whose hold is over, unless it is held again or refused, or the proxy first has to
+        authenticate to the broker again. Return as `_next_frame`."""
+        if self.state.broker_login_is_due(self.now_s):
+            self._unaccepted = head
+            return None
         held, refusal = enforce_after_hold(self.state, exchange, self.now_s)
         if held:
             return None

@@ -10,16 +10,23 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import trio
-
-from headrace.proxy.connection.broker_questions import ask_broker
+from headrace.proxy.connection.authorization.denials import Denial, answer_denial
+from headrace.proxy.connection.authorization.requests import (
+    AT_ONCE_BYTES,
+    Answers,
+    Question,
+    answer_question,
+    authorize_in_steps,
+    must_authorize,
+)
+from headrace.proxy.connection.broker_questions import ask_broker, renew_broker_login
 from headrace.proxy.connection.client_quota_requests import (
     MAX_ALTER_BYTES,
     answer_client_quotas,
+    is_allowed,
     is_answered_here,
-    may_be_large,
 )
 from headrace.proxy.connection.enforcement import (
     abandon,
@@ -27,25 +34,26 @@ from headrace.proxy.connection.enforcement import (
     enforce_on_batches,
     enforce_on_reply,
     enforce_on_request,
+    fetch_cap,
+    refuses_all,
 )
 from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
-from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse
-from headrace.proxy.connection.reply_edits import edit_reply
-from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS, Authentication
-from headrace.proxy.connection.state.reply_actions import (
-    Observe,
-    PassToken,
-    SettleMutations,
-)
+from headrace.proxy.connection.opening.observed_logins import enforce_on_login, observe_token
+from headrace.proxy.connection.opening.sasl_termination import answer_sasl
+from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse_in_steps
+from headrace.proxy.connection.reply_edits import edit_reply, learn_names_in_steps, names_topics
+from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
+from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.connection.state.thread_time import Stopwatch
 from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.long_work import LONG_STEP_BYTES
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault
-from headrace.proxy.wire.headerless_tokens import handshake_mechanism
-from headrace.proxy.wire.heads import LENGTH_BYTES
+from headrace.proxy.wire.heads import LENGTH_BYTES, cap_fetch
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
-from headrace.proxy.wire.mutations import read_mutation
+from headrace.proxy.wire.messages.stepwise import finish
+from headrace.proxy.wire.mutations import read_mutation_in_steps
 from headrace.proxy.wire.refusals import response_frame
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -53,15 +61,14 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable, Container
 
+    from headrace.proxy.connection.authorization.requests import Authorized
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.heads import RequestHead
+    from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.verdicts import Refuse
 
     Forward = Callable[[Exchange, bytes, float], None]
-
-SLICE_BYTES: Final = 16 * 1024
-"""Between the steps of the work for a longer request, other tasks may run."""
 
 _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 
@@ -69,20 +76,36 @@ _AUTHENTICATIONS = (ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE)
 class Pending:
     """A request that cannot be forwarded yet."""
 
-    __slots__ = ("enforced", "exchange", "frame", "head")
+    __slots__ = ("authorized", "enforced", "exchange", "frame", "head", "question", "refusal")
 
-    def __init__(self, exchange: Exchange, head: RequestHead, frame: bytes, *, enforced: bool) -> None:
+    def __init__(
+        self,
+        exchange: Exchange,
+        head: RequestHead,
+        frame: bytes,
+        *,
+        enforced: bool,
+        authorized: bool = True,
+        question: Question | None = None,
+        refusal: Refuse | None = None,
+    ) -> None:
         self.exchange = exchange
         self.head = head
         self.frame = frame
         self.enforced = enforced
         """Whether the callbacks were called, so that only the hold, or the proxy's own answer, is waited for."""
+        self.authorized = authorized
+        """Whether the request is authorized, or needs not be."""
+        self.question = question
+        """What the broker has to be asked before the request can be authorized."""
+        self.refusal = refusal
+        """The refusal of a request that is large, or held because only some topics are refused; not carried out yet."""
 
 
 class WholeRequests:
     """The requests of one connection that are read in full. ``forward`` sends a frame to the broker."""
 
-    __slots__ = ("_forward", "_large", "_refusals", "_shared", "_state", "pending")
+    __slots__ = ("_allowed", "_forward", "_refusals", "_shared", "_state", "pending")
 
     def __init__(self, state: ConnectionState, forward: Forward) -> None:
         self._state = state
@@ -90,8 +113,8 @@ class WholeRequests:
         self._forward = forward
         self._refusals: dict[Exchange, Refuse] = {}
         """The refusal of the request that is being collected, if any."""
-        self._large: Exchange | None = None
-        """The latest request to change quotas, if it may be large."""
+        self._allowed: Exchange | None = None
+        """The latest request to describe or change quotas, if the client may do so."""
         self.pending: Pending | None = None
 
     def must_collect(self, exchange: Exchange) -> bool:
@@ -101,14 +124,16 @@ class WholeRequests:
         if api.must_know and exchange.api_version > api.max_version:
             return True
         if api_key in _AUTHENTICATIONS:
-            self._state.authenticates = True
             self.check_handshake(api.name, exchange.request_bytes)
+            if self._state.sasl is not None:
+                return True
+            self._state.authenticates = True
             return api_key != ApiKey.SASL_AUTHENTICATE or self._state.authentication is not None
         if is_answered_here(self._state, exchange):
-            self._large = exchange if may_be_large(self._state, exchange) else None
+            self._allowed = exchange if is_allowed(self._state, exchange) else None
             return True
         hooks = self._shared.hooks
-        return api_key in hooks.bodies or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
+        return api_key in self._shared.collects or (api_key in hooks.mutations and self._has_mutation_quota(exchange))
 
     def check_handshake(self, what: str, size: int) -> None:
         """Raise `MalformedFrame` if ``what``, which brokers serve before authentication, has too many bytes."""
@@ -125,16 +150,22 @@ class WholeRequests:
         limits, exchange = self._state.limits, self._state.current
         if exchange is None or exchange.is_token or exchange.api_key in HANDSHAKE_APIS:
             return LENGTH_BYTES + limits.max_handshake_bytes, "limits.max_handshake_bytes"
-        if exchange in self._refusals:  # a plugin may refuse any request, however long
+        if exchange in self._refusals or (exchange.api_key == ApiKey.PRODUCE and must_authorize(self._state, exchange)):
+            # a plugin may refuse any request, and topics of any Produce be denied, however long they are
             return limits.max_collected_bytes, "limits.max_collected_bytes"
-        if exchange is self._large:
+        if self._may_be_large(exchange):
             return MAX_ALTER_BYTES, "the bound for requests to change quotas"
         return limits.max_whole_request_bytes, "limits.max_whole_request_bytes"
+
+    def _may_be_large(self, exchange: Exchange) -> bool:
+        """Return whether the request may exceed the bounds for other requests: it changes quotas, and its client may
+        change them."""
+        return exchange is self._allowed and exchange.api_key == ApiKey.ALTER_CLIENT_QUOTAS
 
     def close(self) -> None:
         """Free the memory of requests that are not forwarded any more."""
         self._refusals.clear()
-        self._large = None
+        self._allowed = None
         if self.pending is not None:
             self.pending.frame = b""
         self._state.collected_head = None
@@ -143,12 +174,16 @@ class WholeRequests:
         """Process a request that was read in full."""
         state = self._state
         exchange, head = state.current, state.collected_head
-        if exchange is not None and exchange.is_token:
-            self._token_collected(exchange, frame)
+        state.collected_head = None
+        if exchange is not None and exchange.is_token and head is None:
+            observe_token(state, exchange, frame[LENGTH_BYTES:])
+            self._forward(exchange, frame, self._shared.clock())
             return
         if exchange is None or head is None:
             raise AssertionError("a frame was collected without a head")
-        state.collected_head = None
+        if exchange.is_token:
+            self.pending = Pending(exchange, head, frame, enforced=True)
+            return
         now_s = self._shared.clock()
         api = APIS[exchange.api_key]
         if api.must_know and exchange.api_version > api.max_version:
@@ -157,65 +192,137 @@ class WholeRequests:
             enforce_on_reply(state, exchange, now_s)
             abandon(state, exchange)
             return
-        if exchange is self._large:  # its rows are counted as they are read
-            state.in_flight.hold(exchange, len(frame))
-        elif api.knows(exchange.api_version):
-            body = memoryview(frame)[head.body_at :]
-            check_rows(f"{api.name}Request", exchange.api_version, body, state.limits.max_request_rows)
         refusal = self._refusals.pop(exchange, None)
-        if refusal is not None:
-            self._finish(exchange, head, frame, refusal)
-            return
-        exchange.arrived = True
-        if exchange.api_key in self._shared.hooks.mutations and self._has_mutation_quota(exchange):
-            self.pending = Pending(exchange, head, frame, enforced=False)
-        else:
-            refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
-            if refusal is None and (exchange.hold_ms or is_answered_here(self._state, exchange)):
-                self.pending = Pending(exchange, head, frame, enforced=True)
+        if refusal is None and must_authorize(state, exchange):
+            exchange.arrived = True
+            if len(frame) > head.body_at + AT_ONCE_BYTES:
+                self.pending = Pending(exchange, head, frame, enforced=False, authorized=False)
             else:
-                self._finish(exchange, head, frame, refusal)
+                found = finish(authorize_in_steps(state, exchange, head, frame, None))
+                self.pending = self._authorized(exchange, head, frame, found)
+            return
+        self.pending = self._permitted(exchange, head, frame, refusal)
+
+    def _authorized(self, exchange: Exchange, head: RequestHead, frame: bytes, found: Authorized) -> Pending | None:
+        """Go on with the request as far as it is authorized; return it if something must be waited for."""
+        if isinstance(found, Question):
+            return Pending(exchange, head, frame, enforced=False, authorized=False, question=found)
+        if isinstance(found, Denial):
+            answer_denial(self._state, exchange, found)
+            return None
+        return self._permitted(exchange, head, found, None)
+
+    def _permitted(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> Pending | None:
+        """Go on with a request that is authorized, or that a callback has refused by its head.
+
+        Return it if something must be waited for.
+        """
+        state, now_s = self._state, self._shared.clock()
+        mutates = exchange.api_key in self._shared.hooks.mutations and refusal is None
+        looks_up = mutates and self._has_mutation_quota(exchange)
+        if self._may_be_large(exchange):  # its rows are counted as they are read
+            state.in_flight.hold(exchange, len(frame))
+        elif not looks_up and (exchange.api_key == ApiKey.ALTER_CLIENT_QUOTAS or not must_authorize(state, exchange)):
+            self._check_rows(exchange, memoryview(frame)[head.body_at :])
+        if refusal is not None:
+            return self._refused(exchange, head, frame, refusal)
+        exchange.arrived = True
+        if looks_up:
+            return Pending(exchange, head, frame, enforced=False)
+        refusal = self._enforce(exchange, memoryview(frame)[head.body_at :], now_s)
+        if exchange.hold_ms or (refusal is None and self._is_answered_here(exchange)):
+            return Pending(exchange, head, frame, enforced=True, refusal=refusal)
+        if refusal is not None:
+            return self._refused(exchange, head, frame, refusal)
+        self._finish(exchange, head, frame)
+        return None
+
+    def _refused(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse) -> Pending | None:
+        """Refuse a request, or some of its topics; return it if that takes long."""
+        pending = Pending(exchange, head, frame, enforced=True, refusal=refusal)
+        if len(frame) > LONG_STEP_BYTES:
+            return pending
+        self.pending = pending  # for `unsettled_requests`, if there is no reply that can express the refusal
+        finish(self._refuse(exchange, head, frame, refusal))
+        return None
 
     async def settle(self) -> None:
         """Wait for what the pending request needs, and forward or answer it. Raises `UpstreamFault`, `PeerFault`."""
+        if self.pending is not None and not self.pending.authorized:
+            await self._authorize_pending(self.pending)
         pending, state = self.pending, self._state
         if pending is None:
             return
-        exchange, head, refusal = pending.exchange, pending.head, None
+        exchange, head, refusal = pending.exchange, pending.head, pending.refusal
         known_reply: bytes | None = None
         watch = Stopwatch(self._shared.thread_time)
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
-            exchange.reply = SettleMutations()
+            exchange.reply = Settle()
+            await self._let_others_run(len(body), watch)
+            self._check_rows(exchange, body)
+            await self._let_others_run(len(body), watch)
             known_reply = await self._look_up(exchange, body, watch)
             await self._let_others_run(len(body), watch)
             refusal = self._enforce(exchange, body, self._shared.clock())
             await self._let_others_run(len(body), watch)
-        held = refusal is None and exchange.hold_ms > 0
+        held = exchange.hold_ms > 0 and not refuses_all(refusal)
         while held:
             state.requesting = False  # a drain need not wait for a request that is held
             watch.pause()
             await state.wait_for_turn()
-            watch.resume()
             state.requesting = True
-            held, refusal = enforce_after_hold(state, exchange, self._shared.clock())
-        self.pending = None
+            await renew_broker_login(state, pending.head)
+            watch.resume()
+            held, refusal = enforce_after_hold(state, exchange, self._shared.clock(), refusal)
         self._note_thread_time(watch)  # before a refusal, which charges it
-        if refusal is None and is_answered_here(state, exchange):
-            await answer_client_quotas(state, exchange, memoryview(pending.frame)[head.body_at :], watch)
-        elif exchange.api_key == ApiKey.METADATA:
-            self._finish_metadata(exchange, pending, refusal, known_reply)
+        body = memoryview(pending.frame)[head.body_at :]
+        if refusal is not None and (refusal.topics is None or exchange.api_key != ApiKey.METADATA):
+            refusing = self._refuse(exchange, head, pending.frame, refusal)
+            await self._shared.long_steps.run(refusing, paused=watch.paused)
+            self.pending = None  # not before: if the connection ends while this waits, what was charged is given back
+        elif is_answered_here(state, exchange):
+            await answer_client_quotas(state, exchange, body, watch, allowed=exchange is self._allowed)
+            self.pending = None
         else:
-            self._finish(exchange, head, pending.frame, refusal)
+            self.pending = None
+            if state.sasl is not None and (exchange.is_token or exchange.api_key in _AUTHENTICATIONS):
+                await answer_sasl(state, exchange, body, watch)
+            elif exchange.api_key == ApiKey.METADATA:
+                self._finish_metadata(exchange, pending, refusal, known_reply)
+            else:
+                self._finish(exchange, head, pending.frame)
         self._note_thread_time(watch)
         await self._let_others_run(len(pending.frame), watch)  # before the answer, if it is the proxy's own
 
+    async def _authorize_pending(self, pending: Pending) -> None:
+        """Authorize the pending request, and go on with it; it may be pending for another reason afterwards."""
+        exchange, watch = pending.exchange, Stopwatch(self._shared.thread_time)
+        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id, watch)
+        left: Pending | None = pending
+        answers: Answers | None = None
+        while left is not None and not left.authorized:
+            if left.question is not None:
+                in_turn = partial(self._shared.long_steps.run, paused=watch.paused)
+                answers = await answer_question(self._state, left.question, ask, in_turn)
+            steps = authorize_in_steps(self._state, exchange, left.head, left.frame, answers)
+            found = await self._shared.long_steps.run(steps, watch.paused)
+            await self._let_others_run(len(left.frame), watch)
+            self._note_thread_time(watch)  # before a denial, which charges it
+            left = self._authorized(exchange, left.head, left.frame, found)
+        self.pending = left
+        self._note_thread_time(watch)
+
+    def _check_rows(self, exchange: Exchange, body: memoryview, *, numbers: bool = False) -> None:
+        api, most = APIS[exchange.api_key], self._state.limits.max_request_rows
+        if api.knows(exchange.api_version):
+            check_rows(f"{api.name}Request", exchange.api_version, body, most, numbers=numbers)
+
     async def _let_others_run(self, size: int, watch: Stopwatch) -> None:
-        """Between two steps of the work for a request of ``size`` bytes, which may take tens of milliseconds each."""
-        if size > SLICE_BYTES:
-            watch.pause()
-            await trio.lowlevel.checkpoint()
-            watch.resume()
+        """Wait for this connection's turn before a step of the work for a request of ``size`` bytes, if it is long."""
+        if size > LONG_STEP_BYTES:
+            with watch.paused():
+                await self._shared.long_steps.wait_for_turn()
 
     def _note_thread_time(self, watch: Stopwatch) -> None:
         info = self._state.info
@@ -223,6 +330,11 @@ class WholeRequests:
             info.thread_ns += watch.take_ns()
 
     # --- deciding ---
+
+    def _is_answered_here(self, exchange: Exchange) -> bool:
+        if exchange.api_key in _AUTHENTICATIONS:
+            return self._state.sasl is not None
+        return is_answered_here(self._state, exchange)
 
     def _has_mutation_quota(self, exchange: Exchange) -> bool:
         shared = self._shared
@@ -233,23 +345,35 @@ class WholeRequests:
         return shared.hooks.mutation_budget(exchange, self._now_ms()) is not None
 
     def _enforce(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
-        if exchange.api_key in _AUTHENTICATIONS:
-            return self._enforce_on_authentication(exchange, body, now_s)
+        if exchange.api_key in _AUTHENTICATIONS and self._state.sasl is None:
+            return enforce_on_login(self._state, exchange, body, now_s)
         api = APIS[exchange.api_key]
         if exchange.api_key in self._shared.hooks.bodies and api.knows(exchange.api_version):
             exchange.body = decode(f"{api.name}Request", exchange.api_version, body)
         return enforce_on_request(self._state, exchange, now_s)
 
-    def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse | None) -> None:
+    def _finish(self, exchange: Exchange, head: RequestHead, frame: bytes) -> None:
+        """Forward a request that no callback has refused."""
         now_s = self._shared.clock()
-        if refusal is None:
-            self._forward_and_pause(exchange, frame, now_s)
-            self._note_creations(exchange, (), now_s)
-            if exchange.read_batches:
-                self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
-            return
-        forwarded = refuse(self._state, exchange, refusal, frame[: head.body_at], memoryview(frame)[head.body_at :])
+        cap = fetch_cap(exchange)
+        if cap is not None and head.fetch_limits_at is not None:
+            capped = bytearray(frame)
+            cap_fetch(capped, head.fetch_limits_at, cap)
+            frame = bytes(capped)
+        self._forward_and_pause(exchange, frame, now_s)
+        self._note_creations(exchange, (), now_s)
+        if exchange.read_batches:
+            self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
+
+    def _refuse(self, exchange: Exchange, head: RequestHead, frame: bytes, refusal: Refuse) -> Steps[None]:
+        """Answer a request that is refused, or forward what is left of it; yield now and then."""
+        body = memoryview(frame)[head.body_at :]
+        if refusal.topics is None:
+            self._check_rows(exchange, body, numbers=True)  # the answer has a row for each
+            yield
+        forwarded = yield from refuse_in_steps(self._state, exchange, refusal, frame[: head.body_at], body)
         if forwarded is not None:
+            now_s = self._shared.clock()
             self._forward_and_pause(exchange, forwarded, now_s)
             self._note_creations(exchange, refusal.topics or (), now_s)
 
@@ -260,20 +384,27 @@ class WholeRequests:
             self._shared.created_topics.ask_for(forwarded, now_s)
 
     def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
-        """Forward the frame, and in two cases nothing more before its reply.
+        """Forward the frame, and in three cases nothing more before its reply.
 
         After a mutation that was charged, because an old client is muted only when it is answered, as at a broker.
-        After a SaslHandshake v0, because tokens without headers follow only if the broker agrees.
+        After a SaslHandshake v0, because tokens without headers follow only if the broker agrees. After a
+        SaslAuthenticate, because a broker delays its refusal of another user's re-authentication, and answers what
+        follows first: with equal correlation ids, its answer would be taken for that of the token.
         """
-        if exchange.mutations or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0):
+        if (
+            exchange.mutations
+            or exchange.api_key == ApiKey.SASL_AUTHENTICATE
+            or (exchange.api_key == ApiKey.SASL_HANDSHAKE and exchange.api_version == 0)
+        ):
             exchange.alone = True
         self._forward(exchange, frame, now_s)
+        if self._state.in_flight.amendments:
+            self._state.in_flight.collect_amended(exchange)
 
     def _walk_batches(self, exchange: Exchange, body: memoryview, now_s: float) -> None:
         walk = ProduceWalk(exchange.api_version, len(body), self._state.limits.max_request_rows)
         walk.walk(body, 0, len(body))
-        exchange.batches, exchange.batches_left_out = walk.batches, walk.left_out
-        self._state.in_flight.hold_batches(exchange)
+        self._state.in_flight.note_batches(exchange, walk)
         enforce_on_batches(self._state, exchange, now_s)
 
     # --- mutations ---
@@ -281,13 +412,14 @@ class WholeRequests:
     async def _look_up(self, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
         ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id, watch)
         created, now_s = self._shared.created_topics, self._shared.clock()
+        in_turn = partial(self._shared.long_steps.run, paused=watch.paused)
         if exchange.api_key == ApiKey.METADATA:
-            return await look_up_auto_creation(exchange, body, ask, created, now_s)
+            return await look_up_auto_creation(exchange, body, ask, in_turn, created, now_s)
         budget = self._shared.hooks.mutation_budget(exchange, self._now_ms())
-        asked_for = read_mutation(exchange.api_key, exchange.api_version, body)
+        asked_for = await in_turn(read_mutation_in_steps(exchange.api_key, exchange.api_version, body))
         await self._let_others_run(len(body), watch)
         tokens = math.inf if budget is None else budget
-        await look_up_mutations(exchange, asked_for, body, ask, created, now_s, tokens)
+        await look_up_mutations(exchange, asked_for, body, ask, in_turn, created, now_s, tokens)
         return None
 
     def _now_ms(self) -> int:
@@ -299,11 +431,8 @@ class WholeRequests:
         """Forward a Metadata request if the topics that it would create are admitted; otherwise answer it with
         ``known_reply``, the reply to the same request with auto-creation turned off."""
         now_s = self._shared.clock()
-        if refusal is not None and refusal.topics is not None:
+        if refusal is not None:  # of topics that it would create
             note_refusal(self._state, exchange, refusal)
-        elif refusal is not None:
-            self._finish(exchange, pending.head, pending.frame, refusal)
-            return
         elif exchange.mutations:
             names = [each.topic for each in exchange.mutations if isinstance(each.topic, str)]
             self._shared.created_topics.add(names, now_s)
@@ -320,46 +449,12 @@ class WholeRequests:
         exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
         exchange.response_bytes = len(frame) - LENGTH_BYTES
         exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
-        exchange.topic_errors = {}
+        exchange.topic_errors = exchange.topic_errors or {}
         enforce_on_reply(state, exchange, now_s)
         try:
-            edited = edit_reply(state, exchange, frame, None)
+            if names_topics(state, exchange):
+                finish(learn_names_in_steps(state, version, body))
+            edited = edit_reply(state, exchange, frame)
         except PeerFault as fault:
             raise UpstreamFault(str(fault)) from fault
         answer(state, exchange, lambda: edited)
-
-    # --- authentication ---
-
-    def _enforce_on_authentication(self, exchange: Exchange, body: memoryview, now_s: float) -> Refuse | None:
-        """Call the callbacks for a SaslHandshake or SaslAuthenticate, and observe it and its reply."""
-        state, version = self._state, exchange.api_version
-        authentication = state.authentication
-        if authentication is None:
-            authentication = Authentication(
-                state.info,
-                self._shared.hooks,
-                state.note_sasl,
-                state.note_refused_login,
-                state.limits.max_handshake_bytes,
-            )
-            state.authentication = authentication
-        if exchange.api_key == ApiKey.SASL_AUTHENTICATE:
-            refusal = enforce_on_request(state, exchange, now_s)
-            if refusal is None and (watch := authentication.authenticate(body, version)) is not None:
-                exchange.reply = Observe(watch)
-                state.in_flight.hold(exchange, len(body))
-            return refusal
-        anybody = state.accepted and not authentication.accepted
-        watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anybody=anybody)
-        exchange.reply = Observe(watch)
-        refusal = enforce_on_request(state, exchange, now_s)
-        if refusal is not None:
-            authentication.withdraw()
-        return refusal
-
-    def _token_collected(self, token: Exchange, frame: bytes) -> None:
-        state = self._state
-        if state.authentication is not None:
-            token.reply = PassToken(state.authentication.token(frame[LENGTH_BYTES:]))
-            state.in_flight.hold(token, len(frame))
-        self._forward(token, frame, self._shared.clock())

@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from headrace.proxy.errors import PluginConfigurationError
+from headrace.proxy.hooks.authorization_calls import AuthorizationCalls
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
+from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas, enforced_quotas
 from headrace.proxy.hooks.implementations import Implementations, api_keys_with_detail
 from headrace.proxy.hooks.plugin_errors import (
     collected,
@@ -22,8 +26,10 @@ from headrace.proxy.hooks.plugin_errors import (
     configuration_problem,
     raise_cancellation,
 )
-from headrace.proxy.hooks.quota_schema import combined_schema, enforced_by
+from headrace.proxy.hooks.quota_schema import combined_schema
+from headrace.proxy.hooks.sasl_calls import SaslCalls
 from headrace.proxy.hooks.slow_calls import SlowCalls
+from headrace.proxy.hooks.user_calls import UserCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
@@ -33,7 +39,7 @@ from headrace.quota_callbacks.requests import Detail
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
     import pluggy
 
@@ -46,6 +52,8 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
     from headrace.quota_callbacks.verdicts import Verdict
+
+    RunOnLoop = Callable[[Callable[[], Awaitable[None]]], None]
 
 log = structlog.get_logger("headrace.plugins")
 
@@ -66,13 +74,20 @@ class HookCalls:
         """Number of exceptions raised by plugins."""
         self.failures: dict[str, int] = {}
         """Number of exceptions raised, by plugin name."""
+        self.sasl = SaslCalls(self._found, self._failed, self.slow_calls)
+        """Calls the hooks for SASL exchanges that the proxy takes part in."""
+        self.users = UserCalls(self._found, self._failed)
+        """Calls the hook that rewrites the names of users."""
+        self.authorization = AuthorizationCalls(self._found, self._failed)
+        """Calls the hooks for authorization."""
         self._received: dict[int, Calls] = {}
         self._replied: dict[int, Calls] = {}
         self._completed: dict[int, Calls] = {}
         self._batches: Calls = ()
-        self._fetched: Calls = ()
+        self._fetched: dict[int, Calls] = {}
         self._arrived: dict[int, Calls] = {}
         self._abandoned: dict[int, Calls] = {}
+        self._denied: dict[int, Calls] = {}
         self._request_times: Calls = ()
         self._budgets: Calls = ()
         self.bodies: frozenset[int] = frozenset()
@@ -89,7 +104,8 @@ class HookCalls:
         self._tags: Calls = ()
         self._limits: Calls = ()
         self._keys: tuple[str, ...] = ()
-        self._enforced: frozenset[str] = frozenset()
+        self.enforced = EnforcedQuotas()
+        """The quotas that the callbacks enforce."""
         self.schema = BUILTIN_SCHEMA
         """The quota keys and entity types that exist: the built-in ones and those of the plugins."""
         self._repeated = RepeatedLines()
@@ -113,7 +129,8 @@ class HookCalls:
         shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
         for name, call in self._found.calls("configure", ("context",)):
             try:
-                call(replace(shared, options=options.get(name, {})))
+                run_on_loop = partial(self._run_measured, name, shared.run_on_loop)
+                call(replace(shared, options=options.get(name, {}), run_on_loop=run_on_loop))
             except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
                 problems.append(configuration_problem(name, error, options.get(name, {})))
                 faults += configuration_faults(name, error, options.get(name, {}))
@@ -122,15 +139,19 @@ class HookCalls:
         if problems:
             raise PluginConfigurationError("\n".join(problems), faults)
 
+    def _run_measured(self, name: str, run: RunOnLoop, function: Callable[[], Awaitable[None]]) -> None:
+        run(lambda: self.slow_calls.measured_steps(name, "run_on_loop", function()))
+
     def flatten(self) -> None:
         """Build the flat lists, and collect the quota definitions.
 
         Call it after `configure`, since what a plugin returns may depend on its options. Raises `StartupError` for a
         plugin that raises, and for invalid definitions.
         """
-        self.schema = combined_schema(self._found.calls("quota_definitions", ()))
+        self.schema = combined_schema(self._found.calls("quota_definitions", ()), self._failed, self.slow_calls)
         if self.quotas is not None:
             self.quotas.add_keys(self.schema.keys)
+        self.enforced = enforced_quotas(self.schema, self.quotas, self._found)
         interests = self._found.interests()
         self.bodies = api_keys_with_detail(Detail.BODY, interests)
         self.mutations = api_keys_with_detail(Detail.MUTATIONS, interests)
@@ -139,9 +160,10 @@ class HookCalls:
         self._completed = self._found.by_api("request_completed", ("request",), interests)
         self.completions = frozenset(self._completed)
         self._abandoned = self._found.by_api("request_abandoned", ("request", "now_ms"), interests)
+        self._denied = self._found.by_api("request_denied", ("request", "now_ms"), interests)
         self._arrived = self._found.by_api("request_arrived", ("request", "now_ms"), interests)
         self._batches = self._found.by_api("batches_received", ("request", "now_ms"), interests).get(ApiKey.PRODUCE, ())
-        self._fetched = self._found.by_api("records_fetched", ("request", "now_ms"), interests).get(ApiKey.FETCH, ())
+        self._fetched = self._found.by_api("records_fetched", ("request", "now_ms"), interests)
         self._budgets = self._found.calls("mutation_budget", ("request", "now_ms"))
         self._request_times = self._found.calls("request_time_ms", ("request",))
         self._updates = self._found.calls("update_quota", ("key", "entity", "value", "policy"))
@@ -152,12 +174,7 @@ class HookCalls:
         self._keys = tuple(quota_key(name) for name in self.schema.keys if name != CONNECTION_CREATION_RATE)
         self._tags = self._found.calls("quota_metric_tags", ("key", "user", "client_id"))
         self._limits = self._found.calls("quota_limit", ("key", "tags"))
-        enforced = self._found.calls("enforced_quotas", ())
-        self._enforced = frozenset(key for name, call in enforced for key in enforced_by(name, call, self.schema))
-
-    def enforced_quotas(self) -> frozenset[str]:
-        """Return the quota keys that at least one callback enforces."""
-        return self._enforced
+        self.authorization.flatten()
 
     # --- requests ---
 
@@ -202,15 +219,22 @@ class HookCalls:
         return self._collect_verdicts("batches_received", self._batches, request, now_ms)
 
     def records_fetched(self, request: Request, now_ms: int) -> CombinedVerdict | None:
-        """Call ``records_fetched`` for a Fetch whose whole reply has been read."""
-        return self._collect_verdicts("records_fetched", self._fetched, request, now_ms)
+        """Call ``records_fetched`` for a Fetch or ShareFetch whose whole reply has been read."""
+        return self._collect_verdicts("records_fetched", self._fetched.get(request.api_key, ()), request, now_ms)
 
     def request_abandoned(self, request: Request, now_ms: int) -> CombinedVerdict | None:
         """Call ``request_abandoned`` for a request that will have no response from the broker; return the combined
         verdict, without a refusal, or ``None``."""
-        combined = self._collect_verdicts(
-            "request_abandoned", self._abandoned.get(request.api_key, ()), request, now_ms
-        )
+        return self._collect_throttles("request_abandoned", self._abandoned, request, now_ms)
+
+    def request_denied(self, request: Request, now_ms: int) -> CombinedVerdict | None:
+        """Call ``request_denied`` for a request that was not authorized; return as `request_abandoned`."""
+        return self._collect_throttles("request_denied", self._denied, request, now_ms)
+
+    def _collect_throttles(
+        self, hook: str, by_api: Mapping[int, Calls], request: Request, now_ms: int
+    ) -> CombinedVerdict | None:
+        combined = self._collect_verdicts(hook, by_api.get(request.api_key, ()), request, now_ms)
         if combined is not None:
             combined.refusal = None  # a plugin raised, and plugins.on_error is "closed"
         return combined
@@ -232,39 +256,52 @@ class HookCalls:
         return None
 
     def mutation_budget(self, request: Request, now_ms: int) -> float | None:
-        """Return the first plugin's answer: the sender's tokens for mutations, or ``None`` if no quota applies.
+        """Return the lowest answer: the sender's tokens for mutations, or ``None`` if no quota applies.
 
         An answer that is not a number is logged as an error of the plugin and skipped.
         """
+        lowest: float | None = None
         for name, call in self._budgets:
             budget: Any = self._call_hook("mutation_budget", name, call, request, now_ms)
             if budget is None:
                 continue
-            if _is_number(budget):
-                found: float = budget
-                return found
-            self._failed("mutation_budget", name, ValueError(f"mutation_budget is {budget!r}; it must be a number"))
-        return None
+            if not _is_number(budget):
+                self._failed("mutation_budget", name, ValueError(f"mutation_budget is {budget!r}; it must be a number"))
+            elif lowest is None or budget < lowest:
+                lowest = budget
+        return lowest
 
     def _collect_verdicts(self, hook: str, calls: Calls, request: Request, now_ms: int) -> CombinedVerdict | None:
         combined: CombinedVerdict | None = None
+        longest_s = self.slow_calls.limit_s
+        began_s = monotonic()
         for name, call in calls:
+            verdict: Verdict | None = None
             try:
-                verdict: Verdict | None = call(request, now_ms)
-                if verdict is None:
-                    continue
-                check_verdict(verdict, request)
+                verdict = call(request, now_ms)
+                if verdict is not None:
+                    check_verdict(verdict, request)
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
-                self._failed(hook, name, error)
-                if not self.fail_closed:
-                    continue  # noqa: ASYNC104
-                verdict = Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
+                verdict = self._verdict_of_failed(hook, name, error)  # raises if it is a cancellation
+            ended_s = monotonic()
+            if ended_s - began_s > longest_s:
+                self.slow_calls.note(name, hook, began_s, ended_s)
+            began_s = ended_s  # one reading for each call, since this is on the path of every request
+            if verdict is None:
+                continue
             if combined is None:
                 combined = CombinedVerdict()
             combined.add(verdict)
             if isinstance(verdict, Throttle) and verdict.ask_again and not verdict.observe:
                 combined.ask_again = (*combined.ask_again, (name, call))
         return combined
+
+    def _verdict_of_failed(self, hook: str, name: str, error: BaseException) -> Refuse | None:
+        """Log and count an exception of a callback; return the refusal if ``plugins.on_error`` is "closed"."""
+        self._failed(hook, name, error)
+        if not self.fail_closed:
+            return None
+        return Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
 
     def request_completed(self, request: Request) -> None:
         """Call ``request_completed`` of all plugins that subscribe to this API."""
@@ -295,6 +332,10 @@ class HookCalls:
                 return name, observer
         return None
 
+    def call_observer(self, name: str, call: Callable[[], object]) -> object:
+        """Call a method of an observer, by the name of its plugin, and return its result. Raises what it raises."""
+        return self.slow_calls.measured(name, "authentication_started", call)()
+
     def observer_failed(self, name: str, error: BaseException) -> None:
         """Log and count an exception of an observer, by the name of its plugin."""
         self._failed("authentication_started", name, error)
@@ -321,16 +362,17 @@ class HookCalls:
     def quota_limit(self, key: str, tags: Mapping[str, str]) -> float | None:
         """Return the first plugin's limit, or ``None``.
 
-        A limit that is not above 0 is logged as an error of the plugin, since throttle times are divided by it.
+        A limit that is infinite or not above 0 is logged as an error of the plugin, since throttle times are divided by
+        it.
         """
         for name, call in self._limits:
             limit: Any = self._call_hook("quota_limit", name, call, key, tags)
             if limit is None:
                 continue
-            if _is_number(limit) and limit > 0:
+            if _is_number(limit) and 0 < limit < math.inf:
                 found: float | None = limit  # possibly a `Limit`, whose attributes must be kept
                 return found
-            self._failed("quota_limit", name, ValueError(f"quota_limit is {limit!r}; it must be above 0"))
+            self._failed("quota_limit", name, ValueError(f"quota_limit is {limit!r}; it must be finite and above 0"))
         return None
 
     def update_quota(self, key: str, entity: QuotaEntity, quota: Quota) -> None:
@@ -356,14 +398,16 @@ class HookCalls:
         """Call ``prepare_metrics`` of all plugins, one after the other."""
         for name, call in self._found.calls("prepare_metrics", ()):
             try:
-                await call()
+                await self.slow_calls.measured_steps(name, "prepare_metrics", call())
             except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
                 self._failed("prepare_metrics", name, error)
 
     def collect_metrics(self) -> Iterator[Metric]:
         """Yield the current metrics of all plugins."""
         for name, call in self._found.calls("collect_metrics", ()):
-            yield from self._call_hook("collect_metrics", name, collected, call) or ()
+            # A generator of the plugin runs in `collected`, after the call that returns it.
+            collect = self.slow_calls.measured(name, "collect_metrics", partial(collected, call))
+            yield from self._call_hook("collect_metrics", name, collect) or ()
 
     def close(self) -> None:
         """Call ``close`` of all plugins. It may block; call it from a thread."""

@@ -70,7 +70,7 @@ class CombinedVerdict:
         if throttle_ms > self.throttle_ms:
             self.throttle_ms, self.throttle_reason = throttle_ms, verdict.reason
         if isinstance(verdict, Refuse):
-            self.refusal = verdict if self.refusal is None else _merge_refusals(self.refusal, verdict)
+            self.refusal = verdict if self.refusal is None else merge_refusals(self.refusal, verdict)
 
 
 def check_verdict(verdict: object, request: Request) -> None:
@@ -100,7 +100,7 @@ def _check_refusal(refusal: Refuse, request: Request) -> None:
         )
 
 
-def _merge_refusals(first: Refuse, second: Refuse) -> Refuse:
+def merge_refusals(first: Refuse, second: Refuse) -> Refuse:
     """Return one refusal for two: refusing the whole request precedes refusing topics; refused topics are united."""
     if first.topics is None or second.topics is None:
         return first if first.topics is None else second

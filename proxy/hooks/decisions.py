@@ -15,11 +15,13 @@ import structlog
 
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import API_NAMES
+from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.proxy.counters import Counters
+    from headrace.quota_callbacks.authorization import Action
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Reason
 
@@ -52,6 +54,12 @@ class Kind(StrEnum):
     REFUSED = "refused"
     OBSERVED = "observed"
     """A quota in shadow mode would have throttled or refused the request."""
+    DENIED = "denied"
+    """The client may not do what it requested, or a part of it."""
+
+
+AUTHORIZATION: Final = "authorization"
+"""Stands in place of a quota's name for decisions of the kind `Kind.DENIED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +83,8 @@ class Decision:
     user: str
     client_id: str
     peer: str
+    rule: str | None = None
+    """For `Kind.DENIED`, the rule by which it was denied."""
 
 
 class Decisions:
@@ -118,6 +128,49 @@ class Decisions:
         self._log(request, kind, throttle_ms, reason, now_s)
         if kind is Kind.HELD and throttle_ms > LONG_HOLD_MS:
             self._warn_of_long_hold(throttle_ms, reason)
+
+    def record_denial(self, request: Request, action: Action, rule: str, count: int, now_s: float) -> None:
+        """Count, keep and log that ``count`` actions of one operation on one type of resource were denied.
+
+        ``action`` is the first of them, and ``rule`` what denied it.
+        """
+        api = API_NAMES.get(request.api_key, str(request.api_key))
+        labels = (str(action.operation), str(action.resource_type), api)
+        self._counters.denied[labels] = self._counters.denied.get(labels, 0) + 1
+        connection = request.connection
+        resource = bounded_name(str(action))
+        self._kept.append(
+            Decision(
+                at_s=now_s,
+                kind=Kind.DENIED,
+                quota=AUTHORIZATION,
+                entity=resource,
+                observed=count,
+                limit=0.0,
+                rate=None,
+                window_s=1,
+                throttle_ms=0,
+                request=f"{api} v{request.api_version}",
+                correlation_id=request.correlation_id,
+                user=connection.user,
+                client_id=request.client_id,
+                peer=str(connection.peer),
+                rule=rule,
+            )
+        )
+        left_out = self._repeated.due(Kind.DENIED, connection.user, *labels)
+        if left_out is not None:
+            log.info(
+                "request denied",
+                action=resource,
+                rule=rule,
+                others=count - 1 or None,
+                request=f"{api} v{request.api_version}",
+                user=connection.user,
+                client_id=request.client_id,
+                peer=str(connection.peer),
+                left_out=left_out or None,
+            )
 
     def _log(self, request: Request, kind: Kind, throttle_ms: int, reason: Reason | None, now_s: float) -> None:
         connection = request.connection

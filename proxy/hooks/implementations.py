@@ -28,6 +28,13 @@ Interests: TypeAlias = "dict[str, dict[int, Interest]]"
 
 _ALL_KEYS: Final = range(256)
 """Includes room for future API keys; the highest of Kafka 4.4 is 94."""
+SCOPED_HOOKS: Final = frozenset(
+    {
+        *("request_interest", "mutation_budget", "request_received", "request_arrived", "batches_received"),
+        *("records_fetched", "response_received", "request_abandoned", "request_denied"),
+    }
+)
+"""The hooks of scoped callbacks that are called."""
 _NAMED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -37,20 +44,41 @@ class Implementations:
     def __init__(self, manager: pluggy.PluginManager, slow_calls: SlowCalls) -> None:
         self._manager = manager
         self._slow_calls = slow_calls
+        self._scoped: list[tuple[str, object]] = []
+
+    def add_scoped(self, name: str, callback: object) -> None:
+        """Add a callback for the buckets of an entity type of a plugin (the hook `scoped_callback`).
+
+        Raises `ValueError` if it implements none of `SCOPED_HOOKS`, or one with an argument that the hook has not.
+        """
+        implemented = [hook for hook in sorted(SCOPED_HOOKS) if self._implements(callback, hook)]
+        if not implemented:
+            raise ValueError(f"{callback!r} has no hook of requests that is marked with hookimpl")
+        for hook in implemented:
+            known = getattr(self._manager.hook, hook).spec.argnames
+            for each in _arguments(compiled_method(getattr(callback, hook))):
+                if each not in known:
+                    raise ValueError(f"{hook} of {callback!r} has the argument {each!r}; known are {', '.join(known)}")
+        self._scoped.append((name, callback))
 
     def calls(self, hook: str, names: tuple[str, ...]) -> Calls:
-        """Return the implementations in pluggy's order: last registered first, ``tryfirst`` and ``trylast`` applied.
+        """Return the implementations in pluggy's order, and then those of scoped callbacks.
 
-        ``names`` are the arguments that they are called with.
+        Pluggy's order is the last registered first, with ``tryfirst`` and ``trylast`` applied. The implementations are
+        called with the arguments ``names``.
         """
         caller = getattr(self._manager.hook, hook)
+        found = [(each.plugin_name, each.function) for each in reversed(caller.get_hookimpls())]
+        if hook in SCOPED_HOOKS:
+            found += [(name, getattr(each, hook)) for name, each in self._scoped if self._implements(each, hook)]
         calls = []
-        for implementation in reversed(caller.get_hookimpls()):
-            call = _with_arguments(compiled_method(implementation.function), names)
-            module = type(implementation.plugin).__module__
-            call = self._slow_calls.measured(implementation.plugin_name, hook, call, module)
-            calls.append((implementation.plugin_name, call))
+        for name, function in found:
+            call = _with_arguments(compiled_method(function), names)
+            calls.append((name, self._slow_calls.measured(name, hook, call)))
         return tuple(calls)
+
+    def _implements(self, callback: object, hook: str) -> bool:
+        return hasattr(callback, hook) and self._manager.parse_hookimpl_opts(callback, hook) is not None
 
     def interests(self) -> Interests:
         """Return the interests of plugins that implement ``request_interest``; others subscribe to all APIs.
@@ -85,11 +113,16 @@ def _subscribes(interest: Interest | None, hook: str) -> bool:
     return interest is not None and (hook == "request_completed" or not interest.end_only)
 
 
+def _arguments(function: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments that ``function`` requires."""
+    parameters = inspect.signature(function).parameters.values()
+    return [each.name for each in parameters if each.default is each.empty and each.kind in _NAMED]
+
+
 def _with_arguments(function: Callable[..., Any], passed: tuple[str, ...]) -> Callable[..., Any]:
     """Return a function that takes all of ``passed`` in order and passes on those that ``function`` declares."""
-    parameters = inspect.signature(function).parameters
-    if tuple(parameters) == passed:
+    if tuple(inspect.signature(function).parameters) == passed:
         return function
-    names = [each.name for each in parameters.values() if each.default is each.empty and each.kind in _NAMED]
+    names = _arguments(function)
     picks = [passed.index(name) for name in names]
     return lambda *arguments: function(**{name: arguments[pick] for name, pick in zip(names, picks, strict=True)})

@@ -1,4 +1,4 @@
-"""A client of Kafka brokers for administration: client quotas, and topics under the quota of mutations.
+"""A client of Kafka brokers for administration: client quotas, topics under the quota of mutations, delegation tokens.
 
 Used by the command line, and by users in their programs. It imports `headrace.proxy.wire` and
 `headrace.quota_callbacks`, and nothing of the proxy: the proxy's own connections to brokers are in
@@ -9,6 +9,7 @@ Used by the command line, and by users in their programs. It imports `headrace.p
     topics             creating, deleting and growing topics: values and messages
     mutations          sending topics again that the quota of mutations refused (KIP-599)
     quotas             filters and alterations of client quotas: values and messages
+    delegation_tokens  the owners of delegation tokens: values and messages
     results            the results of a call by topic or entity
     calls              attempts, back-off and deadline of one call
     cluster            the brokers, the controller, and the throttling by each broker

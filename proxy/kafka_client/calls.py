@@ -53,6 +53,9 @@ class Call:
     """Builds the message for a version of the API, and the time in ms that the broker may take."""
     error_codes: Callable[[Message], Iterable[int]]
     """Returns all error codes of a reply."""
+    wanted: frozenset[str] | None = None
+    """The fields of the reply that are read (`headrace.proxy.wire.messages.projection`); ``None`` for all. The limit of
+    rows then holds for those of which fields are read."""
 
     @property
     def name(self) -> str:
@@ -91,9 +94,9 @@ class Caller:
                     self._cluster.forget_controller()
                 await trio.sleep(self._backoff_s(attempts))
         passed_ms = round((trio.current_time() - began) * 1000)
-        reason = f"; the last error: {last}" if last else ""
+        reason = f"the last error: {last}" if last else "no broker has replied"
         raise ApiTimeoutError(
-            f"{call.name} timed out after {passed_ms} ms and {attempts} attempt{'s'[: attempts > 1]}{reason}"
+            f"{call.name} timed out after {passed_ms} ms and {attempts} attempt{'s'[: attempts > 1]}; {reason}"
         ) from last
 
     async def pause(self) -> None:
@@ -107,7 +110,7 @@ class Caller:
             remaining_ms = int(max(deadline - trio.current_time(), 0) * 1000)
             return call.build(version, min(self._settings.request_timeout_ms, remaining_ms))
 
-        _, reply = await broker.ask(call.api_key, build, self._settings.request_timeout_ms / 1000)
+        _, reply = await broker.ask(call.api_key, build, self._settings.request_timeout_ms / 1000, call.wanted)
         if ErrorCode.NOT_CONTROLLER in call.error_codes(reply):
             raise NotControllerError
         return reply

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -20,7 +20,7 @@ from headrace.proxy.kafka_client.settings import BrokerAddress
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from headrace.proxy.kafka_client.connection.broker_connection import BrokerConnection, OpenStream
     from headrace.proxy.kafka_client.settings import ClientSettings
@@ -72,11 +72,14 @@ class Broker:
             self._throttled_until = max(self._throttled_until, self._connection.throttled_until)
         return self._throttled_until
 
-    async def ask(self, api_key: ApiKey, build: BuildMessage, timeout_s: float) -> tuple[int, Message]:
+    async def ask(
+        self, api_key: ApiKey, build: BuildMessage, timeout_s: float, wanted: frozenset[str] | None = None
+    ) -> tuple[int, Message]:
         """Send a request when it is its turn, and return the version that was used, and the reply.
 
         Waits until the broker no longer throttles the client. Raises what `connect` and `BrokerConnection.request`
-        raise. ``timeout_s`` is for the reply alone; the caller limits the whole.
+        raise. ``timeout_s`` is for the reply alone; the caller limits the whole. ``wanted`` has the fields of the reply
+        that are read, if not all are.
         """
         with self._counted():
             async with self._lock:
@@ -84,7 +87,7 @@ class Broker:
                 if self.throttled_until > trio.current_time():
                     await trio.sleep_until(self.throttled_until)
                 version = connection.version(api_key)
-                reply = await connection.request(api_key, version, build(version), timeout_s=timeout_s)
+                reply = await connection.request(api_key, version, build(version), timeout_s=timeout_s, wanted=wanted)
                 return version, reply
 
     async def aclose(self) -> None:
@@ -162,8 +165,7 @@ class Cluster:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        for broker in (*self._bootstrap, *self._brokers.values()):
-            await broker.aclose()
+        await _close_all((*self._bootstrap, *self._brokers.values()))
 
     def _broker(self, address: BrokerAddress) -> Broker:
         return Broker(address, self._settings, self._open_stream)
@@ -181,8 +183,14 @@ class Cluster:
         self._brokers = {node_id: known.get(at) or self._broker(at) for node_id, at in found.items()}
         self._controller_id = reply["controller_id"]
         self._learned_at = trio.current_time()
-        for each in gone:
-            await each.aclose()
+        await _close_all(gone)
+
+
+async def _close_all(brokers: Iterable[Broker]) -> None:
+    """Close the connections of all these brokers, also if the call is cancelled."""
+    async with AsyncExitStack() as closing:
+        for broker in brokers:
+            closing.push_async_callback(broker.aclose)
 
 
 def _metadata_of_no_topics(version: int) -> Message:

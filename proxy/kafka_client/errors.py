@@ -2,6 +2,7 @@
 
     KafkaClientError
       SettingsError             the settings or the arguments are not usable; nothing was sent
+      ClosedError               the client was closed, before the call or during it
       UnreachableError          no connection to a broker        (sent again until the deadline)
       ConnectionLostError       no reply to a request            (sent again until the deadline)
       TlsError                  the TLS handshake failed
@@ -28,6 +29,10 @@ class KafkaClientError(Exception):
 
 class SettingsError(KafkaClientError):
     """The settings or arguments are not usable. The message names the setting, its value and the rule."""
+
+
+class ClosedError(KafkaClientError):
+    """The client is closed, or was closed during the call; then the broker may have done what was requested."""
 
 
 class UnreachableError(KafkaClientError):

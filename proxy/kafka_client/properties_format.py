@@ -14,6 +14,8 @@ _ESCAPES: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _ESCAPED: Final = re.compile(r"\\(?:u([0-9A-Fa-f]{4})|(u)|(.))", re.DOTALL)
 _KEY: Final = re.compile(r"((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
 _BACKSLASHES: Final = re.compile(r"\\+$")
+_LAST_BACKSLASH: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[\r\n]\Z")
+"""A backslash at the end of the last line, whose line break has one character: Java takes it for one without."""
 _BLANKS: Final = " \t\f"
 
 _JAAS_WORD: Final = re.compile(r"""\s*(?:"((?:\\.|[^"\\])*)"|'((?:\\.|[^'\\])*)'|([^\s"';=]+)|([;=]))""")
@@ -37,6 +39,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     """Return the lines with their numbers, without comments and blank lines. Continued lines are joined."""
     lines: list[tuple[int, str]] = []
     continued = False
+    if _LAST_BACKSLASH.search(text):
+        text = text[:-1]
     for number, raw in enumerate(re.split(r"\r\n|\r|\n", text), 1):
         line = raw.lstrip(_BLANKS)
         if continued and not lines[-1][1]:  # nothing but a backslash so far: a new line

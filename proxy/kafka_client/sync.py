@@ -8,33 +8,41 @@ from a running event loop, which they would block.
 from __future__ import annotations
 
 import threading
-from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Self, TypeVar
 
 import trio
 
-from headrace.proxy.kafka_client.admin import AdminClient
-from headrace.proxy.kafka_client.errors import SettingsError
-from headrace.proxy.kafka_client.quotas import EVERY_QUOTA
+from headrace.proxy.kafka_client.admin import CLOSED_MEANWHILE, AdminClient
+from headrace.proxy.kafka_client.errors import ClosedError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable
     from types import TracebackType
 
-    from headrace.proxy.kafka_client.quotas import QuotaAlteration, QuotaFilter
-    from headrace.proxy.kafka_client.results import Results
     from headrace.proxy.kafka_client.settings import ClientSettings
-    from headrace.proxy.kafka_client.topics import CreatedTopic, NewPartitions, NewTopic
-    from headrace.quota_callbacks.entities import QuotaEntity
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _blocking(
+    method: Callable[Concatenate[AdminClient, P], Awaitable[T]],
+) -> Callable[Concatenate[SyncAdminClient, P], T]:
+    """Return the method of `SyncAdminClient` that awaits a method of `AdminClient`, with its signature and help."""
+
+    @wraps(method)
+    def call(self: SyncAdminClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(partial(method, self._client, *args, **kwargs))
+
+    return call
 
 
 class SyncAdminClient:
     """A client of one cluster; a context manager, which closes its connections and ends its thread.
 
-    Arguments, results and errors are those of `AdminClient`. A method that is interrupted (``KeyboardInterrupt``) may
-    have had its effect; leaving the ``with`` block ends what is still under way.
+    Arguments, results, errors and help are those of `AdminClient`. A method that is interrupted (``KeyboardInterrupt``)
+    may have had its effect; leaving the ``with`` block ends what is still under way.
     """
 
     def __init__(self, servers: str | ClientSettings) -> None:
@@ -55,7 +63,10 @@ class SyncAdminClient:
         self.close()
 
     def close(self) -> None:
-        """Cancel the calls that are under way, close all connections, and end the thread. May be called again."""
+        """Close all connections, and end the thread. Calls that are under way raise `ClosedError`, as later ones do.
+
+        May be called again.
+        """
         with self._starting:
             self._closed = True
             thread, self._thread = self._thread, None
@@ -63,95 +74,12 @@ class SyncAdminClient:
             self._token.run_sync_soon(self._close_requested.set)
             thread.join()
 
-    def describe_client_quotas(
-        self,
-        wanted: QuotaFilter = EVERY_QUOTA,
-        *,
-        timeout_ms: int | None = None,
-        report: Callable[[str], None] | None = None,
-    ) -> dict[QuotaEntity, dict[str, float]]:
-        """Return the quotas of the entities that match; see `AdminClient.describe_client_quotas`."""
-        return self._run(partial(self._client.describe_client_quotas, wanted, timeout_ms=timeout_ms, report=report))
-
-    def alter_client_quotas(
-        self,
-        alterations: Sequence[QuotaAlteration],
-        *,
-        validate_only: bool = False,
-        timeout_ms: int | None = None,
-        raise_errors: bool = True,
-    ) -> Results[QuotaEntity, None]:
-        """Set and remove quotas; see `AdminClient.alter_client_quotas`."""
-        return self._run(
-            partial(
-                self._client.alter_client_quotas,
-                alterations,
-                validate_only=validate_only,
-                timeout_ms=timeout_ms,
-                raise_errors=raise_errors,
-            )
-        )
-
-    def create_topics(
-        self,
-        new_topics: Sequence[NewTopic],
-        *,
-        validate_only: bool = False,
-        retry_on_quota_violation: bool = True,
-        timeout_ms: int | None = None,
-        raise_errors: bool = True,
-    ) -> Results[str, CreatedTopic]:
-        """Create topics; see `AdminClient.create_topics`."""
-        return self._run(
-            partial(
-                self._client.create_topics,
-                new_topics,
-                validate_only=validate_only,
-                retry_on_quota_violation=retry_on_quota_violation,
-                timeout_ms=timeout_ms,
-                raise_errors=raise_errors,
-            )
-        )
-
-    def delete_topics(
-        self,
-        names: Sequence[str],
-        *,
-        retry_on_quota_violation: bool = True,
-        timeout_ms: int | None = None,
-        raise_errors: bool = True,
-    ) -> Results[str, None]:
-        """Delete topics; see `AdminClient.delete_topics`."""
-        return self._run(
-            partial(
-                self._client.delete_topics,
-                names,
-                retry_on_quota_violation=retry_on_quota_violation,
-                timeout_ms=timeout_ms,
-                raise_errors=raise_errors,
-            )
-        )
-
-    def create_partitions(
-        self,
-        new_partitions: Mapping[str, int | NewPartitions],
-        *,
-        validate_only: bool = False,
-        retry_on_quota_violation: bool = True,
-        timeout_ms: int | None = None,
-        raise_errors: bool = True,
-    ) -> Results[str, None]:
-        """Give topics more partitions; see `AdminClient.create_partitions`."""
-        return self._run(
-            partial(
-                self._client.create_partitions,
-                new_partitions,
-                validate_only=validate_only,
-                retry_on_quota_violation=retry_on_quota_violation,
-                timeout_ms=timeout_ms,
-                raise_errors=raise_errors,
-            )
-        )
+    describe_client_quotas = _blocking(AdminClient.describe_client_quotas)
+    alter_client_quotas = _blocking(AdminClient.alter_client_quotas)
+    describe_delegation_tokens = _blocking(AdminClient.describe_delegation_tokens)
+    create_topics = _blocking(AdminClient.create_topics)
+    delete_topics = _blocking(AdminClient.delete_topics)
+    create_partitions = _blocking(AdminClient.create_partitions)
 
     def _run(self, call: Callable[[], Awaitable[T]]) -> T:
         """Await ``call`` in the client's thread."""
@@ -159,13 +87,13 @@ class SyncAdminClient:
         try:
             return trio.from_thread.run(call, trio_token=token)
         except (trio.Cancelled, trio.RunFinishedError) as error:  # of the thread of the client
-            raise SettingsError("the client was closed during the call") from error  # noqa: ASYNC104
+            raise ClosedError(CLOSED_MEANWHILE) from error  # noqa: ASYNC104
 
     def _started(self) -> trio.lowlevel.TrioToken:
         """Return the token of the client's event loop, which the first call starts."""
         with self._starting:
             if self._closed:
-                raise SettingsError("the client is closed")
+                raise ClosedError("the client is closed")
             if self._thread is None:
                 self._thread = threading.Thread(
                     target=trio.run, args=(self._serve,), name="headrace-admin-client", daemon=True

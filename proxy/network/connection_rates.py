@@ -1,10 +1,11 @@
 """The rate of new client connections, in total and by address, for ``limits.max_connection_rate`` and
-``limits.max_connection_rate_per_ip`` (KIP-612, ``kafka.network.ConnectionQuotas``).
+``limits.max_connection_rate_per_ip`` (KIP-612, ``kafka.network.ConnectionQuotas``), and by user, for
+``limits.max_connection_rate_per_user``.
 
-Called by `admission`. Rates are measured as quotas are, over the window of ``quota.window``: after a quiet window, ten
-times the limit may connect at once. With several workers each has an equal share of the limits, since the kernel
-distributes connections evenly among them; so there is no table of addresses in shared memory that could be filled.
-Time is an argument, in milliseconds.
+Called by `admission`, which has one object for addresses and one for users. Rates are measured as quotas are, over the
+window of ``quota.window``: after a quiet window, ten times the limit may connect at once. With several workers each has
+an equal share of the limits, since the kernel distributes connections evenly among them; so there is no table of
+addresses in shared memory that could be filled. Time is an argument, in milliseconds.
 """
 
 from __future__ import annotations
@@ -74,8 +75,11 @@ class ConnectionRates:
         return 1.0 / bound if self._total.rate(now_ms) > bound else 0.0
 
     def add_from(self, address: str, limit: float, now_ms: int) -> float:
-        """Count a connection from ``address`` (see `counted_address`), and return 0. If ``limit`` is exceeded by it, do
-        not count it, and return the seconds after which Kafka closes it: at most the length of a sample."""
+        """Count a connection from ``address`` (see `counted_address`), or of a user, and return 0.
+
+        If ``limit`` is exceeded by it, do not count it, and return the seconds after which Kafka closes it: at most the
+        length of a sample.
+        """
         if not limit:
             return 0.0
         rate = self._by_address.get(address)

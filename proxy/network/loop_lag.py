@@ -12,7 +12,7 @@ from typing import Final
 SHORT_TURN_S: Final = 0.01
 """Turns of up to this duration, in seconds, are not counted."""
 
-BOUNDS_S: Final = (0.02, 0.05, 0.1, 0.5, 1.0, 5.0)
+BOUNDS_S: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 """Upper bounds of the histogram's buckets, in seconds; a further bucket has no bound."""
 
 

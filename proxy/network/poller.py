@@ -10,8 +10,9 @@ or raises.
 trio has no public interface for this; `Poller.attach` uses private names. Where they do not exist (another version of
 trio, no epoll), sockets are waited for with ``trio.lowlevel``.
 
-Rules for a step: it does not wait, and it reads until the system has nothing more (``may_read`` is then ``False``),
-since an edge is reported once.
+Rules for a step: it does not wait, it takes about 1 ms at most, and it reads until the system has nothing more
+(``may_read`` is then ``False``), since an edge is reported once. A step that leaves ``may_read`` set, or sets it
+because it has more to do, is called again when others have had their turn.
 """
 
 from __future__ import annotations
@@ -42,8 +43,13 @@ _WRITING: Final = _READING | _OUT
 _ENDED: Final = ~(_IN | _OUT)
 _NOT_OUT: Final = ~_OUT
 _NOT_IN: Final = ~(_IN | _HUNG_UP)
-EVENTS_AT_ONCE: Final = 256
-"""The most events that one ``epoll_wait`` returns."""
+EVENTS_A_TURN: Final = 16
+"""The most events that one ``epoll_wait`` returns, and so the most steps until timers and tasks get their turn. The
+system returns ready sockets in turn, and a step takes about 1 ms at most."""
+
+REPEATS_A_TURN: Final = 2
+"""The most steps that are called again in one turn of the loop. Sockets with new events come first, so that those that
+always have more to do delay the others by little."""
 
 LONGEST_WAIT_S: Final = 86400.0
 """trio's own timeout where no deadline is set. A lower ``clock_autojump_threshold`` means that a mock clock is used."""
@@ -78,7 +84,7 @@ class Watched:
         self._step: Callable[[], bool] | None = None
         self.may_read = False
         """Whether there may be something to read: the poller has reported an edge, and no later read has emptied the
-        socket."""
+        socket. A step sets it to be called again."""
         self.ending = False
         """Whether the peer has closed or failed. There is no further edge then, so reading continues after a short
         read, until the end of the stream."""
@@ -89,10 +95,10 @@ class Watched:
 
     async def readable(self) -> None:
         """Wait until there may be something to read, or the stream has ended."""
-        if self._poller is None:
-            await trio.lowlevel.wait_readable(self._fd)
-        elif self.may_read:
+        if self.may_read:
             await trio.lowlevel.checkpoint()
+        elif self._poller is None:
+            await trio.lowlevel.wait_readable(self._fd)
         else:
             self._reader = trio.lowlevel.current_task()
             await trio.lowlevel.wait_task_rescheduled(self._abort_reading)
@@ -110,7 +116,10 @@ class Watched:
         """Call ``step`` whenever there may be something to read, until it returns ``False`` or raises."""
         if self._poller is None:
             while True:
-                await trio.lowlevel.wait_readable(self._fd)
+                if self.may_read:
+                    await trio.lowlevel.checkpoint()
+                else:
+                    await trio.lowlevel.wait_readable(self._fd)
                 if not step():
                     return
         if self.may_read:
@@ -242,7 +251,7 @@ class Poller:
 
     # --- trio's I/O manager ---
 
-    def get_events(self, timeout: float) -> Iterable[tuple[int, int]]:
+    def get_events(self, timeout: float) -> Iterable[tuple[int, int]]:  # noqa: C901 -- on the path of every request
         """Wait up to ``timeout`` seconds and call the steps of sockets that are ready, until trio has something to do.
 
         Return the events of trio's own epoll, nothing on a timeout, or `STEPPED` when a step has made a task runnable
@@ -257,7 +266,7 @@ class Poller:
             again = len(self._again)
             if now_s - self._woke_s > SHORT_TURN_S:
                 self.lag.add(now_s - self._woke_s)
-            found = poll(0 if again else timeout, EVENTS_AT_ONCE)
+            found = poll(0 if again else timeout, EVENTS_A_TURN)
             self._woke_s = monotonic()
             for_trio = False
             for fd, events in found:
@@ -266,10 +275,11 @@ class Poller:
                     each.ready(events)
                 elif fd == self._inner_fd:
                     for_trio = True
-            for _ in range(len(self._again)):
-                queued = self._again.popleft()
-                queued.queued = False
-                queued.run_step()
+            if self._again:
+                for _ in range(min(len(self._again), REPEATS_A_TURN)):
+                    queued = self._again.popleft()
+                    queued.queued = False
+                    queued.run_step()
             if for_trio:
                 due: Iterable[tuple[int, int]] = self._inner.get_events(0)
                 return due

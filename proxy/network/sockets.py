@@ -1,8 +1,8 @@
 """Raw non-blocking reads and gathered writes: the only module that calls sockets on the hot path.
 
 Used by the relays. `headrace.proxy.network.poller` reports when a socket is readable; large frames are moved by
-`headrace.proxy.network.splicing`, without entering user space. A TLS socket will have the same methods on top of
-``ssl.MemoryBIO``, with ``can_splice = False``.
+`headrace.proxy.network.splicing`, without entering user space. `headrace.proxy.network.tls.tls_socket` has the same
+methods on top of ``ssl.MemoryBIO``, with ``can_splice = False``.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import errno
 import os
 import socket
+from collections import deque
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -49,6 +50,9 @@ _REASONS: Final = {
     errno.ECONNREFUSED: "connection refused",
 }
 
+_exact = memoryview(bytearray(4096))
+"""The read buffer of `PlainSocket.receive_exactly`. Its content is valid until the next read."""
+
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
 _ESTABLISHED: Final = 1
 _TCP_STATE = Struct("B")
@@ -63,6 +67,7 @@ class Socket(Protocol):
     bytes_received: int
     bytes_sent: int
     unsent_bytes: int
+    undecrypted_bytes: int
 
     @property
     def can_splice(self) -> bool:
@@ -83,7 +88,7 @@ class Socket(Protocol):
     def receive_into(self, view: Buffer) -> int | None:
         """See `PlainSocket.receive_into`."""
 
-    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
+    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """See `PlainSocket.send_now`."""
 
     async def send(self, parts: Sequence[Buffer | bytes]) -> None:
@@ -94,6 +99,9 @@ class Socket(Protocol):
 
     def hung_up(self) -> bool:
         """See `PlainSocket.hung_up`."""
+
+    def has_unread(self) -> bool:
+        """See `PlainSocket.has_unread`."""
 
     def shut_down_writing(self) -> None:
         """See `PlainSocket.shut_down_writing`."""
@@ -110,7 +118,7 @@ class PlainSocket(Watched):
     *Cancellation:* a cancelled `send` may have sent a part.
     """
 
-    __slots__ = ("_fault", "_socket", "bytes_received", "bytes_sent", "unsent_bytes")
+    __slots__ = ("_fault", "_socket", "_unsent", "bytes_received", "bytes_sent", "undecrypted_bytes", "unsent_bytes")
 
     can_splice = HAVE_SPLICE
 
@@ -123,8 +131,11 @@ class PlainSocket(Watched):
         self._fault = fault
         self.bytes_received = 0
         self.bytes_sent = 0
+        self._unsent: deque[memoryview] = deque()
         self.unsent_bytes = 0
-        """Number of bytes that `send` keeps because the peer does not accept them."""
+        """Number of bytes that are kept because the peer does not accept them."""
+        self.undecrypted_bytes = 0
+        """Number of bytes that TLS keeps: for a record of which a part has arrived, and of those not decrypted yet."""
 
     def fileno(self) -> int:
         """The descriptor, for ``splice``."""
@@ -144,11 +155,27 @@ class PlainSocket(Watched):
         self.may_read = count == most or self.ending
         return count
 
-    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bytes:
-        """Write as much of ``parts`` as the socket accepts in one system call; return a copy of the rest, for `send`.
+    async def receive_exactly(self, count: int) -> bytes:
+        """Wait for the next ``count`` bytes of the TCP stream, before TLS; return fewer only at its end."""
+        received = bytearray()  # grows with what arrives: a peer may claim more than it sends
+        while len(received) < count:
+            await self.readable()
+            added = PlainSocket.receive_into(self, _exact[: count - len(received)])
+            if added == 0:
+                break
+            received += _exact[: added or 0]
+        return bytes(received)
 
-        ``more``: the rest of the frame follows at once and may share a packet with these bytes (``MSG_MORE``).
+    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
+        """Write ``parts`` in one system call, and return whether the socket has accepted all of them.
+
+        Otherwise a copy of the rest is kept, since ``parts`` are views of a buffer that other connections use
+        meanwhile, and `send` must be called. ``more``: the rest of the frame follows at once and may share a packet
+        with these bytes (``MSG_MORE``).
         """
+        if self.unsent_bytes:
+            self._keep(b"".join(parts))
+            return False
         flags = _MORE if more else 0
         try:
             if len(parts) > MAX_PARTS:
@@ -160,34 +187,45 @@ class PlainSocket(Watched):
             raise self.fault(error) from error
         self.bytes_sent += sent
         total = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
-        return b"" if sent == total else b"".join(parts)[sent:]
+        if sent == total:
+            return True
+        self._keep(b"".join(parts)[sent:])
+        return False
 
-    async def send(self, parts: Sequence[Buffer | bytes]) -> None:
-        """Write all of ``parts``, in one system call if the socket accepts them.
-
-        The rest is copied before waiting, since ``parts`` are views of a buffer that other connections use meanwhile.
-        """
-        rest = self.send_now(parts)
-        if rest:
-            self.unsent_bytes = len(rest)
-            held.add(len(rest))
-            try:
-                await self._send_rest(memoryview(rest))
-            finally:
-                held.add(-len(rest))
-                self.unsent_bytes = 0
-
-    async def _send_rest(self, rest: memoryview) -> None:
-        while rest:
+    async def send(self, parts: Sequence[Buffer | bytes] = ()) -> None:
+        """Write what `send_now` has kept, and then all of ``parts``; wait until the socket has accepted everything."""
+        if parts:
+            self.send_now(parts)
+        while self.unsent_bytes:
             await self.writable()
+            self._send_kept()
+
+    def _keep(self, rest: bytes) -> None:
+        if rest:
+            self._unsent.append(memoryview(rest))
+            self.unsent_bytes += len(rest)
+            held.add(len(rest))
+
+    def _send_kept(self) -> None:
+        """Write what is kept, as far as possible without waiting."""
+        unsent = self._unsent
+        while unsent:
             try:
-                sent = self._socket.send(rest)
+                sent = self._socket.send(unsent[0])
             except RETRY:
-                continue
+                return
             except OSError as error:
                 raise self.fault(error) from error
             self.bytes_sent += sent
-            rest = rest[sent:]
+            self._drop_kept(sent)
+            if sent == len(unsent[0]):
+                unsent.popleft()
+            else:
+                unsent[0] = unsent[0][sent:]
+
+    def _drop_kept(self, count: int) -> None:
+        self.unsent_bytes -= count
+        held.add(-count)
 
     def fault(self, error: OSError) -> ConnectionFault:
         """Return the exception to raise for ``error`` of the system, as a fault of the peer."""
@@ -200,13 +238,22 @@ class PlainSocket(Watched):
         state: int = _TCP_STATE.unpack(self._socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))[0]
         return state != _ESTABLISHED
 
+    def has_unread(self) -> bool:
+        """Return whether bytes of the peer have arrived that were not read. Its end, or a reset, is none."""
+        try:
+            return bool(self._socket.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
     def shut_down_writing(self) -> None:
         """Shut down the writing direction, so that the peer reads the end of the stream."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
-        """Close the socket. Tasks that wait for it get ``trio.ClosedResourceError``."""
+        """Close the socket. Tasks that wait for it get ``trio.ClosedResourceError``. What is kept is lost."""
+        self._drop_kept(self.unsent_bytes)
+        self._unsent.clear()
         if self._socket.fileno() >= 0:
             self.unwatch()
             self._socket.close()

@@ -5,7 +5,9 @@ Used by the relays. ``splice`` needs a pipe between the sockets; idle pipes are 
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.network.sockets import RETRY
@@ -27,14 +29,20 @@ class Pipes:
     """Idle pipes, at most ``keep`` of them, for the next large frames."""
 
     def __init__(self, keep: int = 64) -> None:
+        self.most = sys.maxsize
+        """The most pipes at a time, so that they leave descriptors for sockets."""
         self._keep = keep
+        self._open = 0
         self._idle: list[tuple[int, int, int]] = []
 
     def take(self) -> tuple[int, int, int]:
         """Return an empty pipe: its reading end, its writing end, and its capacity in bytes. Raises ``OSError``."""
         if self._idle:
             return self._idle.pop()
+        if self._open >= self.most:
+            raise OSError(errno.EMFILE, "no descriptors are left for pipes")
         reading, writing = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._open += 1
         return reading, writing, _grow(writing)
 
     def give_back(self, pipe: tuple[int, int, int], *, empty: bool) -> None:
@@ -42,15 +50,17 @@ class Pipes:
         if empty and len(self._idle) < self._keep:
             self._idle.append(pipe)
             return
-        os.close(pipe[0])
-        os.close(pipe[1])
+        self._close(pipe)
 
     def close(self) -> None:
         """Close the idle pipes."""
         while self._idle:
-            reading, writing, _ = self._idle.pop()
-            os.close(reading)
-            os.close(writing)
+            self._close(self._idle.pop())
+
+    def _close(self, pipe: tuple[int, int, int]) -> None:
+        self._open -= 1
+        os.close(pipe[0])
+        os.close(pipe[1])
 
 
 class Splice:

@@ -1,7 +1,8 @@
 """The brokers of the cluster, their addresses, and the addresses that the proxy advertises. No sockets, no event loop.
 
 Learned from each Metadata and FindCoordinator reply and each leader hint that is forwarded. Broker n is advertised at
-``advertised_host`` and bootstrap port + 1 + n, which is the same on every proxy and after every restart.
+``advertised_host`` and bootstrap port + 1 + n, or by a host name of its own at the bootstrap port. Both are the same on
+every proxy and after every restart.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from headrace.quota_callbacks.requests import Address, BrokerInfo, ClusterMetada
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from headrace.proxy.network.broker_names import BrokerNames
     from headrace.proxy.wire.endpoints import Rewritten
 
 log = structlog.get_logger("headrace.topology")
@@ -24,9 +26,21 @@ log = structlog.get_logger("headrace.topology")
 class Topology:
     """The brokers of the cluster, as far as the proxy has learned them."""
 
-    def __init__(self, *, advertised_host: str, advertised_port: int, node_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        *,
+        advertised_host: str,
+        advertised_port: int,
+        node_ids: Iterable[int],
+        names: BrokerNames | None = None,
+        setting: str = "listen",
+    ) -> None:
+        """``names`` are the host names of brokers that are all advertised at ``advertised_port``. ``setting`` is the
+        table of the configuration that describes the listener."""
+        self._setting = setting
         self._host = advertised_host
-        self._first_port = advertised_port + 1
+        self._port = advertised_port
+        self._names = names
         self._node_ids = frozenset(node_ids)
         self._brokers: dict[int, BrokerInfo] = {}
         self._last_known: dict[int, Address] = {}
@@ -36,20 +50,27 @@ class Topology:
         self._listeners: list[Callable[[frozenset[int]], None]] = []
 
     def advertised(self, node_id: int) -> tuple[str, int] | None:
-        """Return the advertised host and port of a broker, or ``None`` if its id is outside ``listen.node_ids``.
+        """Return the advertised host and port of a broker, or ``None`` if the listener does not have its id.
 
         The first such call for an id logs an error.
         """
         if node_id in self._node_ids:
-            return self._host, self._first_port + node_id
+            if self._names is not None:
+                return self._names.host_of(node_id), self._port
+            return self._host, self._port + 1 + node_id
         if node_id not in self._out_of_range:
             self._out_of_range.add(node_id)
             log.error(
-                "a broker's id is outside listen.node_ids; clients do not see it until the setting includes it",
+                "a broker's id is outside the range of a listener; clients do not see it until the range includes it",
+                setting=f"{self._setting}.node_ids",
                 node_id=node_id,
                 node_ids=_ranges(self._node_ids),
             )
         return None
+
+    def may_exist(self, node_id: int) -> bool:
+        """Return whether the id is one of the listener's ``node_ids``."""
+        return node_id in self._node_ids
 
     def address_of(self, node_id: int) -> Address | None:
         """Return the broker's last known address, even after it left the cluster, or ``None``."""
@@ -63,7 +84,7 @@ class Topology:
 
     @property
     def out_of_range(self) -> frozenset[int]:
-        """Ids of brokers that are hidden from clients, because they are outside ``listen.node_ids``."""
+        """Ids of brokers that are hidden from clients, because they are outside the listener's ``node_ids``."""
         return frozenset(self._out_of_range)
 
     def on_change(self, listener: Callable[[frozenset[int]], None]) -> None:

@@ -9,30 +9,43 @@ server, which answers for partitions that it does not lead with an error that ma
 from __future__ import annotations
 
 import errno
+import ipaddress
 import os
 import socket
+from functools import partial
 from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 import trio
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
+from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
 from headrace.proxy.network.topology import learn
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.proxy.wire.endpoints import rewrite_endpoints
-from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.wire.errors import OtherProtocol, PeerFault
 from headrace.proxy.wire.other_protocols import TLS, other_protocol
+from headrace.proxy.wire.proxy_protocol import Endpoint, write_header
 from headrace.proxy.wire.topic_lookups import names_brokers
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import ssl
+    from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.proxy.network.poller import Poller
+    from headrace.proxy.network.tls.contexts import TlsContext
     from headrace.proxy.network.topology import Topology
     from headrace.quota_callbacks.requests import Address
+    from headrace.quota_callbacks.sasl import UpstreamSasl
+
+Ask: TypeAlias = "Callable[[ApiKey, int, bytes], Awaitable[bytes | memoryview]]"
+"""Sends one request, of an API, version and body, and returns the body of the reply."""
+
+LogIn: TypeAlias = "Callable[[Ask], Awaitable[object]]"
+"""Authenticates a new connection as the proxy. Raises `UpstreamFault`."""
 
 log = structlog.get_logger("headrace.upstream")
 
@@ -40,6 +53,8 @@ _FRAME = Struct(">ihhi")
 _CLIENT_ID: Final = b"headrace"
 _METADATA_VERSION: Final = 2
 """The first version with a cluster id; brokers from 0.10.1 to 4.4 support it."""
+MOST_SESSIONS: Final = 1024
+"""The most brokers whose TLS sessions are kept."""
 _MAX_OWN_REPLY_BYTES: Final = 16 * 1024 * 1024
 
 
@@ -47,24 +62,44 @@ class UnansweredFault(UpstreamFault):
     """The broker closed or reset the connection without an answer."""
 
 
-def other_protocol_of_broker(address: str, protocol: str) -> str:
-    """Return why the proxy cannot use a broker at ``address`` that speaks ``protocol``, and what to change."""
+def other_protocol_of_broker(address: str, protocol: str, setting: str) -> str:
+    """Return why the proxy cannot use a broker at ``address`` that speaks ``protocol``, and what to change in the table
+    ``setting``."""
     if protocol == TLS:
         return (
-            f"{address} speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener of"
-            " the brokers in upstream.bootstrap_servers"
+            f"{address} speaks TLS, but the proxy connects in plaintext; set {setting}.tls.enabled = true, or name a"
+            f" PLAINTEXT or SASL_PLAINTEXT listener of the brokers in {setting}.bootstrap_servers"
         )
-    return f"{address} speaks {protocol} instead of Kafka's protocol; check upstream.bootstrap_servers"
+    return f"{address} speaks {protocol} instead of Kafka's protocol; check {setting}.bootstrap_servers"
 
 
 class Upstream:
     """Opens connections to brokers. ``bootstrap_servers`` may be replaced on reload."""
 
     def __init__(
-        self, *, bootstrap_servers: Sequence[Address], topology: Topology, connect_timeout_s: float, poller: Poller
+        self,
+        *,
+        bootstrap_servers: Sequence[Address],
+        topology: Topology,
+        connect_timeout_s: float,
+        reply_timeout_s: float = 3600.0,
+        poller: Poller,
+        tls: TlsContext | None = None,
+        sasl: UpstreamSasl | None = None,
+        log_in: LogIn | None = None,
+        proxy_protocol: bool = False,
+        setting: str = "upstream",
     ) -> None:
+        """``log_in`` authenticates the proxy's own connections, if ``sasl`` is set. ``setting`` is the table of the
+        configuration that describes the brokers."""
+        self.setting = setting
+        self._proxy_protocol = proxy_protocol
+        self.tls = tls
+        self.sasl = sasl
+        self._log_in = log_in
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
+        self.reply_timeout_s = reply_timeout_s
         self.serves_anybody = False
         """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client,
         or the proxy, which has no credentials."""
@@ -76,30 +111,34 @@ class Upstream:
         self._asked = trio.Event()
         self._next = 0
         self._refreshing: trio.Event | None = None
+        self._sessions_of: ssl.SSLContext | None = None
+        self._sessions: dict[Address, ssl.SSLSession] = {}
+        """The last TLS session with each broker, to resume."""
 
-    async def dial(self, node_id: int | None) -> tuple[PlainSocket, Address]:
+    async def dial(self, node_id: int | None, client: Address | None = None) -> tuple[PlainSocket, Address]:
         """Connect to broker ``node_id``, or to any bootstrap server for ``None``; return the socket and its address.
 
-        If the broker cannot be reached, its address is refreshed, and a changed one is tried. Raises `UpstreamFault`
-        with the address and the reason.
+        ``client`` is stated in the header of the PROXY protocol, if connections begin with one. If the broker cannot be
+        reached, its address is refreshed, and a changed one is tried. Raises `UpstreamFault` with the address and the
+        reason.
         """
         if node_id is None:
-            return await self._dial_bootstrap()
+            return await self._dial_bootstrap(client)
         address = self._topology.address_of(node_id)
         if address is None:
             await self.refresh()
             address = self._topology.address_of(node_id)
         if address is None:
-            return await self._dial_bootstrap()
+            return await self._dial_bootstrap(client)
         try:
-            return await self._connect(address), address
+            return await self._connect(address, client), address
         except UpstreamFault as unreachable:
             fault = unreachable
         await self.refresh()
         moved_to = self._topology.address_of(node_id)
         if moved_to is None or moved_to == address:
             raise fault
-        return await self._connect(moved_to), moved_to
+        return await self._connect(moved_to, client), moved_to
 
     async def refresh(self) -> bool:
         """Request the list of brokers from a bootstrap server and return whether it answered.
@@ -137,20 +176,20 @@ class Upstream:
             return True
         return False
 
-    async def _dial_bootstrap(self) -> tuple[PlainSocket, Address]:
+    async def _dial_bootstrap(self, client: Address | None = None) -> tuple[PlainSocket, Address]:
         servers = self.bootstrap_servers
         first, self._next = self._next, self._next + 1
         faults = []
         for turn in range(len(servers)):
             address = servers[(first + turn) % len(servers)]
             try:
-                return await self._connect(address), address
+                return await self._connect(address, client), address
             except UpstreamFault as fault:
                 faults.append(str(fault))
         raise UpstreamFault("no bootstrap server can be reached: " + "; ".join(faults))
 
-    async def _connect(self, address: Address) -> PlainSocket:
-        reason = f"no answer within upstream.connect_timeout = {self.connect_timeout_s:g} s"
+    async def _connect(self, address: Address, client: Address | None) -> PlainSocket:
+        reason = f"no answer within {self.setting}.connect_timeout = {self.connect_timeout_s:g} s"
         with trio.move_on_after(self.connect_timeout_s):
             try:
                 candidates = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
@@ -158,10 +197,51 @@ class Upstream:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
             for family, _, _, _, target in candidates:
                 try:
-                    return PlainSocket(await _connect_socket(family, target), UpstreamFault, self._poller)
+                    sock = await _connect_socket(family, target)
                 except OSError as error:
                     reason = (error.strerror or str(error)).lower()
+                    continue
+                return await self._opened(sock, address, client)
         raise UpstreamFault(f"cannot connect to {address}: {reason}")
+
+    async def _opened(self, sock: socket.socket, address: Address, client: Address | None) -> PlainSocket:
+        """Return the connection to a broker, with a header of the PROXY protocol and TLS if they are configured."""
+        kind = PlainSocket if self.tls is None else TlsSocket
+        try:
+            opened = kind(sock, UpstreamFault, self._poller)
+        except OSError as error:  # reset as soon as it was accepted
+            sock.close()
+            raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
+        try:
+            if self._proxy_protocol:
+                PlainSocket.send_now(opened, [proxy_header(client, sock)])
+            if self.tls is not None and isinstance(opened, TlsSocket):
+                await self._secure(opened, self.tls, address)
+        except OSError as error:
+            opened.close()
+            raise UpstreamFault(f"cannot connect to {address}: {(error.strerror or str(error)).lower()}") from error
+        except UpstreamFault as fault:
+            opened.close()
+            raise UpstreamFault(f"{address}: {fault}") from fault
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+    async def _secure(self, secured: TlsSocket, tls: TlsContext, address: Address) -> None:
+        """Do the TLS handshake with a broker."""
+        context = tls.current
+        if self._sessions_of is not context:  # sessions belong to a context
+            self._sessions_of = context
+            self._sessions.clear()
+        session = self._sessions.get(address)
+        secured.start(tls, server_side=False, server_hostname=address.host, session=session)
+        await secured.handshake(NoTurn)
+        secured.keep_session = partial(self._keep_session, context, address)
+
+    def _keep_session(self, context: ssl.SSLContext, address: Address, session: ssl.SSLSession) -> None:
+        if self._sessions_of is context and (address in self._sessions or len(self._sessions) < MOST_SESSIONS):
+            self._sessions[address] = session
 
     async def _ask_for_brokers(self) -> bool:
         no_topics = b"\x00\x00\x00\x00"
@@ -176,7 +256,7 @@ class Upstream:
             return False
         self.reached = True
         learn(self._topology, found, complete=True)
-        self.serves_anybody = True
+        self.serves_anybody = self.sasl is None
         return True
 
     def _log_refresh_failure(self, reason: str) -> None:
@@ -194,17 +274,38 @@ class Upstream:
             log.warning("the cluster cannot be reached", reason=reason, left_out=left_out or None)
 
     async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
-        """Send one request, with header v1, over a new connection without credentials; return the body of the reply."""
+        """Send one request, with header v1, over a new connection; return the body of the reply.
+
+        The proxy authenticates before, if it has credentials and the broker requires it for this API.
+        """
         sock, address = await self._dial_bootstrap()
+        ask = partial(_ask, sock, str(address))
         try:
             with trio.move_on_after(self.connect_timeout_s):
-                header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
-                size = _FRAME.size - 4 + len(header) + len(body)
-                await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
-                return await _read_reply(sock, str(address))
+                if self._log_in is not None and api_key != ApiKey.API_VERSIONS:
+                    await self._log_in(ask)
+                return await ask(api_key, version, body)
             raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
+        except OtherProtocol as fault:
+            raise UpstreamFault(other_protocol_of_broker(str(address), fault.protocol, self.setting)) from fault
         finally:
             sock.close()
+
+
+async def _ask(sock: PlainSocket, address: str, api_key: ApiKey, version: int, body: bytes) -> memoryview:
+    header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
+    size = _FRAME.size - 4 + len(header) + len(body)
+    await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
+    return await _read_reply(sock, address)
+
+
+def proxy_header(client: Address | None, sock: socket.socket) -> bytes:
+    """Return the header that states ``client`` as the source of a connection; for ``None``, the proxy itself."""
+    if client is None:
+        return write_header(None, None)
+    source = Endpoint(address=ipaddress.ip_address(client.host.partition("%")[0]), port=client.port)
+    host, port = sock.getpeername()[:2]
+    return write_header(source, Endpoint(address=ipaddress.ip_address(host.partition("%")[0]), port=port))
 
 
 async def _connect_socket(family: int, target: tuple[object, ...]) -> socket.socket:
@@ -241,7 +342,7 @@ async def _read_reply(sock: PlainSocket, address: str) -> memoryview:
         received += chunk[: count or 0]
         protocol = other_protocol(received, 0, len(received))
         if protocol is not None:
-            raise UpstreamFault(other_protocol_of_broker(address, protocol))
+            raise OtherProtocol(protocol)
         if len(received) > _MAX_OWN_REPLY_BYTES:
             raise UpstreamFault(f"the reply to a request of the proxy is larger than {_MAX_OWN_REPLY_BYTES} bytes")
     return memoryview(received)[8:]

@@ -11,7 +11,7 @@ The modules with commands are imported to show the help; they import the others 
     files                  quotas as TOML or JSON files
     plans                  the steps from some quotas to others
     resolution             which quotas apply to a client
-    audit                  the audit records of changes
+    audit                  the audit records of changes: reading, selecting, output
     text                   output for people
     json_form              output as JSON
     errors                 the errors of these commands

@@ -149,7 +149,7 @@ def filter_of(
 
 
 def client_of(names: Iterable[str], defaults: Iterable[str]) -> Client:
-    """Return the client of the options of ``resolve``. Raises `ArgumentError`."""
+    """Return the client of the options of ``resolve``, which may have any entity types. Raises `ArgumentError`."""
     parts: dict[str, EntityName] = {**parse_names(names)}
     for entity_type in parse_types(defaults, option="--defaults"):
         if entity_type in parts:

@@ -1,9 +1,14 @@
-"""The audit records of quotas, as the admin server has them, for people and as JSON. Pure functions."""
+"""The audit records of quotas: read from the admin server page by page, selected, and written for people and as JSON.
+
+The admin server selects by position alone, so changes of certain entities are looked for here.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.admin.client import AdminUnreachableError
 from headrace.proxy.admin.escaping import printable
@@ -12,9 +17,49 @@ from headrace.proxy.quota_tools.text import entity_text, name_text, number_text
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from headrace.proxy.kafka_client.quotas import QuotaFilter
 
     Change = Mapping[str, Any]
+    ReadPage = Callable[[int, int | None], Sequence[Change]]
+    """Returns the newest changes, so many at most, before a position, or of all; the newest first."""
+
+MOST_CHANGES: Final = 10_000
+"""Changes in one page of the admin server (`headrace.proxy.admin.server.MOST_CHANGES`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundChanges:
+    """Changes, the newest first."""
+
+    changes: Sequence[Change]
+    next_before: int | None
+    """The position before which there are further changes that match; ``None`` if there are none."""
+
+
+def find_changes(read_page: ReadPage, wanted: QuotaFilter, *, newest: int, before: int | None) -> FoundChanges:
+    """Return the newest changes of entities that match, ``newest`` at most, before a position, or of all.
+
+    Reads pages from the newest change on until it knows whether there is one more that matches. Raises what
+    ``read_page`` raises, and `AdminUnreachableError` for a change that is not one.
+    """
+    found: list[Change] = []
+    while True:
+        size = MOST_CHANGES if wanted.components else min(newest - len(found) + 1, MOST_CHANGES)
+        page = read_page(size, before)
+        for change in page:
+            position = _position(change)
+            if before is not None and position >= before:
+                raise AdminUnreachableError(f"the admin server answered a change at {position}, not before {before}")
+            before = position
+            if not wanted.matches(_entity(change)):
+                continue
+            if len(found) == newest:
+                return FoundChanges(changes=found, next_before=_position(found[-1]))
+            found.append(change)
+        if not page:  # a page can be shorter than asked for, since its names have a bound
+            return FoundChanges(changes=found, next_before=None)
 
 
 def audit_lines(changes: Iterable[Change]) -> Iterator[str]:
@@ -27,12 +72,12 @@ def audit_lines(changes: Iterable[Change]) -> Iterator[str]:
         yield f"{time}Z {author}: {entity_text(entity)} {printable(str(change.get('key')))} {old} -> {new}"
 
 
-def audit_json(changes: Iterable[Change]) -> Json:
-    """Return the changes. Raises `AdminUnreachableError` for a change that is not one."""
+def audit_json(found: FoundChanges) -> Json:
+    """Return the changes, and where further ones are. Raises `AdminUnreachableError` for a change that is not one."""
     return {
         "changes": [
             {
-                "sequence": _number(change, "sequence"),
+                "sequence": _position(change),
                 "time_ms": _number(change, "time_ms"),
                 "principal": str(change.get("principal")),
                 "address": str(change.get("address")),
@@ -40,9 +85,17 @@ def audit_json(changes: Iterable[Change]) -> Json:
                 "key": str(change.get("key")),
                 **{each: value_json(_value(change, each)) for each in ("old", "new")},
             }
-            for change in changes
-        ]
+            for change in found.changes
+        ],
+        "next_before": found.next_before,
     }
+
+
+def _position(change: Change) -> int:
+    position = change.get("sequence") if isinstance(change, Mapping) else None
+    if not isinstance(position, int):
+        raise _not_a_change(change)
+    return position
 
 
 def _time(change: Change) -> datetime:

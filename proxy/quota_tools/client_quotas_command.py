@@ -14,9 +14,9 @@ from headrace.proxy.quota_tools.options import (
     fail,
     names_option,
     print_lines,
-    report,
     reported_errors,
     validate_option,
+    warn,
 )
 
 
@@ -71,17 +71,20 @@ def _describe(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[s
 
     wanted = filter_of(names, defaults)
     with options.open() as cluster:
-        print_lines(described_lines(cluster.describe(wanted, report=report)))
+        print_lines(described_lines(cluster.describe(wanted, report=warn)))
 
 
 def _resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str, ...]) -> None:
     from headrace.proxy.quota_tools.arguments import client_of
-    from headrace.proxy.quota_tools.resolution import resolve
+    from headrace.proxy.quota_tools.resolution import doubts, resolve, unknown_types
     from headrace.proxy.quota_tools.text import resolved_lines
 
     client = client_of(names, defaults)
     with options.open() as cluster:
-        print_lines(resolved_lines(resolve(cluster.describe(report=report), client), overridden=False))
+        cluster.check_types(unknown_types(client))
+        quotas = cluster.describe(report=warn)
+    print_lines(resolved_lines(resolve(quotas, client), overridden=False))
+    warn(*(f'{doubt}; see "headrace quotas resolve --help"' for doubt in doubts(quotas, client)))
 
 
 def _alter(

@@ -14,19 +14,27 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias
 from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import BrokerError, InvalidRequestError, KafkaClientError
 from headrace.proxy.kafka_client.properties import read_settings
-from headrace.proxy.kafka_client.quotas import EVERY_QUOTA, QuotaAlteration
+from headrace.proxy.kafka_client.quotas import (
+    EVERY_QUOTA,
+    QuotaAlteration,
+    QuotaFilter,
+    misplaced_key,
+    refuses_key,
+    refuses_type,
+)
 from headrace.proxy.kafka_client.settings import ClientSettings, parse_addresses
 from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.proxy.quota_tools.arguments import suggestion
 from headrace.proxy.quota_tools.errors import ClusterError
 from headrace.proxy.quota_tools.plans import Plan, Refusal
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
+from headrace.quota_callbacks.entities import DEFAULT
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from types import TracebackType
 
-    from headrace.proxy.kafka_client.quotas import QuotaFilter
+    from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
 
 Values: TypeAlias = Mapping[str, float | None]
@@ -68,8 +76,10 @@ def client_settings(
 class QuotaCluster:
     """The quotas of one cluster; a context manager, which closes its connections."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, schema: QuotaSchema = BUILTIN_SCHEMA) -> None:
+        """``schema`` has the keys and entity types that errors suggest for misspelled ones."""
         self._client = SyncAdminClient(settings)
+        self._schema = schema
         self.servers: Final = ", ".join(map(str, settings.bootstrap_servers))
 
     def __enter__(self) -> Self:
@@ -91,7 +101,12 @@ class QuotaCluster:
             return self._client.describe_client_quotas(wanted, report=report)
         except KafkaClientError as error:
             types = [each.entity_type for each in wanted.components]
-            raise ClusterError(f"{self.servers}: {error_text(error, types=types)}") from error
+            raise ClusterError(f"{self.servers}: {error_text(error, self._schema, types=types)}") from error
+
+    def check_types(self, types: Iterable[str]) -> None:
+        """Raise `ClusterError` if the cluster does not have one of these entity types, or cannot be asked."""
+        if components := dict.fromkeys(types, DEFAULT):
+            self.describe(QuotaFilter.of(components, strict=True))
 
     def changeable(self) -> dict[QuotaEntity, dict[str, float]]:
         """Return all quotas but those of the brokers that a proxy only shows. Raises `ClusterError`."""
@@ -121,7 +136,7 @@ class QuotaCluster:
                 if not isinstance(error, BrokerError):
                     remaining = "" if validate_only or not done else f" ({done} of {len(changes)} entities are changed)"
                     raise ClusterError(f"{self.servers}: {error}{remaining}") from error
-                refused.append(Refusal(entity=entity, key=None, reason=_reason(error, entity, batch[entity])))
+                refused.append(self._refusal(error, entity, batch[entity]))
             done += len(batch)
             progress(done, len(changes))
         return refused
@@ -145,6 +160,12 @@ class QuotaCluster:
         whole = (each for each in refused if each.entity not in entities)  # refused as a whole only
         return [*found, *(replace(each, key=key) for each in whole for key in changes[each.entity])]
 
+    def _refusal(self, error: BrokerError, entity: QuotaEntity, values: Values) -> Refusal:
+        types = [each for each, _ in entity.parts()]
+        rule = misplaced_key(self._schema, error.message, entity, values)
+        reason = error_text(error, self._schema, types=types, keys=values, rule=rule)
+        return Refusal(entity=entity, key=None, reason=reason, code=error.code)
+
 
 def _batches(changes: Mapping[QuotaEntity, Values]) -> Iterator[dict[QuotaEntity, Values]]:
     entities = iter(changes.items())
@@ -160,22 +181,34 @@ def _batches(changes: Mapping[QuotaEntity, Values]) -> Iterator[dict[QuotaEntity
         yield part
 
 
-def _reason(error: BrokerError, entity: QuotaEntity, values: Values) -> str:
-    return error_text(error, types=[each for each, _ in entity.parts()], keys=values)
+def error_text(
+    error: KafkaClientError,
+    schema: QuotaSchema = BUILTIN_SCHEMA,
+    *,
+    types: Iterable[str] = (),
+    keys: Iterable[str] = (),
+    rule: str = "",
+) -> str:
+    """Return an error as a sentence.
 
-
-def error_text(error: KafkaClientError, *, types: Iterable[str] = (), keys: Iterable[str] = ()) -> str:
-    """Return an error as a sentence. ``types`` and ``keys`` are those of the request, which may be misspelled."""
+    ``types`` and ``keys`` are those of the request, which may be misspelled; ``rule`` is what the request violates, if
+    it is known better than from the error.
+    """
     if not isinstance(error, BrokerError):
         return str(error)
     if error.code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED:
         return f"{error.message.rstrip('.')} ({error.name}): {_NOT_AUTHORIZED}"
-    hints = [suggestion(each, BUILTIN_SCHEMA.keys) for each in keys]
-    hints += [suggestion(each, BUILTIN_SCHEMA.entity_types) for each in types]
-    if any(each not in BUILTIN_SCHEMA.entity_types for each in types):
-        hints.append(r" (a comma that belongs to a name is written \,)")
+    hints = []
+    if refuses_type(error):
+        named = [*types]
+        hints = [suggestion(each, schema.entity_types) for each in named]
+        if len(named) > 1:
+            hints.append(r" (a comma that belongs to a name is written \,)")
+    elif refuses_key(error):
+        hints = [suggestion(each, schema.keys) for each in keys if error.message.endswith(f" {each}")]
     hint = "".join(hints)
-    if not hint and error.explanation:
-        hint = f" ({error.explanation})"
+    explanation = rule or error.explanation
+    if not hint and explanation:
+        hint = f" ({explanation})"
     code = "" if isinstance(error, InvalidRequestError) else f" ({error.name})"
     return f"{error.message}{code}{hint}"

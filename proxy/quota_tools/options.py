@@ -16,6 +16,7 @@ from headrace.config.overrides import BOOTSTRAP_SERVER
 from headrace.config.problems import ConfigError
 from headrace.config.values import parse_duration_s
 from headrace.proxy.admin.escaping import json_text, printable
+from headrace.proxy.errors import StartupError
 from headrace.proxy.quota_tools.errors import ArgumentError, ClusterError
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 
@@ -23,15 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from headrace.proxy.quota_tools.cluster import QuotaCluster
+    from headrace.quota_callbacks.definitions import QuotaSchema
 
 DEFAULT_SERVER: Final = "127.0.0.1:9192"
 """The address of the proxy in all examples."""
 DEFAULT_TIMEOUT_S: Final = 30.0
 SHORTEST_TIMEOUT_S: Final = 0.001
 LONGEST_TIMEOUT_S: Final = 86_400.0
-
-_TYPES: Final = {each.name: each.help for each in BUILTIN_SCHEMA.entity_types.values()}
-_KEYS: Final = {each.name: each.help for each in BUILTIN_SCHEMA.keys.values()}
 
 
 # --- output ---
@@ -89,8 +88,11 @@ class ClusterOptions:
     command_config: str | None
     timeout_s: float
 
-    def open(self) -> QuotaCluster:
-        """Return the cluster; nothing is connected to yet. Raises `ClusterError`."""
+    def open(self, schema: QuotaSchema = BUILTIN_SCHEMA) -> QuotaCluster:
+        """Return the cluster, for errors that suggest the names of ``schema``. Nothing is connected to yet.
+
+        Raises `ClusterError`.
+        """
         from headrace.proxy.quota_tools.cluster import QuotaCluster, client_settings
 
         return QuotaCluster(
@@ -100,7 +102,8 @@ class ClusterOptions:
                 properties=self.command_config,
                 timeout_ms=round(self.timeout_s * 1000),
                 report=warn,
-            )
+            ),
+            schema,
         )
 
 
@@ -163,6 +166,28 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON; 
 
 # --- entities and values ---
 
+ALSO_WITH_PLUGINS: Final = "give the proxy's configuration file, which names the plugins, with --config"
+"""What to do about quotas of entity types that the command does not know."""
+
+
+def schema_of(config: str | None) -> QuotaSchema:
+    """Return the quota keys and entity types for a configuration file; the built-in ones without a file.
+
+    Environment variables apply as for ``headrace run``. The plugins of the file are loaded and configured, and start
+    nothing. Commands do not need those of plugins to change quotas, since the cluster checks names and values. Blocks.
+    Raises `ConfigError`, and `ArgumentError` if a plugin is refused.
+    """
+    if config is None:
+        return BUILTIN_SCHEMA
+    from headrace.config.loading import load
+    from headrace.proxy.server.preflight import loaded_rules
+
+    loaded = load(config, environment=os.environ, schema=None)
+    try:
+        return loaded_rules(loaded).schema
+    except StartupError as error:
+        raise ArgumentError(f"--config {config}: {error}") from error
+
 
 def _completed(incomplete: str, words: dict[str, str], end: str = "") -> list[CompletionItem]:
     """Return completions for the last element of a list, without words that the list has already."""
@@ -176,25 +201,50 @@ def _completed(incomplete: str, words: dict[str, str], end: str = "") -> list[Co
     ]
 
 
-def _complete(words: dict[str, str], end: str = "") -> Callable[..., list[CompletionItem]]:
-    def complete(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+def _known(ctx: click.Context) -> QuotaSchema:
+    """Return the quota keys and entity types to complete: those of ``--config``, if the file can be loaded."""
+    try:
+        return schema_of(ctx.params.get("config"))
+    except (ConfigError, ArgumentError):  # an error message would be mixed with what the user types
+        return BUILTIN_SCHEMA
+
+
+def _complete_types(end: str = "") -> Callable[..., list[CompletionItem]]:
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        words = {each.name: each.help for each in _known(ctx).entity_types.values()}
         return _completed(incomplete, words, end)
 
     return complete
+
+
+def _complete_keys(end: str = "") -> Callable[..., list[CompletionItem]]:
+    def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        words = {each.name: each.help for each in _known(ctx).keys.values()}
+        return _completed(incomplete, words, end)
+
+    return complete
+
+
+config_option = click.option(
+    "--config",
+    type=click.Path(),
+    metavar="FILE",
+    help="The proxy's configuration file, whose plugins define further entity types and quota keys.",
+)
 
 
 names_option = click.option(
     "--names",
     multiple=True,
     metavar="TYPE=NAME,...",
-    shell_complete=_complete(_TYPES, "="),
+    shell_complete=_complete_types("="),
     help=r"Entity types and names, such as user=alice,client-id=app. A comma in a name is written \,.",
 )
 defaults_option = click.option(
     "--defaults",
     multiple=True,
     metavar="TYPE,...",
-    shell_complete=_complete(_TYPES),
+    shell_complete=_complete_types(),
     help="Entity types with the default name, such as user.",
 )
 any_option = click.option(
@@ -202,21 +252,21 @@ any_option = click.option(
     "any_types",
     multiple=True,
     metavar="TYPE,...",
-    shell_complete=_complete(_TYPES),
+    shell_complete=_complete_types(),
     help="Entity types with any name, the default included.",
 )
 add_option = click.option(
     "--add",
     multiple=True,
     metavar="KEY=VALUE,...",
-    shell_complete=_complete(_KEYS, "="),
+    shell_complete=_complete_keys("="),
     help="Quotas to add or change, such as producer_byte_rate=2MiB,request_percentage=50.",
 )
 delete_option = click.option(
     "--delete",
     multiple=True,
     metavar="KEY,...",
-    shell_complete=_complete(_KEYS),
+    shell_complete=_complete_keys(),
     help="Quotas to remove, such as consumer_byte_rate.",
 )
 validate_option = click.option(

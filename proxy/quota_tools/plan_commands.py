@@ -25,7 +25,7 @@ from headrace.proxy.quota_tools.options import (
 
 if TYPE_CHECKING:
     from headrace.proxy.quota_tools.cluster import QuotaCluster
-    from headrace.proxy.quota_tools.plans import Plan, Refusal
+    from headrace.proxy.quota_tools.plans import Action, Plan, Refusal
 
 STANDARD_INPUT: Final = "-"
 LISTED_REFUSALS: Final = 50
@@ -46,7 +46,8 @@ def apply(options: ClusterOptions, file: str, prune: bool, yes: bool, as_json: b
     """Set the quotas of a file: print a plan, ask, and change what differs.
 
     FILE has [[quotas]] tables, as "export" prints them and as a configuration file has them, or JSON; "-" is standard
-    input. The cluster checks the plan first: if it refuses a part, nothing is changed.
+    input. The cluster checks the plan first: if it refuses a part, nothing is changed. Only quotas that cannot be
+    removed, since they are in the proxy's configuration file, are left out of --prune, with a warning.
 
     \b
     Example: headrace quotas apply quotas.toml
@@ -55,17 +56,14 @@ def apply(options: ClusterOptions, file: str, prune: bool, yes: bool, as_json: b
         raise click.UsageError("--yes is needed with standard input, which has no answer to a question then")
     with reported_errors():
         from headrace.proxy.quota_tools.files import read_quota_file
-        from headrace.proxy.quota_tools.plans import make_plan
+        from headrace.proxy.quota_tools.plans import Action, make_plan
 
         found = read_quota_file(file)
         _warn_of_policies(file, found.policies)
         with options.open() as cluster:
             plan = make_plan(cluster.changeable(), found.quotas, prune=prune)
-            if refused := cluster.check(plan):
-                if as_json:
-                    _print_result(plan, applied=False, refused=refused)
-                fail(*_refusal_lines(refused), "nothing was changed")
-            _carry_out(cluster, plan, yes=yes, as_json=as_json)
+            plan, left_out = _checked(cluster, plan, leaves_out=(Action.REMOVE,), as_json=as_json)
+            _carry_out(cluster, plan, yes=yes, as_json=as_json, left_out=left_out)
 
 
 @click.command()
@@ -128,17 +126,15 @@ def import_(
     source = ClusterOptions(bootstrap_server=source_server, command_config=source_config, timeout_s=options.timeout_s)
     with reported_errors():
         from headrace.proxy.quota_tools.files import writable
-        from headrace.proxy.quota_tools.plans import make_plan
+        from headrace.proxy.quota_tools.plans import Action, make_plan
 
         with source.open() as other:
-            wanted, left_out = writable(other.changeable())
-        warn(*left_out)
+            wanted, not_finite = writable(other.changeable())
+        warn(*not_finite)
         with options.open() as cluster:
             plan = make_plan(cluster.changeable(), wanted, prune=prune)
-            refused = cluster.check(plan)
-            warn(*_refusal_lines(refused, suffix="; it is left out"))
-            plan = plan.without({(each.entity, each.key) for each in refused})
-            _carry_out(cluster, plan, yes=yes, as_json=as_json, refused_before=refused)
+            plan, left_out = _checked(cluster, plan, leaves_out=tuple(Action), as_json=as_json)
+            _carry_out(cluster, plan, yes=yes, as_json=as_json, left_out=left_out)
 
 
 def _warn_of_policies(file: str, policies: tuple[str, ...]) -> None:
@@ -147,10 +143,34 @@ def _warn_of_policies(file: str, policies: tuple[str, ...]) -> None:
         warn(f"{file}: {names}: policies are set in the proxy's configuration file only, and are not compared or sent")
 
 
-def _carry_out(
-    cluster: QuotaCluster, plan: Plan, *, yes: bool, as_json: bool, refused_before: list[Refusal] | None = None
-) -> None:
-    """Show the plan, ask, and make its steps. Exits with 1 if they are declined, outdated, or partly refused."""
+def _checked(
+    cluster: QuotaCluster, plan: Plan, *, leaves_out: tuple[Action, ...], as_json: bool
+) -> tuple[Plan, list[Refusal]]:
+    """Let the cluster check a plan, and return it without the steps that are left out, and why these are refused.
+
+    Steps with the actions ``leaves_out`` are left out, with a warning, if the cluster finds them invalid. Exits with 1
+    if it refuses another step, or for another reason, such as a user who may not change quotas.
+    """
+    from headrace.proxy.kafka_client.error_codes import ErrorCode
+
+    refused = cluster.check(plan)
+    optional = {(step.entity, step.key) for step in plan.steps if step.action in leaves_out}
+    left_out = [
+        each for each in refused if each.code == ErrorCode.INVALID_REQUEST and (each.entity, each.key) in optional
+    ]
+    if len(left_out) < len(refused):
+        if as_json:
+            _print_result(plan, applied=False, refused=refused)
+        fail(*_refusal_lines([each for each in refused if each not in left_out]), "nothing was changed")
+    warn(*_refusal_lines(left_out, suffix="; it is left out"))
+    return plan.without({(each.entity, each.key) for each in left_out}), left_out
+
+
+def _carry_out(cluster: QuotaCluster, plan: Plan, *, yes: bool, as_json: bool, left_out: list[Refusal]) -> None:
+    """Show the plan, ask, and make its steps. Exits with 1 if they are declined, outdated, or partly refused.
+
+    ``left_out`` are refusals that the result has in addition, in JSON.
+    """
     from headrace.proxy.quota_tools.text import plan_lines, plan_summary
 
     if not as_json:
@@ -163,7 +183,7 @@ def _carry_out(
         _confirm(cluster, plan)
     refused = cluster.alter(plan.by_entity(), progress=show_progress) if plan.steps else []
     if as_json:
-        _print_result(plan, applied=True, refused=[*(refused_before or ()), *refused])
+        _print_result(plan, applied=True, refused=[*left_out, *refused])
     if refused:
         fail(*_refusal_lines(refused), f"{len(refused)} of {len(plan.by_entity())} entities are not changed")
 

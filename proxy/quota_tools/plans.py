@@ -60,6 +60,8 @@ class Refusal:
     entity: QuotaEntity
     key: str | None
     reason: str
+    code: int
+    """The error code of Kafka's protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,10 @@ import click
 from headrace.proxy.admin.command_options import reaches_admin
 from headrace.proxy.quota_tools import plan_commands
 from headrace.proxy.quota_tools.options import (
+    ALSO_WITH_PLUGINS,
     add_option,
     any_option,
+    config_option,
     defaults_option,
     delete_option,
     fail,
@@ -21,16 +23,15 @@ from headrace.proxy.quota_tools.options import (
     reaches_cluster,
     report,
     reported_errors,
+    schema_of,
     validate_option,
     warn,
 )
+from headrace.quota_callbacks.entities import LONG_MAX
 
 if TYPE_CHECKING:
     from headrace.proxy.admin.client import AdminClient
     from headrace.proxy.quota_tools.options import ClusterOptions
-
-MOST_CHANGES = 10_000
-"""Changes in one page of the admin server (`headrace.proxy.admin.server.MOST_CHANGES`)."""
 
 
 @click.group("quotas")
@@ -47,6 +48,7 @@ def command() -> None:
 @defaults_option
 @any_option
 @click.option("--strict", is_flag=True, help="Leave out entities that have further entity types.")
+@config_option
 @json_option
 @reaches_cluster
 def describe(
@@ -55,6 +57,7 @@ def describe(
     defaults: tuple[str, ...],
     any_types: tuple[str, ...],
     strict: bool,
+    config: str | None,
     as_json: bool,
 ) -> None:
     """Print the quotas that are set, of all entities or of those that match every option.
@@ -68,7 +71,7 @@ def describe(
         from headrace.proxy.quota_tools.text import described_lines
 
         wanted = filter_of(names, defaults, any_types, strict=strict)
-        with options.open() as cluster:
+        with options.open(schema_of(config)) as cluster:
             quotas = cluster.describe(wanted, report=warn)
     if as_json:
         print_json(quotas_json(quotas))
@@ -81,13 +84,20 @@ def describe(
 @command.command()
 @names_option
 @defaults_option
+@config_option
 @json_option
 @reaches_cluster
-def resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str, ...], as_json: bool) -> None:
+def resolve(
+    options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str, ...], config: str | None, as_json: bool
+) -> None:
     """Print which quotas apply to a client, where they come from, and what they override.
 
     The client need not be known. A user or client id that is not named stands for one without quotas of its own, as
     do --defaults; "client-id=" is a client that sends no client id. Keys that are not listed are unlimited.
+
+    Entity types of plugins can be named, too. With --config, the quotas of all of them that apply to the client are
+    printed: they are enforced beside the others, and the longest throttle counts. Without it, only those of exactly the
+    given names, and of the default, are found.
 
     \b
     Example: headrace quotas resolve --names user=alice,client-id=app
@@ -99,10 +109,14 @@ def resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str
         from headrace.proxy.quota_tools.plans import sort_key
         from headrace.proxy.quota_tools.text import entity_text, resolved_lines
 
+        schema = schema_of(config)
         client = client_of(names, defaults)
-        with options.open() as cluster:
+        with options.open(schema) as cluster:
+            cluster.check_types(resolution.unknown_types(client, schema))
             quotas = cluster.describe(report=warn)
-        resolved = resolution.resolve(quotas, client)
+        resolved = resolution.resolve(quotas, client, schema)
+    advice = ALSO_WITH_PLUGINS if config is None else f"no plugin of {config} defines these entity types"
+    warn(*(f"{doubt}; {advice}" for doubt in resolution.doubts(quotas, client, schema)))
     if as_json:
         print_json(resolved_json(resolved))
         return
@@ -119,6 +133,7 @@ def resolve(options: ClusterOptions, names: tuple[str, ...], defaults: tuple[str
 @add_option
 @delete_option
 @validate_option
+@config_option
 @json_option
 @reaches_cluster
 def alter(
@@ -128,6 +143,7 @@ def alter(
     add: tuple[str, ...],
     delete: tuple[str, ...],
     validate_only: bool,
+    config: str | None,
     as_json: bool,
 ) -> None:
     """Set and remove quotas of one entity, completely or not at all. Prints nothing if it succeeds.
@@ -141,7 +157,7 @@ def alter(
         from headrace.proxy.quota_tools.text import refusal_text
 
         entity, values = alteration_of(names, defaults, add, delete)
-        with options.open() as cluster:
+        with options.open(schema_of(config)) as cluster:
             refused = cluster.alter({entity: values}, validate_only=validate_only)
     if as_json:
         print_json(alteration_json(entity, values, refused, validate_only=validate_only))
@@ -174,24 +190,49 @@ def export(options: ClusterOptions, as_json: bool) -> None:
 
 
 @command.command()
+@click.option("--newest", type=click.IntRange(1), default=20, show_default=True, help="Changes to list, at most.")
 @click.option(
-    "--newest", type=click.IntRange(1, MOST_CHANGES), default=20, show_default=True, help="Changes to list, at most."
+    "--before",
+    type=click.IntRange(1, LONG_MAX),
+    metavar="POSITION",
+    help="List changes before this one only: the position that is printed if there are older changes.",
 )
+@names_option
+@defaults_option
 @json_option
 @reaches_admin
-def audit(newest: int, as_json: bool, admin: AdminClient) -> None:
+def audit(
+    newest: int,
+    before: int | None,
+    names: tuple[str, ...],
+    defaults: tuple[str, ...],
+    as_json: bool,
+    admin: AdminClient,
+) -> None:
     """List who has changed which quota, newest first. Asks the admin server of a running proxy.
 
-    \b
-    Example: headrace quotas audit --admin 127.0.0.1:9190 --newest 5
-    """
-    from headrace.proxy.quota_tools.audit import audit_json, audit_lines
+    With --names and --defaults, lists changes of the entities that match every option, as "describe" does; the records
+    are read from the newest on until enough are found.
 
-    changes = admin.quota_changes(newest=newest)
+    \b
+    Example: headrace quotas audit --admin 127.0.0.1:9190 --newest 5 --names user=alice
+    """
+    with reported_errors():
+        from headrace.proxy.quota_tools.arguments import filter_of
+        from headrace.proxy.quota_tools.audit import audit_json, audit_lines, find_changes
+
+        wanted = filter_of(names, defaults)
+    found = find_changes(
+        lambda size, position: admin.quota_changes(newest=size, before=position), wanted, newest=newest, before=before
+    )
     if as_json:
-        print_json(audit_json(changes))
+        print_json(audit_json(found))
         return
-    print_lines(audit_lines(changes))
+    print_lines(audit_lines(found.changes))
+    if found.next_before is not None:
+        report(f"there are older changes: --before {found.next_before}")
+    elif not found.changes:
+        report("no change is recorded")
 
 
 command.add_command(plan_commands.apply)

@@ -7,7 +7,8 @@ Errors are those of a broker (`rules`); this module adds the errors that a broke
 from __future__ import annotations
 
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import structlog
 import trio
@@ -27,11 +28,10 @@ from headrace.proxy.wire.client_quotas import (
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
-from headrace.quota_callbacks.entities import bounded_name
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from headrace.proxy.quotas.authorization import AskPlugins
@@ -45,6 +45,10 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Connection
 
     Paused = Callable[[], AbstractContextManager[None]]
+
+T = TypeVar("T")
+
+_NO_VALUES: Mapping[str, float] = {}
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -61,14 +65,6 @@ NO_STORE: Final = Refusal(
 MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES
 """Entities, parts of entities, and keys of an AlterClientQuotas request: enough for `MAX_CHANGES` pairs of a user and a
 client id with one key each. A broker accepts more rows, if they make no more changes."""
-SLICE: Final = 500
-"""Entities that are compared with a filter between two pauses; they take about 2 ms."""
-DESCRIBED_AT_ONCE: Final = 2
-"""Descriptions that are built at the same time; others wait, so that many clients do not multiply the memory."""
-LOGGED_CHANGES: Final = 100
-"""Changes of one request that are logged one by one. The audit records have all of them."""
-
-
 OF_BROKERS: Final = "brokers."
 """What precedes the names of the brokers' own quotas in a description."""
 
@@ -101,7 +97,9 @@ class ClientQuotaApis:
         """The brokers' own quotas. ``shows_brokers`` is whether they are described, too."""
         self.shows_brokers = False
         self.max_reply_bytes = 64 * 2**20
-        self._describing = trio.CapacityLimiter(DESCRIBED_AT_ONCE)
+        self._describing, self._altering = trio.Lock(), trio.Lock()
+        """Of each kind, one request is worked on at a time. Otherwise the slices of all of them would be a long turn of
+        the loop, and the replies of many descriptions would need memory before they are counted."""
         self._repeated = RepeatedLines()
 
     async def answer(
@@ -111,38 +109,37 @@ class ClientQuotaApis:
         version: int,
         body: memoryview,
         *,
-        authenticated: bool,
+        allowed: bool,
         paused: Paused = nullcontext,
     ) -> bytes:
         """Return the body of the reply, with a throttle time of 0. Raises `MalformedMessage` for an invalid body.
 
+        ``allowed`` is whether the client may do what it requests (`allows`).
         ``paused`` returns a context in which no time is charged to the client: it is entered for every wait.
 
         Waits for the store, for at most ``client_quotas.timeout``. If cancelled, an alteration may or may not be made.
         """
-        operation = QuotaOperation.ALTER if api_key == ApiKey.ALTER_CLIENT_QUOTAS else QuotaOperation.DESCRIBE
-        allowed = self._may(connection, operation, authenticated=authenticated)
-        if operation is QuotaOperation.ALTER:
-            request = await in_slices(alterations_in_steps(version, body, MAX_ALTER_ROWS), paused)
+        if api_key == ApiKey.ALTER_CLIENT_QUOTAS:
+            request = await self._in_turn(alterations_in_steps(version, body, MAX_ALTER_ROWS), paused)
             if allowed:
                 author = Author(principal=connection.user, address=connection.peer.host)
                 results = await self._alter(request, author, paused)
             else:
                 self._log_denial(connection)
                 results = refused_results(request, NOT_AUTHORIZED)
-            return await in_slices(alter_response_in_steps(version, results), paused)
+            return await self._in_turn(alter_response_in_steps(version, results), paused)
         if not allowed:
             return describe_error(version, NOT_AUTHORIZED.error_code, NOT_AUTHORIZED.error_message)
         return await self._describe(version, body, paused)
 
-    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
-        """Return whether a client that the broker has accepted may change quotas."""
-        return self._may(connection, QuotaOperation.ALTER, authenticated=authenticated)
+    def allows(self, connection: Connection, api_key: int, *, authenticated: bool) -> bool:
+        """Return whether a client that the broker has accepted may do what a request with this API key does.
 
-    def _may(self, connection: Connection, operation: QuotaOperation, *, authenticated: bool) -> bool:
+        Asks the plugins, so it is called once for each request. ``authenticated`` is as for `may`.
+        """
         return may(
             connection,
-            operation,
+            QuotaOperation.ALTER if api_key == ApiKey.ALTER_CLIENT_QUOTAS else QuotaOperation.DESCRIBE,
             authenticated=authenticated,
             permissions=self.permissions,
             ask_plugins=self._ask_plugins,
@@ -166,18 +163,23 @@ class ClientQuotaApis:
         with paused():
             await self._describing.acquire()
         try:
-            return await self._describe_matching(version, matches, paused)
+            return await in_slices(self._description_in_steps(version, matches), paused)
         finally:
             self._describing.release()
 
-    async def _describe_matching(self, version: int, matches: EntityPredicate, paused: Paused) -> bytes:
+    def _description_in_steps(self, version: int, matches: EntityPredicate) -> Generator[None, None, bytes]:
+        """Return the body of the description, with a yield before each entity. Quotas may change meanwhile."""
         response = DescribeResponse(version)
-        for count, entity in enumerate(self._entities(), start=1):
-            if count % SLICE == 0:
-                with paused():
-                    await trio.lowlevel.checkpoint()
-            if not matches(entity) or not (values := self._values(entity)):
+        own = self._definitions.entities()
+        of_brokers = self.brokers.quotas if self.shows_brokers and self.brokers is not None else {}
+        for number, entity in enumerate(chain(own, of_brokers)):
+            yield
+            if not matches(entity) or (number >= len(own) and entity in own):
                 continue
+            values = {**self._definitions.values(entity)}
+            values |= {f"{OF_BROKERS}{key}": value for key, value in of_brokers.get(entity, _NO_VALUES).items()}
+            if not values:
+                continue  # they were removed meanwhile
             response.add(described_parts(entity), values)
             if response.size > self.max_reply_bytes:
                 reason = (
@@ -187,46 +189,50 @@ class ClientQuotaApis:
                 return describe_error(version, INVALID_REQUEST, reason)
         return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
 
-    def _entities(self) -> list[QuotaEntity]:
-        entities = list(self._definitions.entities())
-        if self.shows_brokers and self.brokers is not None:
-            entities += [each for each in self.brokers.quotas if not self._definitions.values(each)]
-        return entities
-
-    def _values(self, entity: QuotaEntity) -> Mapping[str, float]:
-        values = self._definitions.values(entity)
-        if not self.shows_brokers or self.brokers is None:
-            return values
-        of_brokers = self.brokers.quotas.get(entity, {})
-        return {**values, **{f"{OF_BROKERS}{key}": value for key, value in of_brokers.items()}}
-
     async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
         if self._follower is None:
             return refused_results(request, NO_STORE)
+        deadline = self._follower.deadline()
         try:
             with paused():
-                await self._follower.catch_up()  # what others have changed decides about removals
+                await self._follower.catch_up(deadline)  # what others have changed decides about removals
             validation = validation_in_steps(request, self._schema, self._definitions.stored, self._further_check)
-            validated = await in_slices(validation, paused)
+            validated = await self._in_turn(validation, paused)
             if not validated.alterations:
                 return validated.results
             with paused():
-                changes = await self._follower.alter(validated.alterations, author)
+                await self._follower.alter(validated.alterations, author, deadline)
         except StoreError as error:
-            log.warning("quotas cannot be changed", principal=author.principal, reason=str(error))
+            timed_out = isinstance(error, StoreTimeoutError)  # the reason says whether the change may have been made
+            event = "a change of quotas has timed out" if timed_out else "quotas cannot be changed"
+            self._warn(event, author, error)
             return refused_results(request, Refusal(error_code=error_code_of(error), error_message=str(error)))
-        log_changes(changes)
         try:
             with paused():
-                await self._follower.catch_up()
+                await self._follower.catch_up(deadline)
         except StoreError as error:  # the changes are durable, and put into force as soon as the store can be read
-            log.warning("changed quotas are not in force yet", principal=author.principal, reason=str(error))
+            self._warn("changed quotas are not in force yet", author, error)
         return validated.results
+
+    def _warn(self, event: str, author: Author, error: StoreError) -> None:
+        """Log a failure of the store, of which every request of every client could have one."""
+        if (left_out := self._repeated.due(event, str(error))) is not None:
+            log.warning(event, principal=author.principal, reason=str(error), left_out=left_out or None)
+
+    async def _in_turn(self, steps: Generator[None, None, T], paused: Paused) -> T:
+        """Do a part of the work for an alteration, while no other alteration is worked on."""
+        with paused():
+            await self._altering.acquire()
+        try:
+            return await in_slices(steps, paused)
+        finally:
+            self._altering.release()
 
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
         """Return the page ``/quotas/audit``: the ``newest`` changes before the position ``before``, newest first.
 
-        ``problem`` is set if there is no store, or it cannot be read.
+        There are fewer if the names are long (`QuotaStore.audit`). ``problem`` is set if there is no store, or it
+        cannot be read.
         """
         if self._follower is None:
             return {"changes": [], "problem": NO_STORE.error_message}
@@ -234,7 +240,7 @@ class ClientQuotaApis:
             changes = await self._follower.audit(limit=newest, before=before)
         except StoreError as error:
             return {"changes": [], "problem": str(error)}
-        return {"changes": [_audit_row(change) for change in changes], "problem": None}
+        return {"changes": await in_slices(_audit_rows_in_steps(changes)), "problem": None}
 
     def _further_check(self, alteration: Alteration) -> Refusal | None:
         """Refuse to remove a quota that only the configuration file has: it would be in force all the same. Refuse
@@ -248,6 +254,14 @@ class ClientQuotaApis:
             if message is not None:
                 return Refusal(error_code=INVALID_REQUEST, error_message=message)
         return None
+
+
+def _audit_rows_in_steps(changes: Sequence[Change]) -> Generator[None, None, list[dict[str, Any]]]:
+    rows = []
+    for change in changes:
+        yield
+        rows.append(_audit_row(change))
+    return rows
 
 
 def _audit_row(change: Change) -> dict[str, Any]:
@@ -266,19 +280,3 @@ def _audit_row(change: Change) -> dict[str, Any]:
 def error_code_of(error: StoreError) -> int:
     """Return Kafka's error code for an error of the store."""
     return REQUEST_TIMED_OUT if isinstance(error, StoreTimeoutError) else UNKNOWN_SERVER_ERROR
-
-
-def log_changes(changes: Sequence[Change]) -> None:
-    """Log who has changed which quota."""
-    for change in changes[:LOGGED_CHANGES]:
-        log.info(
-            "quota changed",
-            principal=change.author.principal,
-            address=change.author.address,
-            entity=bounded_name(str(change.entity)),
-            key=change.key,
-            old=change.old,
-            new=change.new,
-        )
-    if len(changes) > LOGGED_CHANGES:
-        log.info("further quotas changed", principal=changes[0].author.principal, count=len(changes) - LOGGED_CHANGES)

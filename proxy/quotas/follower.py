@@ -14,39 +14,39 @@ import trio
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from headrace.proxy.quotas.definitions import QuotaDefinitions
-    from headrace.proxy.quotas.store import Alteration, Author, Change, QuotaStore, Snapshot
+    from headrace.proxy.quotas.store import Alteration, Author, Change, ImportState, QuotaStore, Snapshot
 
 log = structlog.get_logger("headrace.quotas")
 
 INTERVAL_S: Final = 0.25
 """Seconds between two questions to the store. What another process has changed is in force after this time."""
-SLICE: Final = 250
-"""Changes that are put into force between two pauses, which takes some milliseconds."""
-
 LOADING_TIMEOUT_S: Final = 60.0
 """Time limit for reading all quotas: far above what 1,000,000 take."""
+LONGEST_AUDIT_S: Final = LOADING_TIMEOUT_S + 1.0
+"""Time limit of an audit if the store has none of its own, or does not keep to it."""
 
 
 class StoreFollower:
-    """The connection between a store and the quotas in force. ``timeout_s`` bounds each call of the store."""
+    """The connection between a store and the quotas in force.
+
+    ``timeout_s`` bounds the answer to a client. The store should have a shorter time-out, since its error names the
+    cause. Times are those of trio's clock.
+    """
 
     def __init__(self, store: QuotaStore, definitions: QuotaDefinitions, timeout_s: float) -> None:
         self._store = store
         self._definitions = definitions
-        self.timeout_s = timeout_s
-        self._position = 0
+        self._timeout_s = timeout_s
+        self._position: int | None = None
+        """Position up to which the store is in force; ``None`` if a snapshot has to be put into force first."""
         self._reading = trio.Lock()
         self._repeated = RepeatedLines()
-
-    @property
-    def is_new(self) -> bool:
-        """Whether nothing was ever stored, as far as is known here."""
-        return self._position == 0
 
     async def open(self) -> None:
         """Open the store and put its quotas into force. Raises `StoreError`.
@@ -68,18 +68,27 @@ class StoreFollower:
                     reason = str(error)
                     log.warning("quotas cannot be read", reason=reason, left_out=left_out or None)
 
-    async def catch_up(self) -> None:
+    def deadline(self) -> float:
+        """Return when an answer that is begun now has to be given."""
+        return trio.current_time() + self._timeout_s
+
+    async def catch_up(self, deadline: float | None = None) -> None:
         """Put into force what has changed in the store until now. Raises `StoreError`.
 
-        Each question to the store is bounded by the timeout. Putting a long answer into force is not: it has pauses.
+        The store has to answer until the deadline, `deadline` by default. Putting a long answer into force has no
+        bound: it has pauses.
         """
-        with self._bounded():
+        deadline = self.deadline() if deadline is None else deadline
+        with self._bounded(deadline):
             await self._reading.acquire()
         try:
-            with self._bounded():
-                changes = await self._store.changes_since(self._position)
+            changes = None
+            if self._position is not None:
+                with self._bounded(deadline):
+                    changes = await self._store.changes_since(self._position)
             if changes is None:
-                with self._bounded(LOADING_TIMEOUT_S):
+                self._position = None  # until a snapshot is in force, whatever is cancelled meanwhile
+                with self._bounded(trio.current_time() + LOADING_TIMEOUT_S):
                     snapshot = await self._store.snapshot()
                 await self._replace(snapshot)
             elif changes:
@@ -89,23 +98,57 @@ class StoreFollower:
         finally:
             self._reading.release()
 
-    async def alter(self, alterations: Sequence[Alteration], author: Author) -> Sequence[Change]:
+    async def alter(
+        self, alterations: Sequence[Alteration], author: Author, deadline: float | None = None
+    ) -> Sequence[Change]:
         """Store alterations; when this returns, they are durable. Raises `StoreError`. Call `catch_up` afterwards.
 
-        It is not cancelled, so that every stored change is known to the caller, but bounded by the timeout.
+        What has changed is logged. It is not cancelled, so that every stored change is known to the caller, but ends at
+        the deadline.
         """
-        with self._bounded(), trio.CancelScope(shield=True, deadline=trio.current_time() + self.timeout_s):
-            return await self._store.alter(alterations, author)
-        raise self._timeout(self.timeout_s)
+        deadline = self.deadline() if deadline is None else deadline
+        with trio.CancelScope(shield=True, deadline=deadline):
+            changes = await self._store.alter(alterations, author)
+            self._log(changes)
+            return changes
+        raise self._timeout()
 
     async def audit(self, *, limit: int, before: int | None) -> Sequence[Change]:
-        """Return the latest changes, the latest first. Raises `StoreError`."""
-        with self._bounded():
+        """Return the latest changes, the latest first. Raises `StoreError`.
+
+        Each store bounds it as long as reading the changes may take.
+        """
+        with self._bounded(trio.current_time() + LONGEST_AUDIT_S):
             return await self._store.audit(limit=limit, before=before)
+
+    async def import_state(self) -> ImportState:
+        """Return how far the import of the brokers' quotas is. Raises `StoreError`."""
+        with self._bounded(self.deadline()):
+            return await self._store.import_state()
+
+    async def set_import_state(self, state: ImportState) -> None:
+        """Store how far the import is. Raises `StoreError`."""
+        with self._bounded(self.deadline()):
+            await self._store.set_import_state(state)
 
     async def close(self) -> None:
         """Close the store."""
         await self._store.close()
+
+    def _log(self, changes: Sequence[Change]) -> None:
+        """Log who has changed which quota, up to ``log.lines_per_minute``. The audit records have all changes."""
+        for change in changes:
+            if (left_out := self._repeated.due("quota changed", change.sequence)) is not None:
+                log.info(
+                    "quota changed",
+                    principal=change.author.principal,
+                    address=change.author.address,
+                    entity=bounded_name(str(change.entity)),
+                    key=change.key,
+                    old=change.old,
+                    new=change.new,
+                    left_out=left_out or None,
+                )
 
     async def _replace(self, snapshot: Snapshot) -> None:
         for _ in self._definitions.replace(snapshot):
@@ -113,17 +156,15 @@ class StoreFollower:
         self._position = snapshot.sequence
 
     @contextmanager
-    def _bounded(self, timeout_s: float | None = None) -> Iterator[None]:
-        """Bound what is awaited in the context by the timeout."""
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+    def _bounded(self, deadline: float) -> Iterator[None]:
+        """Bound what is awaited in the context."""
         try:
-            with trio.fail_after(timeout_s):  # noqa: ASYNC100 -- the caller's block has checkpoints
+            with trio.fail_at(deadline):  # noqa: ASYNC100 -- the caller's block has checkpoints
                 yield
         except trio.TooSlowError:
-            raise self._timeout(timeout_s) from None
+            raise self._timeout() from None
 
-    @staticmethod
-    def _timeout(timeout_s: float) -> StoreTimeoutError:
+    def _timeout(self) -> StoreTimeoutError:
         return StoreTimeoutError(
-            f"the store of quotas did not answer within {timeout_s:g} s; see client_quotas.timeout"
+            f"the store of quotas did not answer within {self._timeout_s:g} s; see client_quotas.timeout"
         )

@@ -9,13 +9,20 @@ A store knows nothing of limits, validity and permissions: it keeps what it is g
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from headrace.quota_callbacks.entities import QuotaEntity
+
+
+MAX_AUDIT_CHARACTERS: Final = 2**18
+"""Bound for the names in the changes that `QuotaStore.audit` returns, which are in memory at once, and whose page the
+event loop encodes in one step: the 6,000 changes with usual names that it allows take about 35 ms. A client that wants
+more asks for the changes before the last one that it got."""
 
 
 class StoreError(Exception):
@@ -55,7 +62,8 @@ class Change:
     """The audit record of a change of one key of one entity. ``None`` as a value is a quota that is not set."""
 
     sequence: int
-    """Position in the store; increases with every change, with gaps."""
+    """Position in the store; increases with every change, with gaps. After a log was replaced, the positions that
+    `QuotaStore.audit` returns differ from those of the other methods, which never return one twice."""
     time_ms: int
     """Wall-clock time, in milliseconds since 1970."""
     author: Author
@@ -64,6 +72,11 @@ class Change:
     old: float | None
     new: float | None
 
+    def characters(self) -> int:
+        """Return the length of all names, which determines how much memory a change with long names needs."""
+        names = sum(len(name) for _, name in self.entity.parts() if isinstance(name, str))
+        return names + len(self.key) + len(self.author.principal) + len(self.author.address)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
@@ -71,6 +84,16 @@ class Snapshot:
 
     sequence: int
     quotas: Mapping[QuotaEntity, Mapping[str, float]]
+
+
+class ImportState(enum.Enum):
+    """How far the import of the brokers' quotas into the store is, which is done once."""
+
+    POSSIBLE = "possible"
+    """Nothing was ever stored."""
+    BEGUN = "begun"
+    OVER = "over"
+    """It is complete, or other quotas were stored first."""
 
 
 class QuotaStore(Protocol):
@@ -96,16 +119,25 @@ class QuotaStore(Protocol):
     async def changes_since(self, sequence: int) -> Sequence[Change] | None:
         """Return the changes after ``sequence``, in their order; ``None`` if they are no longer kept.
 
-        ``None`` also if the store has never had this position, as after a backup was restored. After ``None`` the
-        caller replaces what it knows by `snapshot`. Cheap if nothing has changed, since it is called several times a
-        second.
+        ``None`` also if the store has never had this position, as after a backup was restored, or had it before its
+        content was replaced. After ``None`` the caller replaces what it knows by `snapshot`. Cheap if nothing has
+        changed, since it is called several times a second.
         """
 
     async def snapshot(self) -> Snapshot:
         """Return all quotas."""
 
     async def audit(self, *, limit: int, before: int | None = None) -> Sequence[Change]:
-        """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first."""
+        """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first.
+
+        Returns fewer, but at least one, if their names have more than `MAX_AUDIT_CHARACTERS`.
+        """
+
+    async def import_state(self) -> ImportState:
+        """Return how far the import of the brokers' quotas is, which any process may have begun or completed."""
+
+    async def set_import_state(self, state: ImportState) -> None:
+        """Store how far the import is; durable when this returns."""
 
     async def close(self) -> None:
         """Close the store. Later calls of the other methods raise `StoreError`."""

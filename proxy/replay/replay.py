@@ -68,7 +68,7 @@ def replay(trace: IO[bytes], name: str, out: IO[bytes], progress: Callable[[int]
     if replaying is None:
         raise TraceError(f"{name}: line 1: the trace is empty; expected a window line")
     progress(unreported)
-    summary.expired, summary.evicted = replaying.expired, replaying.quotas.evicted
+    summary.expired, summary.overflowed = replaying.expired, replaying.quotas.overflowed
     return summary
 
 

@@ -58,7 +58,7 @@ class Summary:
         self.first_ms: int | None = None
         self.last_ms = 0
         self.expired = 0
-        self.evicted = 0
+        self.overflowed = 0
 
     def changed(self, t_ms: int) -> None:
         """Count one ``alter`` line."""
@@ -95,10 +95,10 @@ class Summary:
             yield "  no client was throttled"
         if self.expired:
             yield f"  {_buckets(self.expired)} dropped after an hour without use, as a broker does"
-        if self.evicted:
+        if self.overflowed:
             yield (
-                f"warning: {_buckets(self.evicted)} dropped with their history, because there were too many;"
-                " throttle times of their clients may be too short"
+                f"warning: {self.overflowed:,} clients without a bucket of their own, because there were too many;"
+                " their throttle times may be too long"
             )
 
     def _at(self, t_ms: int) -> None:

@@ -2,14 +2,18 @@
 
 server              the server: owns the nurseries and the state that connections share
 running             starting the event loop, and its clock
+parts               creation of the parts of a server from its configuration
+listeners           creation of the listeners and their upstreams, with certificates
 configured          conversion of configuration values to the proxy's own types
 preflight           checks of plugins and quotas that need no open port
 reloading           reloading the configuration
 quotas_in_force     putting the quotas of the configuration and of the store into force
 brokers_quotas      the quotas that were set at the brokers themselves
+owner_lookup        asking brokers for the owners of delegation tokens
+quota_import        copying these into the store, once
 bucket_state_file   the file that keeps bucket state across restarts
 worker_place        the number of a worker, and its view of the memory that all workers share
-memory_limit        closing connections when all together hold too much memory
+room                closing connections when memory or places run out
 service_manager     messages to systemd: ready, reloading, stopping, and the watchdog
 garbage_collection  freezing of long-lived objects, so that collections do not stall the loop
 """

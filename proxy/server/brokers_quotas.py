@@ -1,13 +1,14 @@
 """The quotas that were set at the brokers, which enforce them beside the proxy's (``client_quotas.brokers``).
 
-The cluster is asked regularly, over connections of the proxy's own, which have no credentials, and in a thread, since
-reading and decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known to the client-quota
-APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then every worker needs
-them. The others have no remark about the brokers' quotas.
+The cluster is asked regularly, over connections of the proxy's own, with its login by PLAIN or SCRAM if it has one, and
+in a thread, since reading and decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known
+to the client-quota APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then
+every worker needs them. The others have no remark about the brokers' quotas.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -15,10 +16,11 @@ import structlog
 import trio
 
 from headrace.proxy.kafka_client.errors import KafkaClientError
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings
+from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings, Credentials, Mechanism
 from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.definitions import entity_in_force
+from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.quota_callbacks.entities import QuotaEntity
+    from headrace.quota_callbacks.sasl import UpstreamSasl
 
     Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 
@@ -72,10 +75,17 @@ class BrokersQuotas:
     async def _refresh(self) -> None:
         """Ask the cluster once. A failure is logged, and changes nothing."""
         servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._upstream.bootstrap_servers)
-        settings = ClientSettings(bootstrap_servers=servers, default_api_timeout_ms=TIMEOUT_MS)
+        tls = self._upstream.tls
+        settings = ClientSettings(
+            bootstrap_servers=servers,
+            default_api_timeout_ms=TIMEOUT_MS,
+            tls=tls.current if tls is not None else None,
+        )
         try:
-            quotas, in_force = await trio.to_thread.run_sync(_ask, settings, abandon_on_cancel=True)
-        except KafkaClientError as error:
+            quotas, in_force = await trio.to_thread.run_sync(
+                _ask, settings, self._upstream.sasl, abandon_on_cancel=True
+            )
+        except (KafkaClientError, SecretError) as error:
             if (left_out := self._repeated.due("unknown", str(error))) is not None:
                 log.info("the brokers' quotas are not known", reason=str(error), left_out=left_out or None)
             return
@@ -115,9 +125,13 @@ class BrokersQuotas:
         return f"both the brokers and the proxy throttle by these quotas: {'; '.join(islice(both, SHOWN))}{more}"
 
 
-def _ask(settings: ClientSettings) -> tuple[Quotas, Quotas]:
+def _ask(settings: ClientSettings, login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
     """Return the brokers' quotas, as they are described and by `entity_in_force`. Called in a thread, since decoding
-    many quotas takes seconds. Raises `KafkaClientError`."""
+    many quotas takes seconds. Raises `KafkaClientError`, and `SecretError` if the password cannot be read."""
+    if login is not None and login.mechanism in set(Mechanism) and login.user and login.password:
+        mechanism = Mechanism(login.mechanism)
+        credentials = Credentials(mechanism=mechanism, user=login.user, password=login.password.read())
+        settings = replace(settings, credentials=credentials)
     with SyncAdminClient(settings) as client:
         quotas = client.describe_client_quotas()
     return quotas, by_entity_in_force(quotas)

@@ -145,7 +145,7 @@ class BucketStateFile:
 async def states_of(quotas: ClientQuotas, since_ms: int, now_ms: int) -> list[State]:
     """Return name and state of each bucket used since ``since_ms``, with a checkpoint after each slice."""
     states: list[State] = []
-    for number, bucket in enumerate(list(quotas)):
+    for number, bucket in enumerate(quotas):
         if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
         if bucket.last_used_ms >= since_ms:

@@ -5,11 +5,14 @@ Called by the server when it creates the parts of the proxy, and at a reload.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.hooks.loading import Choice
 from headrace.proxy.network.admission import AdmissionLimits
+from headrace.proxy.network.listening_sockets import Ports
+from headrace.quota_callbacks.entities import bounded_name
 from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
@@ -30,26 +33,47 @@ def limits_of(config: Config) -> Limits:
         idle_timeout_s=limits.idle_timeout_s,
         login_timeout_s=limits.login_timeout_s,
         request_timeout_s=limits.request_timeout_s,
-        reply_timeout_s=config.upstream.reply_timeout_s,
+        max_connection_age_s=limits.max_connection_age_s,
     )
 
 
-def admission_limits_of(config: Config) -> AdmissionLimits:
-    """Return the limits on the number and the rate of connections."""
+def admission_limits_of(config: Config, most_connections: int = sys.maxsize) -> AdmissionLimits:
+    """Return the limits on the number and the rate of connections.
+
+    There are descriptors for ``most_connections``, so by default an address may have half of these.
+    """
     limits = config.limits
     per_ip = limits.max_connections_per_ip
+    most = min(limits.max_connections, most_connections)
     return AdmissionLimits(
         max_connections=limits.max_connections,
-        max_connections_per_ip=per_ip if per_ip is not None else (limits.max_connections + 1) // 2,
+        max_connections_per_ip=per_ip if per_ip is not None else (most + 1) // 2,
         max_connection_rate=limits.max_connection_rate,
         max_connection_rate_per_ip=limits.max_connection_rate_per_ip,
         per_ip_exempt=limits.per_ip_exempt,
+        max_connections_per_user=limits.max_connections_per_user,
+        max_connection_rate_per_user=limits.max_connection_rate_per_user,
+        per_user_exempt=frozenset(map(bounded_name, limits.per_user_exempt)),
     )
 
 
 def addresses_of(servers: tuple[HostPort, ...]) -> tuple[Address, ...]:
     """Return configured servers as addresses to connect to."""
     return tuple(Address(host=server.host, port=server.port) for server in servers)
+
+
+def ports_of(config: Config) -> tuple[Ports, ...]:
+    """Return the ports of all listeners."""
+    return tuple(
+        Ports(
+            setting=each.setting,
+            host=each.listen.address.host,
+            port=each.listen.address.port,
+            node_ids=each.listen.node_ids if each.listen.broker_host is None else (),
+            backlog=each.listen.backlog,
+        )
+        for each in config.all_listeners()
+    )
 
 
 def choice_of(config: Config) -> Choice:

@@ -10,10 +10,16 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.config.problems import ConfigError
 from headrace.config.quota_names import check_quota_names
+from headrace.config.tables.client_quotas import StoreKind
+from headrace.config.tables.sasl import SaslMode
+from headrace.config.tables.tls import ClientCertificates
 from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
+from headrace.proxy.network.overload import can_measure_memory
+from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.configured import choice_of
+from headrace.proxy.server.listeners import read_security
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey
@@ -24,6 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from headrace.config.schema import Config
+    from headrace.config.tables.listeners import Listen, ListenerTables
+    from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
@@ -37,8 +45,7 @@ class QuotaRules:
     """Which quotas can be set, as the plugins define it."""
 
     schema: QuotaSchema
-    enforced: frozenset[str]
-    """The quota keys that at least one callback enforces for users, client ids and pairs."""
+    enforced: EnforcedQuotas
 
     def check(self, config: Config) -> None:
         """Check all quotas of a configuration.
@@ -58,10 +65,20 @@ class QuotaRules:
 
 
 def problems_of(config: Config) -> list[str]:
-    """Return the reasons why the proxy would not start: a plugin that is refused, or quotas that the plugins refuse."""
+    """Return why the proxy would not start: a plugin that is refused, quotas that plugins refuse, a certificate or
+    mapping rule that cannot be used, a missing package."""
     try:
         loaded_rules(config).check_at_start(config)
-    except StartupError as error:
+        read_security(config)
+        if config.admin.listen is not None and config.admin.tls.certificate_file is not None:
+            from headrace.proxy.admin.tls import admin_context
+
+            admin_context(config.admin.tls)
+        if config.client_quotas.store is StoreKind.TOPIC:
+            from headrace.proxy.quotas.topic.store import require_confluent_kafka
+
+            require_confluent_kafka()
+    except (StartupError, StoreError) as error:
         return [str(error)]
     return []
 
@@ -103,18 +120,16 @@ def plugin_faults(config: Config) -> Sequence[Fault]:
 
 def rules_of(hooks: HookCalls) -> QuotaRules:
     """Return the rules that follow from the registered plugins."""
-    return QuotaRules(schema=hooks.schema, enforced=hooks.enforced_quotas())
+    return QuotaRules(schema=hooks.schema, enforced=hooks.enforced)
 
 
-def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: frozenset[str]) -> None:
-    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored.
-
-    A quota of an entity type of a plugin is enforced by that plugin.
-    """
+def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: EnforcedQuotas) -> None:
+    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
     for entity, quotas in limits.items():
-        for key in quotas if not entity.other else ():
-            if key not in enforced and key != CONNECTION_CREATION_RATE:
-                known = ", ".join(sorted(enforced)) or "none"
+        keys = enforced.of(entity)
+        for key in quotas if keys is not None else ():
+            if keys is not None and key not in keys and key != CONNECTION_CREATION_RATE:
+                known = ", ".join(sorted(keys)) or "none"
                 raise StartupError(
                     f"quotas: {key} of {entity} would not be enforced: no loaded plugin"
                     f" enforces {key}; enforced are {known}"
@@ -122,10 +137,53 @@ def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: 
 
 
 def warnings_of(config: Config) -> Iterator[str]:
-    """Yield a warning for each setting that names a user while no plugin determines the principals of clients.
+    """Yield a warning for each setting that is valid but has no effect."""
+    if config.limits.max_memory and not can_measure_memory():
+        yield "limits.max_memory has no effect, since this system does not tell how much memory a process uses"
+    for setting, upstream in {each.upstream_setting: each.upstream for each in config.all_listeners()}.items():
+        if not upstream.tls.enabled and (upstream.tls.ca_file or upstream.tls.certificate_file):
+            yield f"{setting}.tls has no effect, since {setting}.tls.enabled is false"
+    for tables in config.all_listeners():
+        yield from _warnings_of_logins(tables)
+    if all(_learns_users_by_observing(each.listen) for each in config.all_listeners()):
+        yield from _warnings_of_users(config)
 
-    Such a setting is valid but has no effect.
-    """
+
+def _warnings_of_logins(tables: ListenerTables) -> Iterator[str]:
+    listen, setting = tables.listen, tables.setting
+    if listen.sasl.mode is SaslMode.TERMINATE and listen.tls.certificate_file is None:
+        yield (
+            f"{setting}.sasl: clients without TLS authenticate over a connection that others may read; set"
+            f" {setting}.tls.certificate_file"
+        )
+    shown, sasl = listen.tls.client_certificates, tables.upstream.sasl
+    if tables.upstream.owner_lookup.mechanism is not None and (
+        sasl.mechanism is not None or listen.sasl.mode is SaslMode.TERMINATE
+    ):
+        yield (
+            f"{tables.upstream_setting}.owner_lookup has no effect for the clients of {setting}, since they do not"
+            " authenticate to the brokers and so have no delegation tokens"
+        )
+    if sasl.mechanism is None or listen.sasl.mode is not SaslMode.OBSERVE:
+        return
+    if sasl.identities and shown is ClientCertificates.NONE:
+        yield (
+            f"{tables.upstream_setting}.sasl.identities: all clients are refused, since they prove no user to the"
+            f" proxy; set {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
+        )
+    elif not sasl.identities and shown is not ClientCertificates.REQUIRED:
+        yield (
+            f"{tables.upstream_setting}.sasl: clients that prove nothing act as the proxy's user; set"
+            f" {setting}.sasl.mode to terminate, or {setting}.tls.client_certificates to required"
+        )
+
+
+def _learns_users_by_observing(listen: Listen) -> bool:
+    return listen.sasl.mode is SaslMode.OBSERVE and listen.tls.client_certificates is ClientCertificates.NONE
+
+
+def _warnings_of_users(config: Config) -> Iterator[str]:
+    """Yield a warning for each setting that names a user while no plugin determines the principals of clients."""
     plugins = config.plugins
     found = plugins.autoload or _IDENTITY_PLUGIN in plugins.load
     if (found and _IDENTITY_PLUGIN not in plugins.disabled) or set(plugins.load).difference(installed_plugins()):

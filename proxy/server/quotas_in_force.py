@@ -20,8 +20,9 @@ from headrace.proxy.quotas.authorization import Permissions
 from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
-from headrace.proxy.quotas.store import Alteration, Author, StoreError
+from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
+from headrace.proxy.server.quota_import import import_quotas
 from headrace.proxy.wire.messages.scalars import LONGEST_STRING
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, DEFAULT, QuotaEntity, quota_key
 
@@ -33,16 +34,16 @@ if TYPE_CHECKING:
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.store import QuotaStore
+    from headrace.proxy.server.garbage_collection import Collector
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.policies import Quota
 
 log = structlog.get_logger("headrace.quotas")
 
 
-RETRY_S: Final = 5.0
-"""Seconds between two attempts to import the brokers' quotas."""
 _AT_END: Final = object()
-IMPORT: Final = Author(principal="headrace", address="client_quotas.brokers")
+STORE_TIME: Final = 0.9
+"""Time-out of a store as a part of ``client_quotas.timeout``, so that clients get its error, which names the cause."""
 
 
 class QuotasInForce:
@@ -57,12 +58,14 @@ class QuotasInForce:
         hooks: HookCalls,
         admission: Admission,
         upstream: Upstream,
+        collector: Collector,
         *,
         worker: int | None = None,
     ) -> None:
         self._hooks = hooks
         self._admission = admission
         self._upstream = upstream
+        self._collector = collector
         self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
@@ -72,9 +75,9 @@ class QuotasInForce:
         self._topic = settings.topic if settings.store is StoreKind.TOPIC else None
         """The topic that the store is in."""
         self._rule = settings.brokers
-        self._asks_brokers = self._rule is BrokersRule.SHOW or (
-            self._rule is not BrokersRule.IGNORE and worker in (None, 0)  # what they say is needed once
-        )
+        self._is_first = worker in (None, 0)
+        """Whether this process does what one process has to do."""
+        self._asks_brokers = self._rule is BrokersRule.SHOW or (self._rule is not BrokersRule.IGNORE and self._is_first)
         self._file_steps: Iterator[None] = iter(())
         self._file_changed = trio.Event()
         self._brokers = BrokersQuotas(
@@ -101,8 +104,6 @@ class QuotasInForce:
             anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
         )
         self.apis.max_reply_bytes = config.limits.max_collected_bytes
-        if self._follower is not None:
-            self._follower.timeout_s = settings.timeout_s
 
     async def open(self, stop: trio.Event) -> bool:
         """Load the quotas of the store, before clients are served. Raises `StartupError`.
@@ -135,7 +136,8 @@ class QuotasInForce:
             nursery.start_soon(self._put_file_into_force)
             if self._follower is not None:
                 nursery.start_soon(self._follower.run)
-                nursery.start_soon(self._warn_of_anonymous_clients)
+                if self._is_first:
+                    nursery.start_soon(self._warn_of_anonymous_clients)
                 if self._rule is BrokersRule.IMPORT and self._asks_brokers:
                     nursery.start_soon(self._import, self._follower)
             if self._asks_brokers:
@@ -171,35 +173,8 @@ class QuotasInForce:
     async def _import(self, follower: StoreFollower) -> None:
         """Copy the brokers' quotas into the store, as soon as both are known, unless a quota was ever set in it."""
         await self._brokers.known.wait()
-        alterations = list(self._importable())
-        while True:
-            try:
-                await follower.catch_up()
-                if not follower.is_new or not alterations:
-                    return
-                changes = await follower.alter(alterations, IMPORT)
-            except StoreError as error:
-                log.warning("the brokers' quotas are not imported yet", reason=str(error))
-                await trio.sleep(RETRY_S)
-                continue
-            log.info("the brokers' quotas are imported", entities=len(alterations), changes=len(changes))
-            return
-
-    def _importable(self) -> Iterator[Alteration]:
-        """Yield the brokers' quotas, without those that AlterClientQuotas refuses, such as of host names or of NaN."""
-        for entity, values in self._brokers.quotas.items():
-            found: dict[str, float | None] = {}
-            for key, value in values.items():
-                try:
-                    check_stored(self._hooks.schema, entity, key, value)
-                except ValueError as error:
-                    log.warning(
-                        "a quota of the brokers is not imported", entity=str(entity), key=key, reason=str(error)
-                    )
-                else:
-                    found[key] = value
-            if found:
-                yield Alteration(entity=entity, values=found)
+        check = partial(check_stored, self._hooks.schema)
+        await import_quotas(self._brokers.quotas, follower, self.definitions.stored, check)
 
     async def close(self) -> None:
         """Close the store."""
@@ -208,6 +183,7 @@ class QuotasInForce:
 
     def _put_into_force(self, entity: QuotaEntity, key: str, quota: Quota | None) -> None:
         self._brokers.note(entity)
+        self._collector.freeze_if_grown("entities", len(self.definitions))
         if key == CONNECTION_CREATION_RATE:
             if entity.ip is not None:
                 host = None if entity.ip is DEFAULT else str(entity.ip)
@@ -223,7 +199,8 @@ class QuotasInForce:
         """Return whether a plugin enforces the quota. One that did, when the quota was stored, may be disabled now."""
         if key not in self._hooks.schema.keys_of(frozenset(each for each, _ in entity.parts())):
             return False
-        return bool(entity.other) or key in self._hooks.enforced_quotas()
+        enforced = self._hooks.enforced.of(entity)
+        return enforced is None or key in enforced
 
     def _warn_once(self, entity: QuotaEntity, key: str) -> None:
         kind = (key, *(each for each, _ in entity.parts()))
@@ -246,11 +223,11 @@ def _store_of(config: Config, schema: QuotaSchema) -> QuotaStore | None:
         return None
     from headrace.proxy.quotas.sqlite.store import SqliteStore
 
-    return SqliteStore(settings.file, audit_rows=settings.audit_rows, timeout_s=settings.timeout_s)
+    return SqliteStore(settings.file, audit_rows=settings.audit_rows, timeout_s=STORE_TIME * settings.timeout_s)
 
 
 def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
-    from headrace.proxy.quotas.topic.log import TopicSettings
+    from headrace.proxy.quotas.topic.clients import TopicSettings
     from headrace.proxy.quotas.topic.replica import KafkaLog
     from headrace.proxy.quotas.topic.store import TopicStore, require_confluent_kafka
 
@@ -270,7 +247,7 @@ def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
         KafkaLog(topic),
         waits=settings.unreachable is Unreachable.WAIT,
         check=partial(check_stored, schema),
-        timeout_s=settings.timeout_s,
+        timeout_s=STORE_TIME * settings.timeout_s,
     )
 
 

@@ -81,9 +81,15 @@ class Reloader:
         shared = self._operations.shared
         shared.limits = limits_of(new)
         held.limit = new.limits.max_held_bytes
-        self._admission.limits = admission_limits_of(new)
-        shared.upstream.bootstrap_servers = addresses_of(new.upstream.bootstrap_servers)
-        shared.upstream.connect_timeout_s = new.upstream.connect_timeout_s
+        shared.handshakes.most = new.limits.max_tls_handshakes
+        shared.handshakes.timeout_s = new.limits.tls_handshake_timeout_s
+        overload = self._admission.overload
+        self._admission.limits = admission_limits_of(new, overload.most_connections)
+        overload.max_memory_bytes = new.limits.max_memory
+        for listener, tables in zip(shared.listeners, new.all_listeners(), strict=True):  # their number needs a restart
+            listener.upstream.bootstrap_servers = addresses_of(tables.upstream.bootstrap_servers)
+            listener.upstream.connect_timeout_s = tables.upstream.connect_timeout_s
+            listener.upstream.reply_timeout_s = tables.upstream.reply_timeout_s
         shared.hooks.fail_closed = new.plugins.on_error is OnError.CLOSED
         shared.hooks.slow_calls.limit_s = new.plugins.slow_call_s
         shared.enforcement.exempt(new.enforcement.exempt_users, new.enforcement.exempt_client_ids)

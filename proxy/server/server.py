@@ -10,35 +10,38 @@ from __future__ import annotations
 import signal
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
 import trio
 
-from headrace.config.tables.plugins import OnError
 from headrace.proxy.admin.operations import ServerOperations
 from headrace.proxy.connection.client_connection import ClientConnection
-from headrace.proxy.connection.state.shared_state import SharedState
-from headrace.proxy.counters import Counters
+from headrace.proxy.connection.opening.token_logins import adopt_late_owner
+from headrace.proxy.connection.state.timeouts import check_interval_s, end_if_overdue
 from headrace.proxy.errors import ClientGone, StartupError
-from headrace.proxy.hooks.calls import HookCalls
-from headrace.proxy.hooks.enforcement_switch import Enforcement
-from headrace.proxy.hooks.loading import load_plugins, log_plugins, new_plugin_manager
-from headrace.proxy.network.admission import Admission
-from headrace.proxy.network.listeners import accept_loop, close_listeners, open_listeners
-from headrace.proxy.network.poller import Poller
+from headrace.proxy.hooks.loading import log_plugins
+from headrace.proxy.long_work import in_slices
+from headrace.proxy.network.admission import is_in
+from headrace.proxy.network.listening_sockets import accept_loop, close_sockets, open_sockets
 from headrace.proxy.network.sockets import PlainSocket
-from headrace.proxy.network.topology import Topology
-from headrace.proxy.network.upstream import Upstream
-from headrace.proxy.server.configured import addresses_of, admission_limits_of, choice_of, limits_of
+from headrace.proxy.network.tls.renewal import CERTIFICATES_S, renew
+from headrace.proxy.network.tls.tls_socket import TlsSocket
+from headrace.proxy.server.configured import choice_of, ports_of
 from headrace.proxy.server.garbage_collection import Collector
-from headrace.proxy.server.memory_limit import MemoryLimit, return_large_objects
+from headrace.proxy.server.parts import (
+    create_admission,
+    create_client_quotas,
+    create_hook_calls,
+    create_shared_state,
+)
 from headrace.proxy.server.preflight import rules_of
 from headrace.proxy.server.quotas_in_force import QuotasInForce
 from headrace.proxy.server.reloading import Reloader, log_warnings
+from headrace.proxy.server.room import MemoryLimit, UnservedConnections, return_large_objects
 from headrace.proxy.server.running import running_clock
 from headrace.proxy.server.service_manager import STOPPING
-from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Connection
 from headrace.quota_callbacks.topic_names import TopicNames
@@ -52,10 +55,12 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
     from headrace.proxy.connection.state.connection_state import ConnectionState
-    from headrace.proxy.network.listeners import Listener
+    from headrace.proxy.network.listener import Listener
+    from headrace.proxy.network.listening_sockets import ListeningSocket
     from headrace.proxy.server.bucket_state_file import BucketStateFile
     from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.server.worker_place import WorkerPlace
+    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.requests import Address
 
 log = structlog.get_logger("headrace.server")
@@ -95,76 +100,40 @@ class Server:
         self._config = config
         self._place = place
         self._logs_plugins = plugins is None and place is None  # those of workers are logged once for all
-        manager = plugins or new_plugin_manager()
-        if plugins is None:
-            load_plugins(manager, choice_of(config))
-        hooks = HookCalls(
-            manager,
-            fail_closed=config.plugins.on_error is OnError.CLOSED,
-            slow_call_s=config.plugins.slow_call_s,
-        )
-        quotas = ClientQuotas(
-            windows=config.windows(),
-            metric_tags=hooks.quota_metric_tags,
-            quota_limit=hooks.quota_limit,
-            shared=place.bucket_state if place is not None else None,
-        )
         self.connections: set[ConnectionState] = set()
+        self._unserved = UnservedConnections()
         self._token: trio.lowlevel.TrioToken | None = None
         self._topic_names = TopicNames()
+        hooks = create_hook_calls(config, plugins)
+        quotas = create_client_quotas(config, hooks, place)
         hooks.configure(quotas, config.plugins.options, self._context(quotas))
         hooks.flatten()
-        topology = Topology(
-            advertised_host=config.listen.advertised.host,
-            advertised_port=config.listen.advertised.port,
-            node_ids=config.listen.node_ids,
-        )
-        poller = Poller()
-        upstream = Upstream(
-            bootstrap_servers=addresses_of(config.upstream.bootstrap_servers),
-            topology=topology,
-            connect_timeout_s=config.upstream.connect_timeout_s,
-            poller=poller,
-        )
-        self.shared = SharedState(
-            limits=limits_of(config),
-            topology=topology,
-            upstream=upstream,
-            poller=poller,
-            hooks=hooks,
-            topic_names=self._topic_names,
-            enforcement=Enforcement(
-                enabled=config.enforcement.enabled,
-                exempt_users=config.enforcement.exempt_users,
-                exempt_client_ids=config.enforcement.exempt_client_ids,
-            ),
-            counters=Counters(),
-        )
+        self.shared, upstream = create_shared_state(config, hooks, self._topic_names)
         self.operations = ServerOperations(self.shared, self.connections, config.client_quotas.awaited())
-        self._admission = Admission(
-            admission_limits_of(config),
-            self.shared.counters,
-            config.quota.window.rate_window,
-            shared=place.connections if place is not None else None,
-            workers=place.workers if place is not None else 1,
-        )
+        self._admission = create_admission(config, self.shared.counters, place)
+        self._admission.on_full = self._admission.overload.on_pause = self._make_room
+        self.shared.admission = self._admission
+        self.shared.pipes.most = self._admission.overload.most_pipes
         rules_of(hooks).check_at_start(config)
         worker = place.number if place is not None else None
-        self._quotas = QuotasInForce(config, hooks, self._admission, upstream, worker=worker)
+        self._collector = Collector()
+        self._quotas = QuotasInForce(config, hooks, self._admission, upstream, self._collector, worker=worker)
         self.shared.client_quotas = self._quotas.apis
         self.reloader = Reloader(config, self.operations, self._admission, self._quotas, load)
         if place is None:
             log_warnings(config)
-        topology.on_change(self._brokers_changed)
+        for listener in self.shared.listeners:
+            listener.topology.on_change(partial(self._brokers_changed, listener))
         self._serial = 0
-        self._listeners: list[Listener] = []
+        self._sockets: list[ListeningSocket] = []
+        self._listener_of = {each.setting: each for each in self.shared.listeners}
         self._relays: trio.Nursery | None = None
         self._stop = trio.Event()
         self._all_gone: trio.Event | None = None
         self._bucket_state: BucketStateFile | None = None
         return_large_objects()
-        MemoryLimit(self.connections, config.limits.max_held_bytes)
-        self._collector = Collector()
+        memory = MemoryLimit(self.connections, config.limits.max_held_bytes)
+        self._admission.overload.on_lasting_shortage = memory.relieve
         self.admin_address: AdminAddress | None = None
 
     async def run(self, on_ready: Callable[[Server], None] = lambda _: None) -> None:
@@ -176,13 +145,7 @@ class Server:
         config = self._config
         self.shared.clock = running_clock()
         self._token = trio.lowlevel.current_trio_token()
-        self._listeners = open_listeners(
-            config.listen.address.host,
-            config.listen.address.port,
-            config.listen.node_ids,
-            backlog=config.listen.backlog,
-            shared=self._place is not None,
-        )
+        self._sockets = open_sockets(ports_of(config), shared=self._place is not None)
         if self._logs_plugins:
             log_plugins(choice_of(config))
         try:
@@ -196,17 +159,26 @@ class Server:
                     outer.start_soon(self._end_overdue)
                     outer.start_soon(self._sweep)
                     outer.start_soon(self._admission.close_delayed)
-                    outer.start_soon(self.shared.upstream.refresh)
+                    outer.start_soon(self._reload_certificates)
+                    for listener in self.shared.listeners:
+                        outer.start_soon(listener.upstream.refresh)
+                    for owners in self.shared.token_owners.values():
+                        outer.start_soon(owners.run)
                     await self._serve(on_ready)
                 outer.cancel_scope.cancel()
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # a disk may hang
                 await self._close_bucket_state()
                 await self._quotas.close()
-            close_listeners(self._listeners)
+            close_sockets(self._sockets)
             self.shared.pipes.close()
             with trio.CancelScope(shield=True, deadline=trio.current_time() + CLOSE_TIMEOUT_S):  # exporters flush here
                 await trio.to_thread.run_sync(self.shared.hooks.close, abandon_on_cancel=True)
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether a broker has answered the proxy's latest request for the list of brokers."""
+        return self.shared.listeners[0].upstream.reached
 
     def stop(self) -> None:
         """Begin to drain; the second call closes the remaining connections at once."""
@@ -258,15 +230,16 @@ class Server:
     async def _serve(self, on_ready: Callable[[Server], None]) -> None:
         async with trio.open_nursery() as relays:
             self._relays = relays
+            admission = self._admission
             async with trio.open_nursery() as accepting:
-                for listener in self._listeners:
-                    accepting.start_soon(accept_loop, listener, self._accepted, self._admission.turn)
+                for listening in self._sockets:
+                    accepting.start_soon(accept_loop, listening, self._accepted, admission.turn, admission.overload)
                 self._collector.start()
                 self.operations.serving = True
-                await self.shared.upstream.wait_until_asked(FIRST_ANSWER_S)
+                await self.shared.listeners[0].upstream.wait_until_asked(FIRST_ANSWER_S)
                 on_ready(self)
                 await self._stop.wait()
-                close_listeners(self._listeners)
+                close_sockets(self._sockets)
                 accepting.cancel_scope.cancel()  # one may be waiting, since accepting is delayed
             await self._drain(relays)
 
@@ -288,44 +261,52 @@ class Server:
                     log.warning("connections cut", connections=len(self.connections), reason=reason)
         relays.cancel_scope.deadline = float("inf")
 
-    def _accepted(self, sock: socket.socket, peer: Address, node_id: int | None) -> float:
+    def _accepted(self, sock: socket.socket, peer: Address, listening: ListeningSocket) -> float:
         """Serve a new connection if the limits allow it. Return the seconds to wait before the next one is accepted."""
-        admitted, pause_s = self._admission.admit(sock, peer, self.shared.clock())
+        trusted = is_in(peer.host.partition("%")[0], self._listener_of[listening.setting].proxy_protocol_from)
+        admitted, pause_s = self._admission.admit(sock, peer, self.shared.clock(), from_proxy=trusted)
         if admitted:
-            self._serve_new(sock, peer, node_id)
+            self._serve_new(sock, peer, listening)
         return pause_s
 
-    def _serve_new(self, sock: socket.socket, peer: Address, node_id: int | None) -> None:
+    def _serve_new(self, sock: socket.socket, peer: Address, listening: ListeningSocket) -> None:
+        listener = self._listener_of[listening.setting]
         try:
-            client_socket = PlainSocket(sock, ClientGone, self.shared.poller)
+            kind = PlainSocket if listener.tls is None else TlsSocket
+            client_socket = kind(sock, ClientGone, self.shared.poller)
         except OSError as error:  # reset between accept and setsockopt
             log.debug("connection lost", peer=str(peer), reason=error.strerror)
             self._admission.leave(peer.host)
             sock.close()
             return
         self._serial += 1
-        info = Connection(connection_id=self._serial, peer=peer, node_id=node_id)
-        connection = ClientConnection(self.shared, info, client_socket)
+        info = Connection(connection_id=self._serial, peer=peer, node_id=listening.node_id)
+        connection = ClientConnection(self.shared, listener, info, client_socket)
         self.shared.counters.connections_accepted += 1
         self.shared.counters.connections += 1
         self.connections.add(connection.state)
+        self._unserved.add(connection.state, self.shared.clock())
         if self._relays is not None:
             self._relays.start_soon(self._serve_connection, connection)
 
+    def _make_room(self, reason: str) -> None:
+        self._unserved.close_oldest(reason, self.shared.clock())
+
     async def _serve_connection(self, connection: ClientConnection) -> None:
         counters, state = self.shared.counters, connection.state
-        host = state.info.peer.host
-        self.shared.hooks.connection_opened(state.info)
         if self.operations.draining:
             state.begin_drain()
         try:
             await connection.serve()
         finally:
             self.connections.discard(state)
+            self._unserved.discard(state)
             if self._all_gone is not None and not self.connections:
                 self._all_gone.set()
             counters.connections -= 1
-            self._admission.leave(host)
+            self._admission.leave(state.info.peer.host)
+            if state.counted_user is not None:
+                self._admission.leave_user(state.counted_user)
 
     def _open_admin(self, nursery: trio.Nursery) -> None:
         if self._config.admin.listen is not None:
@@ -359,13 +340,20 @@ class Server:
         return int(self.shared.clock() * 1000)
 
     async def _end_overdue(self) -> None:
-        """Close idle and overdue connections."""
+        """Close idle, overdue and old connections, after the owners of tokens were adopted that have become known."""
         while True:
-            limits = self.shared.limits
-            await trio.sleep(min(SWEEP_S, limits.request_timeout_s / 2, limits.login_timeout_s / 2))
+            await trio.sleep(min(SWEEP_S, check_interval_s(self.shared.limits)))
             now_s = trio.current_time()
             for connection in list(self.connections):
-                connection.end_if_overdue(now_s)
+                adopt_late_owner(connection)
+                end_if_overdue(connection, now_s)
+
+    async def _reload_certificates(self) -> None:
+        """Use new certificates when their files have changed, and warn of those that expire."""
+        contexts = self.shared.tls_contexts()
+        while contexts:
+            await renew(contexts)
+            await trio.sleep(CERTIFICATES_S)
 
     async def _sweep(self) -> None:
         """Drop idle buckets."""
@@ -373,16 +361,22 @@ class Server:
             await trio.sleep(SWEEP_S)
             now_s = trio.current_time()
             if self.shared.hooks.quotas is not None:
-                self.shared.hooks.quotas.expire(int(now_s * 1000))
-                self._collector.freeze_if_grown(len(self.shared.hooks.quotas))
+                await in_slices(self.shared.hooks.quotas.table.sweep(int(now_s * 1000)))
+                self._collector.freeze_if_grown("buckets", len(self.shared.hooks.quotas))
             if self._place is not None:
                 self._place.sweep()
 
-    def _brokers_changed(self, changed: frozenset[int]) -> None:
-        """Pass the new metadata to the callbacks, and drain the connections to a broker whose address has changed."""
-        topology = self.shared.topology
-        self.shared.hooks.update_cluster_metadata(topology.metadata)
+    def _brokers_changed(self, listener: Listener, changed: frozenset[int]) -> None:
+        """Pass the new metadata to the callbacks, and drain the connections to a broker whose address has changed.
+
+        Callbacks get the cluster as the first listener shows it.
+        """
+        topology = listener.topology
+        if listener is self.shared.listeners[0]:
+            self.shared.hooks.update_cluster_metadata(topology.metadata)
         for connection in list(self.connections):
+            if connection.listener is not listener:
+                continue
             node_id, upstream = connection.info.node_id, connection.info.upstream
             if node_id in changed and node_id is not None and upstream is not None:
                 address = topology.address_of(node_id)

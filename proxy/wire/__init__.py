@@ -1,5 +1,5 @@
 """The Kafka protocol without I/O. No module here uses a socket, an event loop or a clock; of the other packages only
-the API keys in `headrace.quota_callbacks` are imported.
+the API keys and the value types of authorization in `headrace.quota_callbacks` are imported.
 
     frames             splitting one direction of a connection into frames, which are skipped or collected
     heads              the header of a request or response, and the few body fields that a quota needs
@@ -12,8 +12,10 @@ the API keys in `headrace.quota_callbacks` are imported.
     refusal_templates  the fields of those responses, for each API
     topic_lookups      requests of the proxy's own that determine the cost of a mutation
     mutations          topic mutations: reading, splitting into admitted and refused topics, merging the responses
+    authorization      what a client needs permission for; requests and replies without what is denied
     client_quotas      DescribeClientQuotas and AlterClientQuotas: reading the requests, writing the responses
     messages           whole messages: reading, writing and editing by Kafka's message definitions
+    proxy_protocol     the header of PROXY protocol v2, before the first frame of a connection
     other_protocols    recognizing TLS and HTTP in place of a frame
     errors             the exceptions: `PeerFault` (close the connection) and `OurFault` (a bug in the proxy)
 

@@ -78,12 +78,15 @@ def layout_version(version: int, body: Buffer) -> int:
     return 0 if error_code == UNSUPPORTED_VERSION else version
 
 
-def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | None = None) -> RestrictedVersions:
+def restrict_api_versions(
+    version: int, body: Buffer, throttle_time_ms: int | None = None, *, known_only: bool = False
+) -> RestrictedVersions:
     """Restrict a broker's ApiVersions response to the APIs and versions that the proxy supports.
 
     An unknown API is removed. An API that the proxy reads or rewrites (`Api.must_know`) is limited to the highest
     version for which there is a schema, and removed if its minimum is above that. All others keep the broker's range;
-    no minimum is raised. If ``throttle_time_ms`` is given, the field is set where the layout has it.
+    no minimum is raised. With ``known_only``, all APIs are limited in this way. If ``throttle_time_ms`` is given, the
+    field is set where the layout has it.
 
     Raises `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it.
     """
@@ -96,7 +99,7 @@ def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | No
     def restrict(row: Message) -> Message | Drop:
         key, low, high = row["api_key"], row["min_version"], row["max_version"]
         offered.append(OfferedApi(api_key=key, min_version=low, max_version=high))
-        allowed = highest_allowed(key, low, high)
+        allowed = highest_allowed(key, low, high, known_only=known_only)
         if allowed is None:
             cut.append(key)
             return DROP
@@ -122,14 +125,16 @@ def restrict_api_versions(version: int, body: Buffer, throttle_time_ms: int | No
     )
 
 
-def throttled_api_versions(version: int, body: Buffer, throttle: Callable[[int], int]) -> bytes:
+def throttled_api_versions(
+    version: int, body: Buffer, throttle: Callable[[int], int], *, known_only: bool = False
+) -> bytes:
     """Restrict a broker's ApiVersions response, and replace its throttle time by what ``throttle`` returns for it.
 
     A broker's responses are nearly always the same, and rewriting one takes 0.2 ms, so the latest are remembered.
     Otherwise clients that only ask for versions could keep the proxy busy. Raises as `restrict_api_versions`.
     """
     restrict = _remembered if len(body) <= MAX_REMEMBERED_BYTES else restrict_api_versions
-    restricted = restrict(version, bytes(body))
+    restricted = restrict(version, bytes(body), known_only=known_only)
     broker_ms = restricted.throttle_time_ms
     if broker_ms is None or (throttle_ms := throttle(broker_ms)) == broker_ms:
         return restricted.body
@@ -138,16 +143,19 @@ def throttled_api_versions(version: int, body: Buffer, throttle: Callable[[int],
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)
-def _remembered(version: int, body: bytes) -> RestrictedVersions:
-    return restrict_api_versions(version, body)
+def _remembered(version: int, body: bytes, *, known_only: bool) -> RestrictedVersions:
+    return restrict_api_versions(version, body, known_only=known_only)
 
 
-def highest_allowed(api_key: int, min_version: int, max_version: int) -> int | None:
-    """Return the highest version of a broker's range to offer to clients, or ``None`` to remove the API."""
+def highest_allowed(api_key: int, min_version: int, max_version: int, *, known_only: bool = False) -> int | None:
+    """Return the highest version of a broker's range to offer to clients, or ``None`` to remove the API.
+
+    ``known_only`` is whether there must be a schema for it, which is otherwise required for some APIs only.
+    """
     api = APIS.get(api_key)
     if api is None:
         return None
-    if not api.must_know:
+    if not api.must_know and not known_only:
         return max_version
     return min(max_version, api.max_version) if min_version <= api.max_version else None
 

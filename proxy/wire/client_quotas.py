@@ -11,10 +11,9 @@ Source: ``DescribeClientQuotasRequest``, ``AlterClientQuotasRequest`` and their 
 from __future__ import annotations
 
 import struct
-import sys
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.proxy.wire.errors import MalformedFrame, UnencodableValue
 from headrace.proxy.wire.messages.codec import decode, encode, malformed
@@ -31,19 +30,22 @@ from headrace.proxy.wire.messages.scalars import (
 from headrace.proxy.wire.messages.schemas import schema
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from headrace.proxy.wire.messages.codec import Buffer, Message
     from headrace.proxy.wire.messages.schemas import Field
+    from headrace.proxy.wire.messages.stepwise import Steps
 
 EntityPart: TypeAlias = tuple[str, str | None]
 """An entity type and a name; ``None`` is the default entity of the type."""
 
+MAX_ENTITY_ROWS: Final = 256
+"""Parts and keys of one entity in a request: far more than there are entity types and keys. Kafka has no bound. One
+entity is read and checked without a pause."""
+
 _DESCRIBE: Final = "DescribeClientQuotasResponse"
 _ALTER: Final = "AlterClientQuotasRequest"
 _ALTERED: Final = "AlterClientQuotasResponse"
-
-T = TypeVar("T")
 
 
 class MatchType(IntEnum):
@@ -134,16 +136,12 @@ def _match_type(number: int) -> MatchType | int:
         return number
 
 
-def read_alterations(version: int, body: Buffer) -> AlterRequest:
-    """Read the body of an AlterClientQuotas request. Raises the errors of `read_filter`."""
-    return run_steps(alterations_in_steps(version, body, sys.maxsize))
+def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Steps[AlterRequest]:
+    """Read the body of an AlterClientQuotas request, with a yield after each entity, so that others can do their work.
 
-
-def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Generator[None, None, AlterRequest]:
-    """As `read_alterations`, with a yield after each entity, so that the caller can do other work.
-
-    Raises `MalformedFrame` for more than ``max_rows`` entities, parts of entities, keys and tagged fields. An entity is
-    decoded only after its rows were counted.
+    Raises the errors of `read_filter`, and `MalformedFrame` for more than ``max_rows`` entities, parts of entities,
+    keys and tagged fields, and for more than `MAX_ENTITY_ROWS` of one entity. An entity is decoded only after its rows
+    were counted.
     """
     field = schema(_ALTER, version).fields[0]
     read_count, pack_count = count_codec(flexible=field.flexible, nullable=field.nullable)
@@ -156,14 +154,17 @@ def alterations_in_steps(version: int, body: Buffer, max_rows: int) -> Generator
         check_count(data, 0, at, count, codec.min_bytes)
         count_rows(data, count)
         for _ in range(count):
+            left = data.rows_left
+            most = data.rows_left = min(left, MAX_ENTITY_ROWS)
             codec.skip(data, at)
+            data.rows_left += left - most
             row, at = codec.read(data, at)
             entries.append(_alter_entry(row))
             yield
     except TooManyRows:
         raise MalformedFrame(
-            f"a request to change quotas has more than {max_rows} entities, parts of entities and keys, "
-            "which is the most that one may have"
+            f"a request to change quotas has more than {max_rows} entities, parts of entities and keys, or more than "
+            f"{MAX_ENTITY_ROWS} parts and keys of one entity, which is the most that one may have"
         ) from None
     except Broken as broken:
         broken.path.insert(0, field.name)
@@ -179,16 +180,6 @@ def _alter_entry(row: Message) -> AlterEntry:
         entity=tuple((part["entity_type"], part["entity_name"]) for part in row["entity"]),
         ops=tuple(QuotaOp(key=op["key"], value=op["value"], remove=op["remove"]) for op in row["ops"]),
     )
-
-
-def run_steps(steps: Generator[None, None, T]) -> T:
-    """Run a generator that yields between its steps to its end, and return its value."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as done:
-            value: T = done.value
-            return value
 
 
 class DescribeResponse:
@@ -244,15 +235,8 @@ def describe_error(version: int, error_code: int, error_message: str | None, thr
     return encode(_DESCRIBE, version, fields)
 
 
-def alter_response(version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0) -> bytes:
-    """Return the body of the response to an AlterClientQuotas request."""
-    return run_steps(alter_response_in_steps(version, results, throttle_time_ms))
-
-
-def alter_response_in_steps(
-    version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0
-) -> Generator[None, None, bytes]:
-    """As `alter_response`, with a yield after each entity, so that the caller can do other work."""
+def alter_response_in_steps(version: int, results: Iterable[AlterResult], throttle_time_ms: int = 0) -> Steps[bytes]:
+    """Return the body of the response to an AlterClientQuotas request, with a yield after each entity."""
     field = next(field for field in schema(_ALTERED, version).fields if field.name == "entries")
     write = element_codec(field).write
     rows = bytearray()

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.proxy.wire.api_versions import UNSUPPORTED_VERSION, unsupported_version_reply
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import RefusalImpossible
-from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.proxy.wire.messages.stepwise import ALL, ROWS_A_STEP, encode_in_steps, project_in_steps
 from headrace.proxy.wire.refusal_templates import TEMPLATES, Copied, Each, Joined, Slot, Until
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
@@ -22,8 +21,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.refusal_templates import Part, Template
 
+THROTTLE_TIME: Final = "throttle_time_ms"
+_PRODUCE_FIELDS: Final = frozenset(
+    {"acks", "topic_data.name", "topic_data.topic_id", "topic_data.partition_data.index"}
+)
+_INT32: Final = Struct(">i")
 _HEADER_V0: Final = Struct(">ii")
 _HEADER_V1: Final = Struct(">iib")
 
@@ -41,8 +46,25 @@ Whether other APIs can be refused may depend on the version and the request. The
 - DescribeLogDirs v0-2: only log directories have error codes, and the request names none;
 - Metadata v0-12 for all topics: only topics have error codes, and the request names none.
 
-For all of these `refuse_whole` raises `RefusalImpossible`, and the caller closes the connection as a broker does.
+For all of these `refusal_in_steps` raises `RefusalImpossible`, and the caller closes the connection as a broker does.
 """
+
+
+@dataclass(frozen=True, slots=True)
+class OwnReply:
+    """The body of a response of the proxy's own, which is sent later."""
+
+    body: bytes
+    throttle_at: int | None
+    """The position of the throttle time; ``None`` if the version has none."""
+
+    def with_throttle_time(self, throttle_time_ms: int) -> bytes:
+        """Return the body with this throttle time."""
+        if self.throttle_at is None:
+            return self.body
+        changed = bytearray(self.body)
+        _INT32.pack_into(changed, self.throttle_at, throttle_time_ms)
+        return bytes(changed)
 
 
 @dataclass(slots=True)
@@ -58,39 +80,47 @@ class _Refusal:
     """Whether the request has no array that is answered row by row; an empty array counts as one, null does not."""
 
 
-def refuse_whole(
-    api_key: int,
-    version: int,
-    correlation_id: int,
-    request_body: Buffer,
-    error_code: int,
-    error_message: str | None,
-    throttle_time_ms: int,
-) -> bytes:
-    """Return the frame, with length and header, that refuses a request with one of Kafka's error codes.
+def refusal_in_steps(
+    api_key: int, version: int, request_body: Buffer, error_code: int, error_message: str | None
+) -> Steps[OwnReply]:
+    """Return the response that refuses a whole request with one of Kafka's error codes.
 
-    ``error_message`` and ``throttle_time_ms`` are set if the version has the fields; the message ``None`` is null, or
-    "" if the field is not nullable. Raises `RefusalImpossible` if no response can contain the error (`IRREFUSABLE`),
-    `UnknownMessage` for a version without a schema, and `MalformedMessage` for a body that violates it. Source:
-    ``AbstractRequest.getErrorResponse``.
+    ``error_message`` is set if the version has the field; ``None`` is null, or "" if the field is not nullable. Raises
+    `RefusalImpossible` if no response can contain the error (`IRREFUSABLE`), `UnknownMessage` for a version without a
+    schema, and `MalformedMessage` for a body that violates it. Source: ``AbstractRequest.getErrorResponse``.
     """
-    if api_key == ApiKey.API_VERSIONS and error_code == UNSUPPORTED_VERSION:
-        return unsupported_version_reply(correlation_id)
     template = TEMPLATES.get(api_key)
     if template is None:
         raise RefusalImpossible(f"api key {api_key}: {IRREFUSABLE.get(api_key, 'it is unknown')}")
     name = API_NAMES[api_key]
-    request = decode(f"{name}Request", version, request_body)
+    request = yield from project_in_steps(f"{name}Request", version, request_body, needed_fields(api_key))
     if api_key == ApiKey.PRODUCE and request["acks"] == NO_ACKS:
         raise RefusalImpossible("a Produce request with acks=0 has no response")
     refusal = _Refusal(error_code=error_code, error_message=error_message, version=version)
-    fields = schema(f"{name}Response", version).fields
-    response = _fill(template, fields, request, refusal)
+    response = yield from _fill(template, schema(f"{name}Response", version).fields, request, refusal)
     if not refusal.placed and refusal.nothing_to_name:
         raise RefusalImpossible(f"{name} v{version}: its response has no field for error {error_code}")
-    if any(field.name == "throttle_time_ms" for field in fields):
-        response["throttle_time_ms"] = throttle_time_ms
-    return response_frame(api_key, version, correlation_id, encode(f"{name}Response", version, response))
+    body, throttle_at = yield from encode_in_steps(f"{name}Response", version, response, mark=THROTTLE_TIME)
+    return OwnReply(body, throttle_at)
+
+
+def needed_fields(api_key: int) -> frozenset[str]:
+    """Return the fields of a request that its refusal needs: not the records of a Produce, which may be large."""
+    return _PRODUCE_FIELDS if api_key == ApiKey.PRODUCE else ALL
+
+
+def refused_rows_in_steps(
+    template: Template, api_key: int, version: int, request: Message, error_code: int
+) -> Steps[Message]:
+    """Return the fields of a response that ``template`` describes, for the rows of ``request``, which was decoded.
+
+    For responses in which only some rows have the error. Raises `UnknownMessage`.
+    """
+    refusal = _Refusal(error_code=error_code, error_message=None, version=version)
+    fields: Message = yield from _fill(
+        template, schema(f"{API_NAMES[api_key]}Response", version).fields, request, refusal
+    )
+    return fields
 
 
 def response_frame(api_key: int, version: int, correlation_id: int, body: bytes) -> bytes:
@@ -100,7 +130,7 @@ def response_frame(api_key: int, version: int, correlation_id: int, body: bytes)
     return _HEADER_V1.pack(5 + len(body), correlation_id, 0) + body
 
 
-def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refusal) -> Message:
+def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refusal) -> Steps[Message]:
     """Return the fields of a template that this version has, filled in for one row of the request, or the request."""
     by_name = {field.name: field for field in fields}
     filled: Message = {}
@@ -112,13 +142,14 @@ def _fill(template: Template, fields: Sequence[Field], row: Any, refusal: _Refus
             if refusal.version > part.version:
                 continue
             part = part.part
-        filled[name] = _value(part, field, row, refusal)
+        if isinstance(part, Each | tuple | Joined):
+            filled[name] = yield from _rows(part, field, row, refusal)
+        else:
+            filled[name] = _value(part, field, row, refusal)
     return filled
 
 
 def _value(part: Part, field: Field, row: Any, refusal: _Refusal) -> Any:
-    if isinstance(part, Each | tuple | Joined):
-        return _rows(part, field, row, refusal)
     if isinstance(part, Copied):
         value = row[part.field]
         part = part.null if value is None else value
@@ -132,15 +163,20 @@ def _value(part: Part, field: Field, row: Any, refusal: _Refusal) -> Any:
     return "" if part is None and field.kind == "string" and not field.nullable else part
 
 
-def _rows(part: Each | Joined | tuple[Each, ...], field: Field, row: Any, refusal: _Refusal) -> list[Message]:
+def _rows(part: Each | Joined | tuple[Each, ...], field: Field, row: Any, refusal: _Refusal) -> Steps[list[Message]]:
     """Return one row for each row of one or more arrays of the request; an array that is null has no rows."""
+    answers: list[Message] = []
     if isinstance(part, Joined):
         refusal.nothing_to_name = False
-        return [answer for outer in row[part.outer] for answer in _rows(part.inner, field, outer, refusal)]
-    answers = []
+        for outer in row[part.outer]:
+            answers += yield from _rows(part.inner, field, outer, refusal)
+        return answers
     for each in (part,) if isinstance(part, Each) else part:
         rows = row.get(each.of)
         if rows is not None:
             refusal.nothing_to_name = False
-            answers += [_fill(each.row, field.fields, one, refusal) for one in rows]
+            for one in rows:
+                answers.append((yield from _fill(each.row, field.fields, one, refusal)))
+                if len(answers) % ROWS_A_STEP == 0:
+                    yield
     return answers

@@ -1,4 +1,5 @@
-"""Look-ups that determine the cost of a mutation: the number of partitions that topics have or would get.
+"""Look-ups that determine the cost of a mutation, which is the number of partitions that topics have or would get, and
+the names of topics.
 
 This module encodes requests that the proxy itself sends, in versions that every broker from 2.4 to 4.4 supports, and
 reads their responses. `headrace.proxy.connection.mutation_lookup` sends them over the client's upstream connection, so
@@ -11,12 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.editing import edit
-from headrace.proxy.wire.messages.rows import read_rows
+from headrace.proxy.wire.messages.rows import count_elements_in_steps, read_rows
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from headrace.proxy.wire.messages.codec import Buffer
+    from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.mutations import TopicKey
 
 BY_NAME_VERSION: Final = 4
@@ -57,19 +60,21 @@ def names_brokers(version: int, body: Buffer) -> bool:
     return any(True for _ in read_rows("MetadataResponse", version, body, "brokers", ("node_id",)))
 
 
-def read_partition_counts(version: int, body: Buffer) -> dict[TopicKey, int]:
-    """Return the number of partitions of each topic in a Metadata response, by name and by id.
+def read_partition_counts(version: int, body: Buffer) -> Steps[dict[TopicKey, int]]:
+    """Return the number of partitions of each topic in a Metadata response, by name and by id; yield now and then.
 
     Topics with an error are left out.
     """
     counts: dict[TopicKey, int] = {}
-    for row in decode("MetadataResponse", version, body)["topics"]:
+    wanted = ("error_code", "name", "topic_id") if version >= TOPIC_IDS_FROM else ("error_code", "name")
+    rows = yield from count_elements_in_steps("MetadataResponse", version, body, "topics", wanted, "partitions")
+    for row in rows:
         if row["error_code"]:
             continue
         if row["name"] is not None:
-            counts[row["name"]] = len(row["partitions"])
+            counts[row["name"]] = row["partitions"]
         if "topic_id" in row:
-            counts[row["topic_id"]] = len(row["partitions"])
+            counts[row["topic_id"]] = row["partitions"]
     return counts
 
 
@@ -124,14 +129,18 @@ def ask_to_validate_names(names: Iterable[str]) -> tuple[int, bytes]:
     return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, fields)
 
 
-def read_validated(version: int, body: Buffer) -> dict[str, int | None]:
-    """Return the number of partitions that each topic would get, from a response to a validating CreateTopics request.
+def read_validated(version: int, body: Buffer) -> Steps[dict[str, int | None]]:
+    """Return the number of partitions that each topic would get, from a response to a validating CreateTopics request;
+    yield now and then.
 
     It is 0 if the broker would refuse the topic, and ``None`` if the response does not contain it, because the client
     is not authorized to describe configurations.
     """
     found: dict[str, int | None] = {}
-    for row in read_rows("CreateTopicsResponse", version, body, "topics", ("name", "error_code", "num_partitions")):
+    rows = read_rows("CreateTopicsResponse", version, body, "topics", ("name", "error_code", "num_partitions"))
+    for number, row in enumerate(rows):
         partitions = row["num_partitions"]
         found[row["name"]] = 0 if row["error_code"] else partitions if partitions > 0 else None
+        if number % ROWS_A_STEP == 0:
+            yield
     return found

@@ -15,8 +15,9 @@ import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from headrace.proxy.admin.merged_metrics import Family, WorkerMetrics, decode, merge_decisions
-from headrace.proxy.admin.metrics_page import admin_metrics, page_of, process_families
+from headrace.proxy.admin.metrics_page import admin_metrics, expiry_metric, page_of, process_families
 from headrace.proxy.workers.pipe import WorkerSilentError
+from headrace.quota_callbacks.hookspecs import AcrossWorkers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -141,6 +142,9 @@ class WorkersOperations:
     def _own_families(self, admin: AdminCounters) -> Iterator[Family]:
         for metric in admin_metrics(admin):
             yield Family(metric=metric)
+        if admin.certificate_expires_s is not None:
+            expiry = expiry_metric({"admin.tls": admin.certificate_expires_s})
+            yield Family(metric=expiry, across=AcrossWorkers.MIN)
         up = GaugeMetricFamily("headrace_worker_up", "1 while the worker serves, 0 otherwise.", labels=_WORKER)
         restarts = CounterMetricFamily(
             "headrace_worker_restarts", "Number of times the worker died and was replaced.", labels=_WORKER

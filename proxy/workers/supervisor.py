@@ -28,7 +28,8 @@ from headrace.proxy import output_queue
 from headrace.proxy.admin.server import open_admin
 from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
-from headrace.proxy.network.listeners import close_listeners, open_listeners
+from headrace.proxy.network.listening_sockets import close_sockets, open_sockets
+from headrace.proxy.server.configured import ports_of
 from headrace.proxy.server.preflight import loaded_rules
 from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
@@ -137,10 +138,7 @@ class Supervisor:
 
         The workers would not notice it: they open the ports with SO_REUSEPORT.
         """
-        listen = self.config.listen
-        close_listeners(
-            open_listeners(listen.address.host, listen.address.port, listen.node_ids, backlog=listen.backlog)
-        )
+        close_sockets(open_sockets(ports_of(self.config)))
 
     # --- operators' commands ---
 

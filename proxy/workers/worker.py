@@ -107,7 +107,7 @@ class Worker:
             nursery.cancel_scope.cancel()
 
     def _ready(self, server: Server) -> None:
-        self._pipe.send({"event": "ready", "reached": server.shared.upstream.reached})
+        self._pipe.send({"event": "ready", "reached": server.reached})
 
     async def _listen(self, serving: trio.CancelScope) -> None:
         async with trio.open_nursery() as answering:

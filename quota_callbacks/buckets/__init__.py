@@ -1,7 +1,8 @@
 """The buckets that requests are charged to, and their arithmetic.
 
 quota_scope     the buckets of an entity type of a plugin
-client_quotas   the table of all buckets
+client_quotas   the buckets of requests, their limits and windows
+bucket_table    the table of buckets: how many there may be, and which are dropped
 kinds           the bucket class of each quota key
 quota_bucket    the base class of all buckets
 sampled_rate    Kafka's Rate over SampledStat, and its throttle time

@@ -20,9 +20,16 @@ from typing import Final, TypedDict
 
 from mmh3 import hash64
 
-MAX_BYTES: Final = 64 * 1024 * 1024
-"""Maximum size of a `GrowingBloomFilter`. A user has at most two, so forged ids can take 128 MiB of a worker. At a
-false positive rate of 1 % this is sufficient for 28 million producers per window."""
+MAX_BYTES: Final = 8 * 1024 * 1024
+"""Maximum size of a `GrowingBloomFilter`, of which a user has two at most. At a false positive rate of 1 % this is
+sufficient for 3.5 million producers per window."""
+
+MAX_TOTAL_BYTES: Final = 128 * 1024 * 1024
+"""Maximum size of the large slices (above `SMALL_BYTES`) of all users of a process. Beyond it, the filters of all users
+grow only as far as `SMALL_BYTES`, so users with forged ids take nothing from those with few producers."""
+
+SMALL_BYTES: Final = 16 * 1024
+"""Size up to which a filter always grows: 7,000 producers at a false positive rate of 1 %."""
 
 GROWTH: Final = 4
 """Ratio of the capacities of consecutive slices. A new id is looked up in every slice: for 64 to 1,000,000 ids, a
@@ -96,6 +103,23 @@ def _steps(probes: int) -> tuple[int, ...]:
     return tuple(range(probes))
 
 
+class FilterMemory:
+    """The memory of the large slices of all filters of the process."""
+
+    __slots__ = ("large_bytes",)
+
+    def __init__(self) -> None:
+        self.large_bytes = 0
+
+    def left_for(self, size_bytes: int) -> int:
+        """Return how many bytes a filter of ``size_bytes`` may grow by."""
+        left = min(MAX_BYTES - size_bytes, MAX_TOTAL_BYTES - self.large_bytes)
+        return left if left > SMALL_BYTES else min(MAX_BYTES, SMALL_BYTES) - size_bytes
+
+
+memory: Final = FilterMemory()
+
+
 class BloomFilter:
     """A set of producer ids in a fixed number of bits. With more than ``capacity`` ids, the rate of false positives
     exceeds ``false_positive_rate``."""
@@ -109,10 +133,17 @@ class BloomFilter:
         self.steps = _steps(probes)
         """0, 1, ... k - 1: the increments of the stride."""
         self.bits = bytearray(self.size // 8)
+        if len(self.bits) > SMALL_BYTES:
+            memory.large_bytes += len(self.bits)
         self.capacity = capacity
         self.false_positive_rate = false_positive_rate
         self.count = 0
         """Number of added ids that were new."""
+
+    def __del__(self) -> None:
+        size_bytes = len(getattr(self, "bits", b""))  # there are none after an error in `__init__`
+        if size_bytes > SMALL_BYTES:
+            memory.large_bytes -= size_bytes
 
     @classmethod
     def restored(cls, state: SliceState) -> BloomFilter:
@@ -178,7 +209,8 @@ class BloomFilter:
 
 
 class GrowingBloomFilter:
-    """A set of producer ids that keeps its false positive rate for any number of ids, until `MAX_BYTES` are full.
+    """A set of producer ids that keeps its false positive rate for any number of ids, until `MAX_BYTES` are full, or
+    `MAX_TOTAL_BYTES` of the process.
 
     Then an id that is not in the set is new every time, is not added, and is counted in `overflowed`. If ids were still
     added, all bits would be set eventually and all ids would be taken for seen and not charged. Charging ids more than
@@ -188,13 +220,13 @@ class GrowingBloomFilter:
     __slots__ = ("_full", "_newest", "_slices", "overflowed")
 
     def __init__(self, initial_capacity: int, false_positive_rate: float) -> None:
-        """Create the first slice, for ``initial_capacity`` ids or the capacity of `MAX_BYTES`, whichever is less.
+        """Create the first slice, for ``initial_capacity`` ids, or as many as there is memory for.
 
         Raises `ValueError` as `bloom_size` does.
         """
         bloom_size(initial_capacity, false_positive_rate)
         rate = false_positive_rate * (1 - TIGHTENING)
-        first = BloomFilter(min(initial_capacity, _capacity_of(MAX_BYTES, rate)), rate)
+        first = BloomFilter(min(initial_capacity, _capacity_of(memory.left_for(0), rate)), rate)
         self._set_slices((first,))
         self.overflowed = 0
         """Number of new ids that could not be added."""
@@ -256,11 +288,11 @@ class GrowingBloomFilter:
         return self._newest.has_hash(at, stride) or (bool(self._full) and _any_has(self._full, at, stride))
 
     def _grow(self) -> bool:
-        """Add a slice; return false if `MAX_BYTES` leave no space for one."""
+        """Add a slice; return false if there is no memory for one."""
         newest = self._newest
         rate = newest.false_positive_rate * TIGHTENING
         desired = max(GROWTH * newest.capacity, SECOND_CAPACITY)
-        capacity = min(desired, _capacity_of(MAX_BYTES - self.memory_bytes, rate))
+        capacity = min(desired, _capacity_of(memory.left_for(self.memory_bytes), rate))
         if capacity < self._slices[0].capacity:
             return False
         self._set_slices((*self._slices, BloomFilter(capacity, rate)))

@@ -1,20 +1,32 @@
-"""The table of all buckets, and the windows of their quota keys.
+"""The buckets of requests, their limits, and the windows of their quota keys.
 
 A bucket is identified by the metric tags that the quota callbacks return (`quota_metric_tags`), and has the limit that
 they return (`quota_limit`); so a custom callback can replace the precedence of quotas without computing rates. Buckets
 and their history survive every change of quotas, as Kafka's sensors do. They expire after an hour without use
 (``ClientSensors``). Used by the built-in callbacks and by replay.
+
+If there are too many buckets (`headrace.quota_callbacks.buckets.bucket_table`), a client id without one is charged to a
+bucket that it shares: with the other newcomers of its user and address, if these have too many, or else with all
+newcomers. One limit has one such bucket, so that no number of client ids gets more than one of them would.
 """
 
 from __future__ import annotations
 
-import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
+from zlib import crc32
 
+from headrace.quota_callbacks.buckets.bucket_table import (
+    IDLE_EXPIRY_MS,
+    MAX_BUCKETS,
+    MAX_OWNED,
+    BucketName,
+    BucketTable,
+    owner_of,
+)
 from headrace.quota_callbacks.buckets.kinds import BUCKET_KINDS, RateBucket
-from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED, QuotaBucket
+from headrace.quota_callbacks.buckets.quota_bucket import QuotaBucket
 from headrace.quota_callbacks.buckets.sampled_rate import SampledRate, Window
 from headrace.quota_callbacks.buckets.throttle_times import METRICS_WINDOW
 from headrace.quota_callbacks.buckets.waiting import ALWAYS, NEVER
@@ -22,25 +34,21 @@ from headrace.quota_callbacks.entities import QuotaKey, quota_key
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Limit
 
 if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.quota_bucket import Owner
     from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
 
-MAX_BUCKETS: Final = 200_000
-"""Maximum number of buckets. Clients choose their client ids, and each can have a bucket, of about 1 KiB. Above this
-number, the least recently used of the `EVICTION_CANDIDATES` oldest buckets is dropped with its history."""
+__all__ = ["IDLE_EXPIRY_MS", "MAX_BUCKETS", "BucketSource", "ClientQuotas"]
 
-EVICTION_CANDIDATES: Final = 64
-
-IDLE_EXPIRY_MS: Final = 3_600_000
-"""``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
+OVERFLOW: Final = "overflow"
+"""Metric tag of a bucket that newcomers share, with their limit as its value."""
 
 WAITS: Final = "waits"
 """With the slot, the key in ``request.notes`` of the bucket that the request waits for."""
 
 MetricTags = Callable[[str, str, str], "Mapping[str, str] | None"]
 QuotaLimit = Callable[[str, "Mapping[str, str]"], "float | None"]
-BucketName = tuple[str, tuple[tuple[str, str], ...]]
 BucketT = TypeVar("BucketT", bound=QuotaBucket)
 
 
@@ -102,18 +110,18 @@ class ClientQuotas(BucketSource):
         metric_tags: MetricTags,
         quota_limit: QuotaLimit,
         max_buckets: int = MAX_BUCKETS,
+        max_owned: int = MAX_OWNED,
         shared: SharedBuckets | None = None,
     ) -> None:
         """``shared`` is the memory that several workers share their buckets in; ``None`` with a single process."""
         self._windows: dict[str, Window] = dict(windows.items())
         self._metric_tags = metric_tags
         self._quota_limit = quota_limit
-        self._max_buckets = max_buckets
         self._shared = shared
-        self._buckets: dict[BucketName, QuotaBucket] = {}
+        self.table = BucketTable(max_buckets, max_owned)
         self.generation = 0
-        self.evicted = 0
-        """Number of buckets that were dropped because of `MAX_BUCKETS`."""
+        self.overflowed = 0
+        """Number of times that a client id was charged to a bucket that it shares, since there were too many."""
         self.exempt_request_time = SampledRate(METRICS_WINDOW)
         """Thread time of exempt requests, in percent of one thread (Kafka's ``exempt-request-time``). Never expires."""
 
@@ -139,27 +147,44 @@ class ClientQuotas(BucketSource):
         class of the key (`BUCKET_KINDS`, or `RateBucket` for keys of plugins); raises `TypeError` for another one.
         """
         connection = request.connection
-        generation, user, client_id, bucket, first_used_ms = connection.cache.get(key, _NOT_RESOLVED)
+        generation, user, client_id, bucket, _ = connection.cache.get(key, _NOT_RESOLVED)
         if generation == self.generation and client_id == request.client_id and user == connection.user:
             resolved: BucketT | None = bucket
             if resolved is None or not resolved.dropped:
                 return resolved
         user, client_id = connection.user, request.client_id
-        found = self.bucket(key, user, client_id)
+        tags = self._metric_tags(key, user, client_id)
+        return self.resolved(request, key, key, kind, tags)
+
+    def resolved(
+        self, request: Request, slot: object, key: str, kind: type[BucketT], tags: Mapping[str, str] | None
+    ) -> BucketT | None:
+        """Return the bucket of ``request`` with ``tags``, and cache it with the connection under ``slot``.
+
+        A shared bucket is not cached, so that a client leaves it once there is room again.
+        """
+        connection, client_id = request.connection, request.client_id
+        _, _, _, before, first_used_ms = connection.cache.get(slot, _NOT_RESOLVED)
+        found: QuotaBucket | None = None
+        if tags is not None:
+            pairs = tuple(tags.items())
+            found = self.named((quota_key(key), pairs), owner_of(connection, client_id, pairs))
         if found is not None and not isinstance(found, kind):
             raise TypeError(f"{key} is measured by a {type(found).__name__}, not by a {kind.__name__}")
         received_ms = int(request.received_s * 1000)
-        if found is None or found is not bucket:
+        if found is None or found is not before:
             first_used_ms = received_ms
-        connection.cache[key] = (self.generation, user, client_id, found, first_used_ms)
+        valid_for = -1 if found is not None and found.overflow else self.generation
+        connection.cache[slot] = (valid_for, connection.user, client_id, found, first_used_ms)
         if found is not None:
             found.learn_wait(received_ms)
         return found
 
     def end_waits(self) -> None:
         """Let new connections wait no longer for throttles that were imposed until now."""
-        for bucket in self._buckets.values():
-            bucket.end_wait()
+        for bucket in self.table.buckets():
+            if bucket.gate_ms != NEVER:
+                bucket.end_wait()
 
     def bucket(self, key: str, user: str, client_id: str) -> QuotaBucket | None:
         """Return the bucket of a user and client id; ``None`` while the key has no quota."""
@@ -168,31 +193,45 @@ class ClientQuotas(BucketSource):
             return None
         return self.named((quota_key(key), tuple(tags.items())))
 
-    def named(self, name: BucketName) -> QuotaBucket:
+    def named(self, name: BucketName, owner: Owner | None = None) -> QuotaBucket:
         """Return the bucket with a name, with its current limit; create it if it does not exist.
 
         The limit is that of the hook `quota_limit` for the tags. For plugins that choose buckets themselves; the key is
-        in the form of `headrace.quota_callbacks.entities.quota_key`.
+        in the form of `headrace.quota_callbacks.entities.quota_key`. ``owner`` is the client that has chosen the name
+        (`owner_of`). If it has too many buckets, or the table is full, newcomers get a bucket that they share.
         """
-        bucket = self._buckets.get(name)
+        bucket = self.table.get(name)
         if bucket is None:
-            if len(self._buckets) >= self._max_buckets:
-                self._evict()
-            key, tags = name
-            row = None if self._shared is None else self._shared.row(name)
-            kind = BUCKET_KINDS.get(key, RateBucket)
-            bucket = self._buckets[name] = kind(key, tags, self._windows[key], row)
+            if self.table.owns_too_many(owner):
+                return self._shared_by_newcomers(name, owner)
+            if self.table.is_full:
+                return self._shared_by_newcomers(name, None)
+            bucket = self._create(name, owner)
         if bucket.limit_of != self.generation:
             self._set_limit(bucket)
         return bucket
 
-    def _evict(self) -> None:
-        """Drop the least recently used of the oldest buckets."""
-        oldest = itertools.islice(self._buckets.items(), EVICTION_CANDIDATES)
-        name, bucket = min(oldest, key=lambda item: item[1].last_used_ms)
-        del self._buckets[name]
-        bucket.drop()
-        self.evicted += 1
+    def _create(self, name: BucketName, owner: Owner | None) -> QuotaBucket:
+        key, tags = name
+        row = None if self._shared is None else self._shared.row(name)
+        bucket = BUCKET_KINDS.get(key, RateBucket)(key, tags, self._windows[key], row)
+        bucket.owner = owner
+        bucket.overflow = bool(tags) and tags[0][0] == OVERFLOW
+        self.table.add(bucket)
+        return bucket
+
+    def _shared_by_newcomers(self, name: BucketName, owner: Owner | None) -> QuotaBucket:
+        """Return the bucket for all newcomers with the limit of ``name``: those of an owner, or with ``None`` all."""
+        self.overflowed += 1
+        key, tags = name
+        limit: float | None = self._quota_limit(key, dict(tags))
+        policy = limit.policy if isinstance(limit, Limit) else KAFKA_POLICY
+        terms = f"{limit if limit is None else float(limit)}-{crc32(repr(policy).encode()):08x}"
+        where = () if owner is None else (("user", owner[0]), ("address", owner[1]))
+        shared_name = (key, ((OVERFLOW, terms), *where))
+        bucket = self.table.get(shared_name) or self._create(shared_name, None)
+        self._apply(limit, bucket, dict(tags))
+        return bucket
 
     def restore(self, key: str, tags: Mapping[str, str], state: Mapping[str, Any], now_ms: int) -> None:
         """Restore the state of a bucket (`QuotaBucket.state`) from before a restart; ages count back from ``now_ms``.
@@ -206,32 +245,33 @@ class ClientQuotas(BucketSource):
         self.generation += 1
 
     def expire(self, now_ms: int) -> int:
-        """Drop buckets that were not used for `IDLE_EXPIRY_MS`; return their number."""
-        idle = []
-        for name, bucket in self._buckets.items():
-            if bucket.last_used_ms == NEVER_USED:
-                bucket.last_used_ms = now_ms
-            elif now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000):
-                idle.append(name)
-        for name in idle:
-            self._buckets.pop(name).drop()
-        return len(idle)
+        """Drop the buckets that were not used for long (`BucketTable.sweep`); return their number."""
+        steps = self.table.sweep(now_ms)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as done:
+                dropped: int = done.value
+                return dropped
 
     def __iter__(self) -> Iterator[QuotaBucket]:
-        """Iterate over all buckets, with current limits. Raises `RuntimeError` if one is created meanwhile."""
-        for bucket in self._buckets.values():
+        """Iterate over the buckets that exist now, with current limits. Others may be created and dropped meanwhile."""
+        for bucket in self.table.buckets():
             if bucket.limit_of != self.generation:
                 self._set_limit(bucket)
             yield bucket
 
     def __len__(self) -> int:
-        return len(self._buckets)
+        return len(self.table)
 
     def _set_limit(self, bucket: QuotaBucket) -> None:
+        if not bucket.overflow:  # it gets the limit of the newcomers
+            tags = bucket.tags
+            self._apply(self._quota_limit(bucket.key, tags), bucket, tags)
+
+    def _apply(self, limit: float | None, bucket: QuotaBucket, tags: Mapping[str, str]) -> None:
         bucket.limit_of = self.generation
         before = (bucket.limit, bucket.policy)
-        tags = bucket.tags
-        limit = self._quota_limit(bucket.key, tags)
         bucket.limit = None if limit is None else float(limit)
         if isinstance(limit, Limit):
             bucket.entity, bucket.policy = limit.entity, limit.policy

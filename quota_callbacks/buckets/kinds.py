@@ -189,6 +189,10 @@ class MutationBucket(QuotaBucket):
             return self.burst_left(self.limit, now_ms)
         return self._bucket.tokens(self._refill_rate(), now_ms)
 
+    def forgotten(self, now_ms: int) -> bool:
+        """Return whether a new bucket would decide as this one, which has all its tokens."""
+        return super().forgotten(now_ms) and self._bucket.is_full(self._refill_rate(), now_ms)
+
     def _unshare(self) -> None:
         super()._unshare()
         if isinstance(self._bucket, SharedTokens):
@@ -290,6 +294,15 @@ class ProducerIdBucket(QuotaBucket):
         if tokens >= 0:
             return None
         return self._verdict(self._bucket.throttle_ms(rate, now_ms), tokens, limit, now_ms)
+
+    def forgotten(self, now_ms: int) -> bool:
+        """Return whether a new bucket would decide as this one, which has all its tokens and knows no producer id."""
+        limit, filters = self.limit, self._filters
+        if not super().forgotten(now_ms) or not (limit is None or self._bucket.is_full(self.per_second(limit), now_ms)):
+            return False
+        if filters is not None:
+            filters.expire(now_ms)
+        return filters is None or filters.empty
 
     def _unshare(self) -> None:
         super()._unshare()

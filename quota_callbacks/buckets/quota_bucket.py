@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 Tags = tuple[tuple[str, str], ...]
 """Metric tags, in the order in which the callback returned them."""
 
+Owner = tuple[str, str]
+"""User and address of the client whose client id a bucket was created for."""
+
 NEVER_USED: Final = -(2**63)
 
 PACED_BURST_S: Final = 1.0
@@ -56,6 +59,8 @@ class QuotaBucket(ABC):
         "last_used_ms",
         "limit",
         "limit_of",
+        "overflow",
+        "owner",
         "policy",
         "window",
     )
@@ -84,6 +89,10 @@ class QuotaBucket(ABC):
         self.last_used_ms = NEVER_USED
         self.limit_of = -1
         """`ClientQuotas.generation` when the limit was resolved."""
+        self.owner: Owner | None = None
+        """Whose maximum the bucket counts for; ``None`` if no client has chosen its name."""
+        self.overflow = False
+        """Whether many client ids share the bucket, since there are too many buckets."""
         self.dropped = False
         """Whether the bucket was dropped from the table, so that cached references to it are invalid."""
         self._throttled_ms = NEVER
@@ -102,6 +111,19 @@ class QuotaBucket(ABC):
     def tags(self) -> dict[str, str]:
         """The metric tags of the bucket."""
         return dict(self._tags)
+
+    @property
+    def name(self) -> tuple[str, Tags]:
+        """The bucket's name in the table: key and metric tags."""
+        return self.key, self._tags
+
+    def forgotten(self, now_ms: int) -> bool:
+        """Return whether a new bucket would decide as this one: it has neither wait nor debt, nor was it used within
+        the window."""
+        if now_ms - self.last_used_ms <= self.window.samples * self.window.seconds * 1000 or self.gate_ms > now_ms:
+            return False
+        limit, timeline = self.limit, self._timeline
+        return timeline is None or limit is None or timeline.debt(self.per_second(limit), now_ms) == 0
 
     def drop(self) -> None:
         """Mark the bucket as dropped from the table. Later charges, of outstanding reservations, have no effect."""

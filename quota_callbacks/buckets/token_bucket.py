@@ -55,6 +55,10 @@ class TokenBucket:
         throttle = -tokens / rate * 1000.0
         return MAX_THROTTLE_MS if throttle >= MAX_THROTTLE_MS else math.floor(throttle + 0.5)
 
+    def is_full(self, rate: float, now_ms: int) -> bool:
+        """Return whether the bucket has its whole burst, as a new one."""
+        return self.tokens(rate, now_ms) >= self.burst_s * rate
+
     def state(self, now_ms: int) -> list[float] | None:
         """Return the state for `restore`: the tokens and their age in milliseconds; ``None`` before the first use."""
         return None if self._tokens is None else [self._tokens, now_ms - self._last_ms]

@@ -1,8 +1,8 @@
 """The base class of the built-in quota callbacks, which charge requests to the buckets of a `BucketSource`.
 
-That is `ClientQuotas`, the buckets of users and client ids. A plugin may have callbacks of its own that charge the
-buckets of its entity type (`BucketCallback.charge_to`). Knows nothing of APIs and amounts; the subclasses implement the
-request hooks.
+That is `ClientQuotas`, the buckets of users and client ids. For an entity type of a plugin there is a further callback
+of the same class, which charges the buckets of that type (`BucketCallback.scoped_callback`). Knows nothing of APIs and
+amounts; the subclasses implement the request hooks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hook
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.buckets.client_quotas import BucketSource
+    from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
     from headrace.quota_callbacks.entities import QuotaKey
     from headrace.quota_callbacks.requests import Request
     from headrace.quota_callbacks.verdicts import Throttle
@@ -25,20 +26,38 @@ class BucketCallback:
     keys: ClassVar[frozenset[QuotaKey]]
 
     def __init__(self) -> None:
+        self._context: PluginContext
         self._quotas: BucketSource
         self._slots: tuple[object, ...] = ()
+        self._slot: object = None
+        """Under which a callback with one key keeps values with connections and requests."""
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Keep the buckets, and read the options."""
-        self.charge_to(context.quotas)
+        """Keep the buckets of users and client ids, and read the options."""
+        self.charge(context.quotas, context)
+
+    @hookimpl
+    def scoped_callback(self, scope: QuotaScope) -> BucketCallback | None:
+        """Return a callback of this class, with the same options, for the buckets of ``scope``; ``None`` if the
+        entities of the scope can have none of ``keys``."""
+        if self.keys.isdisjoint(scope.keys):
+            return None
+        callback = type(self)()
+        callback.charge(scope, self._context)
+        return callback
+
+    def charge(self, quotas: BucketSource, context: PluginContext) -> None:
+        """Charge the buckets of ``quotas``, with the options of ``context``. Raises `ValueError` for invalid ones."""
+        self._context = context
+        self._charge_to(quotas)
         self._read_options(context)
 
-    def charge_to(self, quotas: BucketSource) -> None:
-        """Charge the buckets of ``quotas``. Called by `configure`, or instead of it by a plugin that has this callback
-        as a part."""
+    def _charge_to(self, quotas: BucketSource) -> None:
+        """Keep the buckets, and under what their values are kept with connections and requests."""
         self._quotas = quotas
         self._slots = tuple(quotas.slot(key) for key in self.keys)
+        self._slot = self._slots[0]
 
     @hookimpl
     def enforced_quotas(self) -> frozenset[QuotaKey]:

@@ -43,9 +43,8 @@ class ByteRate(BucketCallback):
         self._produced: object = PRODUCED
         self._fetched: object = FETCHED
 
-    def charge_to(self, quotas: BucketSource) -> None:
-        """Charge the buckets of ``quotas``."""
-        super().charge_to(quotas)
+    def _charge_to(self, quotas: BucketSource) -> None:
+        super()._charge_to(quotas)
         self._produced, self._fetched = quotas.slot(PRODUCED), quotas.slot(FETCHED)
 
     @hookimpl
@@ -74,7 +73,7 @@ class ByteRate(BucketCallback):
         window = bucket.window
         if not bucket.policy.observe:
             request.alone = True
-        most_bytes = min(int(bucket.limit * (window.samples - 1) * window.seconds), INT32_MAX)
+        most_bytes = int(min(bucket.limit * (window.samples - 1) * window.seconds, INT32_MAX))
         if request.fetch_max_bytes is None or most_bytes < request.fetch_max_bytes:
             request.fetch_max_bytes = most_bytes
         if not bucket.paced:

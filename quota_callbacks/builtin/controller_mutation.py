@@ -3,7 +3,8 @@
 Requests of newer versions get error 89 for each topic that exceeds the quota (*strict*: topics are admitted in the
 order of the request while the bucket is not overdrawn). Requests of older versions are forwarded, and the channel is
 muted until the bucket is no longer overdrawn (*permissive*). ValidateOnly requests are exempt. Tokens for topics that
-the broker refuses are given back.
+the broker or another plugin refuses are given back. If several entities have this quota, such as a user and its team, a
+topic that one of them refuses is not charged to the others.
 
 A Metadata request that would create topics is charged to the same bucket, which removes the KIP's known limitation. If
 it exceeds the quota, it is forwarded without its auto-creation flag; versions 0 to 3, which lack the flag, are
@@ -30,6 +31,8 @@ from headrace.quota_callbacks.verdicts import THROTTLING_QUOTA_EXCEEDED, Refuse,
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from headrace.quota_callbacks.buckets.client_quotas import BucketSource
+    from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
     from headrace.quota_callbacks.requests import Request, TopicMutation
     from headrace.quota_callbacks.verdicts import Verdict
 
@@ -42,12 +45,32 @@ STRICT_FROM: Final = {
     METADATA: 4,
 }
 """The first version of each API that defines error 89 (KIP-599); for Metadata, the first with the flag."""
+TOKENS: Final = (KEY, "tokens")
+"""Key in ``request.notes`` of the tokens that each entity had before the request was charged, by slot."""
 
 
 class ControllerMutation(BucketCallback):
     """Charges controller mutations."""
 
     keys: ClassVar[frozenset[QuotaKey]] = frozenset({KEY})
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sources: list[BucketSource] = []
+        """The buckets that this callback and those for other entities charge; all of them have the same list."""
+
+    def _charge_to(self, quotas: BucketSource) -> None:
+        super()._charge_to(quotas)
+        self.sources = [quotas]
+
+    @hookimpl
+    def scoped_callback(self, scope: QuotaScope) -> BucketCallback | None:
+        """Return a callback for the buckets of ``scope``, which refuses topics together with this one."""
+        callback = super().scoped_callback(scope)
+        if isinstance(callback, ControllerMutation):
+            self.sources.append(scope)
+            callback.sources = self.sources
+        return callback
 
     @hookimpl
     def request_interest(self) -> tuple[Interest, ...]:
@@ -56,11 +79,15 @@ class ControllerMutation(BucketCallback):
 
     @hookimpl
     def mutation_budget(self, request: Request, now_ms: int) -> float | None:
-        """Return the tokens of the sender's bucket, or infinity for old versions, of which nothing can be refused."""
+        """Return the tokens of the sender's bucket; infinity for old versions, of which nothing can be refused, and for
+        an overdrawn bucket that refuses nothing."""
         bucket = self._quotas.bucket_for(request, KEY, MutationBucket)
         if bucket is None or bucket.limit is None:
             return None
-        return math.inf if request.api_version < STRICT_FROM[request.api_key] else bucket.tokens(now_ms)
+        if request.api_version < STRICT_FROM[request.api_key]:
+            return math.inf
+        tokens = bucket.tokens(now_ms)
+        return tokens if tokens >= 0 or _refuses(bucket) else math.inf
 
     @hookimpl
     def request_received(self, request: Request, now_ms: int) -> Verdict | None:
@@ -72,21 +99,21 @@ class ControllerMutation(BucketCallback):
         if bucket is None:
             return None
         if bucket.paced:
-            return _hold(request, mutations, bucket, now_ms)
+            return self._hold(request, mutations, bucket, now_ms)
         if request.api_version < STRICT_FROM[request.api_key]:
-            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, KEY, bucket, now_ms)):
+            if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._slot, bucket, now_ms)):
                 return verdict
             bucket.charge(sum(each.partitions for each in mutations), now_ms)
-            _note_charge(request, bucket, mutations)
+            self._note_charge(request, bucket, mutations)
             return None
         if request.api_key == METADATA:
-            return _admit_auto_creation(request, mutations, bucket, now_ms)
-        return _admit(request, mutations, bucket, now_ms)
+            return self._admit_auto_creation(request, mutations, bucket, now_ms)
+        return self._admit(request, mutations, bucket, now_ms)
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Give back tokens for topics that the broker refused; return the throttle of a permissive request."""
-        charge = _take_charge(request)
+        """Give back tokens for topics that were refused; return the throttle of a permissive request."""
+        charge = self._take_charge(request)
         if charge is None:
             return None
         bucket, mutations, held = charge
@@ -98,50 +125,90 @@ class ControllerMutation(BucketCallback):
 
     def _undo(self, request: Request, now_ms: int) -> None:
         """Give back the tokens for a request that was not forwarded. The outcome of a forwarded one is unknown."""
-        charge = _take_charge(request)
+        charge = self._take_charge(request)
         if charge is not None and request.forwarded_s is None:
             bucket, mutations, held = charge
             _give_back(bucket, sum(each.partitions for each in mutations), now_ms, held=held)
 
+    def _hold(
+        self, request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
+    ) -> Throttle | None:
+        amount = sum(each.partitions for each in mutations)
+        bucket.record(amount, now_ms)
+        self._note_charge(request, bucket, mutations, held=True)
+        return bucket.reserve(amount, now_ms)
 
-def _hold(
-    request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
-) -> Throttle | None:
-    amount = sum(each.partitions for each in mutations)
-    bucket.record(amount, now_ms)
-    _note_charge(request, bucket, mutations, held=True)
-    return bucket.reserve(amount, now_ms)
+    def _admit(
+        self, request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
+    ) -> Refuse | None:
+        refused: dict[str | bytes, int] = {}
+        admitted: list[TopicMutation] = []
+        verdict: Throttle | None = None
+        others_tokens = self._others_tokens(request, now_ms)
+        for each in mutations:
+            if each.partitions and verdict is None:  # once the bucket is overdrawn, it denies all that follow
+                if others_tokens < 0 <= bucket.tokens(now_ms):
+                    continue  # another entity refuses the topic
+                others_tokens -= each.partitions
+                verdict = bucket.admit(each.partitions, now_ms)
+            if each.partitions and verdict is not None:
+                refused[each.topic] = THROTTLING_QUOTA_EXCEEDED
+            else:
+                admitted.append(each)
+        self._note_charge(request, bucket, admitted)
+        if verdict is None:
+            return None
+        return Refuse(throttle_ms=verdict.throttle_ms, topics=refused, reason=verdict.reason, observe=verdict.observe)
+
+    def _admit_auto_creation(
+        self, request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
+    ) -> Refuse | None:
+        """Admit or refuse all topics, since they share one flag. The client is not muted, and can use other topics."""
+        if self._others_tokens(request, now_ms) < 0 <= bucket.tokens(now_ms):
+            return None  # another entity refuses them
+        denied = bucket.admit(sum(each.partitions for each in mutations), now_ms)
+        if denied is None:
+            self._note_charge(request, bucket, mutations)
+            return None
+        topics = {each.topic: THROTTLING_QUOTA_EXCEEDED for each in mutations}
+        return Refuse(topics=topics, reason=denied.reason, observe=denied.observe)
+
+    def _others_tokens(self, request: Request, now_ms: int) -> float:
+        """Return the lowest number of tokens that another entity of this request had before any was charged for it.
+
+        All of them are charged the same, so that the one with the fewest tokens is the first to refuse a topic.
+        """
+        if len(self.sources) == 1:
+            return math.inf
+        if request.notes is None:
+            request.notes = {}
+        tokens: dict[object, float] | None = request.notes.get(TOKENS)
+        if tokens is None:
+            tokens = request.notes[TOKENS] = {each.slot(KEY): _tokens(each, request, now_ms) for each in self.sources}
+        return min(found for slot, found in tokens.items() if slot != self._slot)
+
+    def _note_charge(
+        self, request: Request, bucket: MutationBucket, charged: Sequence[TopicMutation], *, held: bool = False
+    ) -> None:
+        if request.notes is None:
+            request.notes = {}
+        request.notes[self._slot] = (bucket, charged, held)
+
+    def _take_charge(self, request: Request) -> tuple[MutationBucket, Sequence[TopicMutation], bool] | None:
+        charge: tuple[MutationBucket, Sequence[TopicMutation], bool] | None
+        charge = None if request.notes is None else request.notes.pop(self._slot, None)
+        return charge
 
 
-def _admit(
-    request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
-) -> Refuse | None:
-    refused: dict[str | bytes, int] = {}
-    admitted: list[TopicMutation] = []
-    verdict: Throttle | None = None
-    for each in mutations:
-        if each.partitions and verdict is None:  # once the bucket is overdrawn, it denies all that follow
-            verdict = bucket.admit(each.partitions, now_ms)
-        if each.partitions and verdict is not None:
-            refused[each.topic] = THROTTLING_QUOTA_EXCEEDED
-        else:
-            admitted.append(each)
-    _note_charge(request, bucket, admitted)
-    if verdict is None:
-        return None
-    return Refuse(throttle_ms=verdict.throttle_ms, topics=refused, reason=verdict.reason, observe=verdict.observe)
+def _tokens(source: BucketSource, request: Request, now_ms: int) -> float:
+    """Return the tokens of the request's bucket in ``source``; infinity without one, or if it refuses nothing."""
+    bucket = source.bucket_for(request, KEY, MutationBucket)
+    return bucket.tokens(now_ms) if bucket is not None and _refuses(bucket) else math.inf
 
 
-def _admit_auto_creation(
-    request: Request, mutations: tuple[TopicMutation, ...], bucket: MutationBucket, now_ms: int
-) -> Refuse | None:
-    """Admit or refuse all topics, since they share one flag. The client is not muted and can use existing topics."""
-    denied = bucket.admit(sum(each.partitions for each in mutations), now_ms)
-    if denied is None:
-        _note_charge(request, bucket, mutations)
-        return None
-    topics = {each.topic: THROTTLING_QUOTA_EXCEEDED for each in mutations}
-    return Refuse(topics=topics, reason=denied.reason, observe=denied.observe)
+def _refuses(bucket: MutationBucket) -> bool:
+    """Return whether ``bucket`` refuses topics when it is overdrawn, instead of holding requests or reporting only."""
+    return bucket.limit is not None and not bucket.paced and not bucket.policy.observe
 
 
 def _give_back(bucket: MutationBucket, amount: int, now_ms: int, *, held: bool) -> None:
@@ -149,17 +216,3 @@ def _give_back(bucket: MutationBucket, amount: int, now_ms: int, *, held: bool) 
         bucket.correct(-amount, now_ms)
     else:
         bucket.give_back(amount, now_ms)
-
-
-def _note_charge(
-    request: Request, bucket: MutationBucket, charged: Sequence[TopicMutation], *, held: bool = False
-) -> None:
-    if request.notes is None:
-        request.notes = {}
-    request.notes[KEY] = (bucket, charged, held)
-
-
-def _take_charge(request: Request) -> tuple[MutationBucket, Sequence[TopicMutation], bool] | None:
-    charge: tuple[MutationBucket, Sequence[TopicMutation], bool] | None
-    charge = None if request.notes is None else request.notes.pop(KEY, None)
-    return charge

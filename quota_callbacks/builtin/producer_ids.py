@@ -41,7 +41,7 @@ class ProducerIds(BucketCallback):
         if bucket is None:
             return None
         request.read_batches = True
-        return self._quotas.wait(request, KEY, bucket, now_ms) if now_ms < bucket.gate_ms else None
+        return self._quotas.wait(request, self._slot, bucket, now_ms) if now_ms < bucket.gate_ms else None
 
     @hookimpl
     def batches_received(self, request: Request, now_ms: int) -> Throttle | None:
@@ -50,11 +50,12 @@ class ProducerIds(BucketCallback):
         if bucket is None:
             return None
         before = bucket.new_ids
-        longest = bucket.charge_new(now_ms) if request.batches_left_out else None
+        longest = bucket.charge_new(now_ms) if request.left_out_bytes else None
         for batch in request.batches:
             verdict = bucket.charge(batch[3], now_ms)
             if verdict is not None and (longest is None or verdict.throttle_ms > longest.throttle_ms):
                 longest = verdict
-        request.new_producer_ids = bucket.new_ids - before
+        new_ids = bucket.new_ids - before
+        request.new_producer_ids = max(request.new_producer_ids, new_ids)  # other callbacks may count other entities
         bucket.last_used_ms = now_ms
         return longest

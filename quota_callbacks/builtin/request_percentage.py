@@ -3,7 +3,8 @@
 The proxy cannot measure the broker's threads. A request costs an estimate of the broker's handler time, which is
 charged and checked when its reply arrives, and the proxy's own thread time, which is charged with the connection's
 next request and, like a broker's network thread time, checked only then (``ClientRequestQuotaManager``). No throttle
-is longer than one sample of the window.
+is longer than one sample of the window. If several entities have this quota, such as a user and its team, each is
+charged the same cost.
 
 Exempt, and counted as exempt: Produce with acks=0, and SASL requests while the connection authenticates
 (``KafkaApis``). Requests between brokers are charged: KIP-124 exempts them where cluster authorization succeeds, so
@@ -38,6 +39,8 @@ API_VERSIONS: Final = ApiKey.API_VERSIONS.value
 within ten seconds, and its next one would wait again."""
 PERCENT_PER_NS: Final = 100.0 / 1e9
 """``ClientRequestQuotaManager.NANOS_TO_PERCENTAGE_PER_SECOND``."""
+ABANDONED: Final = (KEY, "abandoned")
+"""Key in ``request.notes`` of the slots in which a request without a reply was charged."""
 
 
 class RequestPercentage(BucketCallback):
@@ -84,9 +87,9 @@ class RequestPercentage(BucketCallback):
         if bucket.was_throttled(now_ms):
             request.alone = True
         if bucket.paced:
-            return None if is_exempt(request) else reserve(request, KEY, bucket, bucket.typical, now_ms)
+            return None if is_exempt(request) else reserve(request, self._slot, bucket, bucket.typical, now_ms)
         if now_ms < bucket.gate_ms and request.api_key != API_VERSIONS and not is_exempt(request):
-            return self._quotas.wait(request, KEY, bucket, now_ms)
+            return self._quotas.wait(request, self._slot, bucket, now_ms)
         return None
 
     @hookimpl
@@ -98,44 +101,68 @@ class RequestPercentage(BucketCallback):
         if is_exempt(request):
             self._exempt(request, now_ms)
             return None
-        connection = request.connection
-        nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
-        own_ns, connection.thread_ns = connection.thread_ns, 0
-        request.charged_thread_ns = nanos + own_ns
-        if settle(request, KEY, (nanos + own_ns) * PERCENT_PER_NS, now_ms):
+        if request.charged_thread_ns is None:  # otherwise a callback of another entity has measured it
+            connection = request.connection
+            own_ns, connection.thread_ns = connection.thread_ns, 0
+            request.charged_thread_ns = self._handler_ns(request) + own_ns
+        amount = request.charged_thread_ns * PERCENT_PER_NS
+        if settle(request, self._slot, amount, now_ms):
             return None
-        if own_ns:
-            bucket.record(own_ns * PERCENT_PER_NS, now_ms)
-        return bucket.charge(nanos * PERCENT_PER_NS, now_ms, longest_ms=bucket.window.seconds * 1000)
+        return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 
     def _undo(self, request: Request, now_ms: int) -> Throttle | None:
         """Cancel the reservation of a request without a reply, and charge what it has cost: the handler time if the
         broker has got it, since a broker serves a request whose client has closed, too; otherwise the proxy's own time,
         as a broker charges what it refuses."""
-        give_back(request, KEY, now_ms)
-        if request.charged_thread_ns is not None or is_exempt(request):
+        give_back(request, self._slot, now_ms)
+        bucket = None if is_exempt(request) else self._quotas.bucket_for(request, KEY, RateBucket)
+        if bucket is None or not self._may_charge_abandoned(request):
             return None
-        bucket = self._quotas.bucket_for(request, KEY, RateBucket)
-        if bucket is None:
+        if request.charged_thread_ns is None:
+            connection = request.connection
+            if request.forwarded_s is None:
+                request.charged_thread_ns, connection.thread_ns = connection.thread_ns, 0
+            else:
+                request.charged_thread_ns = self._handler_ns(request)
+        if request.charged_thread_ns == 0 and request.forwarded_s is None:
             return None
-        connection = request.connection
-        if request.forwarded_s is None:
-            nanos, connection.thread_ns = connection.thread_ns, 0
-            if nanos == 0:
-                return None
-        else:
-            nanos = round((self._request_time_ms(request) or 0.0) * 1e6)
-        request.charged_thread_ns = nanos
-        amount = nanos * PERCENT_PER_NS
+        amount = request.charged_thread_ns * PERCENT_PER_NS
         if bucket.paced:
             bucket.record(amount, now_ms)
             bucket.correct(amount, now_ms)
             return None
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 
+    @hookimpl
+    def request_denied(self, request: Request, now_ms: int) -> Throttle | None:
+        """Charge the proxy's own time for a request that was not authorized, as a broker does."""
+        bucket = self._quotas.bucket_for(request, KEY, RateBucket)
+        if bucket is None:
+            return None
+        request.connection.measure_thread_time = True
+        return self._undo(request, now_ms)
+
+    def _may_charge_abandoned(self, request: Request) -> bool:
+        """Return whether this callback has not charged the request yet, and note that it does now."""
+        charged_by = None if request.notes is None else request.notes.get(ABANDONED)
+        if charged_by is None:
+            if request.charged_thread_ns is not None:  # its reply was charged
+                return False
+            if request.notes is None:
+                request.notes = {}
+            charged_by = request.notes[ABANDONED] = set()
+        first_time = self._slot not in charged_by
+        charged_by.add(self._slot)
+        return first_time
+
+    def _handler_ns(self, request: Request) -> int:
+        return round((self._request_time_ms(request) or 0.0) * 1e6)
+
     def _exempt(self, request: Request, now_ms: int) -> None:
+        if request.charged_thread_ns is not None:  # by a callback of another entity
+            return
         connection = request.connection
-        nanos = round((self._request_time_ms(request) or 0.0) * 1e6) + connection.thread_ns
+        nanos = self._handler_ns(request) + connection.thread_ns
         connection.thread_ns = request.charged_thread_ns = 0
         self._exempt_time.record(nanos * PERCENT_PER_NS, now_ms)
 

@@ -24,11 +24,14 @@ def reserve(request: Request, slot: object, bucket: RateBucket, amount: float, n
 
 
 def settle(request: Request, slot: object, amount: float, now_ms: int) -> bool:
-    """Charge ``amount`` in place of the reservation of ``request``; return false if it has none."""
+    """Charge ``amount`` in place of the reservation of ``request``; return false if it has none, or if its bucket was
+    dropped since, so that the amount is to be charged to the bucket that exists now."""
     reservation = take_reservation(request, slot)
     if reservation is None:
         return False
     bucket, reserved = reservation
+    if bucket.dropped:
+        return False
     bucket.settle(amount, reserved, now_ms)
     return True
 

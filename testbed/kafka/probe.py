@@ -1,17 +1,19 @@
 """Asks a broker, with two simple requests on a plain socket, whether it serves and which brokers it knows.
 
 Called by the cluster to determine when it is ready. Blocking; requires neither a Kafka client nor a JVM: the two
-requests are constants, and the responses are parsed with `struct`. Supports PLAINTEXT only.
+requests are constants, and the responses are parsed with `struct`. Supports PLAINTEXT and SSL, and no SASL.
 """
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
 API_VERSIONS = 18
@@ -32,13 +34,19 @@ class Answer:
     controller_id: int
 
 
-def ask(host: str, port: int, *, timeout_s: float = ANSWER_TIMEOUT_S) -> Answer | None:
+def ask(
+    host: str, port: int, *, timeout_s: float = ANSWER_TIMEOUT_S, tls: ssl.SSLContext | None = None
+) -> Answer | None:
     """Return the metadata of the broker at `host`:`port`, or None if it does not answer within `timeout_s` seconds.
 
-    Sends ApiVersions v0 and Metadata v1, which all brokers since 0.10 support (Kafka's protocol guide).
+    With `tls`, connects by TLS. Sends ApiVersions v0 and Metadata v1, which all brokers since 0.10 support (Kafka's
+    protocol guide).
     """
     try:
-        with socket.create_connection((host, port), timeout_s) as connection:
+        with contextlib.ExitStack() as stack:
+            connection = stack.enter_context(socket.create_connection((host, port), timeout_s))
+            if tls is not None:
+                connection = stack.enter_context(tls.wrap_socket(connection, server_hostname=host))
             versions = _exchange(connection, API_VERSIONS, 0, b"")
             if versions[:2] != b"\0\0":
                 return None

@@ -15,10 +15,13 @@ from testbed.processes.ports import HOST
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from testbed.kafka.certificates import Authority, Certificate
+
 PropertyValue = str | int | float | bool
 Properties = Mapping[str, PropertyValue]
 Role = Literal["broker", "controller"]
 SecurityProtocol = Literal["PLAINTEXT", "SASL_PLAINTEXT", "SSL", "SASL_SSL"]
+ClientCertificates = Literal["none", "requested", "required"]
 
 # The listener that every broker has, for clients and for replication.
 MAIN_LISTENER = "PLAINTEXT"
@@ -74,13 +77,17 @@ class Listener:
     """An additional listener of every broker.
 
     `sasl` maps each mechanism ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER"...) to its JAAS text, see `plain_jaas` and
-    `scram_jaas`. `properties` are set for this listener alone: {"connections.max.reauth.ms": 5000} becomes
-    listener.name.<name>.connections.max.reauth.ms.
+    `scram_jaas`. SSL and SASL_SSL need a `certificate`; `client_certificates` is Kafka's ssl.client.auth, and
+    `client_authority` the authority whose client certificates are accepted. `properties` are set for this listener
+    alone: {"connections.max.reauth.ms": 5000} becomes listener.name.<name>.connections.max.reauth.ms.
     """
 
     name: str
     protocol: SecurityProtocol = "PLAINTEXT"
     sasl: Mapping[str, str] = field(default_factory=dict)
+    certificate: Certificate | None = None
+    client_certificates: ClientCertificates = "none"
+    client_authority: Authority | None = None
     properties: Properties = field(default_factory=dict)
 
 
@@ -186,9 +193,28 @@ def _network(topology: Topology, node: Node) -> dict[str, PropertyValue]:
 
 def _listener_settings(listener: Listener) -> dict[str, PropertyValue]:
     prefix = f"listener.name.{listener.name.lower()}"
-    settings = {f"{prefix}.{key}": value for key, value in listener.properties.items()}
+    settings: dict[str, PropertyValue] = {
+        f"{prefix}.{key}": value for key, value in {**_tls_settings(listener), **listener.properties}.items()
+    }
     if listener.sasl:
         settings[f"{prefix}.sasl.enabled.mechanisms"] = ",".join(listener.sasl)
     for mechanism, jaas in listener.sasl.items():
         settings[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = jaas
+    return settings
+
+
+def _tls_settings(listener: Listener) -> dict[str, PropertyValue]:
+    """Return what an SSL or SASL_SSL listener needs, without the prefix of the listener."""
+    settings: dict[str, PropertyValue] = {}
+    if listener.certificate is not None:
+        settings |= {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(listener.certificate.keystore_file),
+            "ssl.client.auth": listener.client_certificates,
+        }
+    if listener.client_authority is not None:
+        settings |= {
+            "ssl.truststore.type": "PEM",
+            "ssl.truststore.location": str(listener.client_authority.ca_file),
+        }
     return settings

@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Self
 from testbed.errors import TestbedTimeoutError, ToolError, UnknownVersionError
 from testbed.kafka.artifacts import DEFAULT_BROKER_VERSION
 from testbed.kafka.class_data import class_data_archive
-from testbed.kafka.launch import java_command
+from testbed.kafka.launch import STARTING_OPTIONS, java_command
 from testbed.processes.programs import content, java_environment, run_program
 from testbed.processes.supervised import SupervisedProgram, start_program
 
@@ -122,9 +122,10 @@ def start_tool(
     *,
     version: str = DEFAULT_BROKER_VERSION,
     heap_mb: int = DEFAULT_HEAP_MB,
+    jvm_options: Sequence[str] = (),
 ) -> RunningTool:
     """Start a tool, or any main class in Kafka's jars, and return at once."""
-    return RunningTool(_command(tool, arguments, version, heap_mb))
+    return RunningTool(_command(tool, arguments, version, heap_mb, jvm_options))
 
 
 class RunningTool:
@@ -214,10 +215,13 @@ class RunningTool:
         self.close()
 
 
-def _command(tool: Tool | str, arguments: Sequence[str], version: str, heap_mb: int) -> list[str]:
+def _command(
+    tool: Tool | str, arguments: Sequence[str], version: str, heap_mb: int, jvm_options: Sequence[str] = ()
+) -> list[str]:
     name = main_class(tool, version) if isinstance(tool, Tool) else tool
     archive = class_data_archive(version)
-    return java_command(version, name, arguments, heap_mb=heap_mb, class_data=archive)
+    options = (*STARTING_OPTIONS, *jvm_options)
+    return java_command(version, name, arguments, heap_mb=heap_mb, options=options, class_data=archive)
 
 
 def _name(tool: Tool | str) -> str:

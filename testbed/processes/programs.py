@@ -15,7 +15,7 @@ from testbed.errors import TestbedTimeoutError
 from testbed.processes.supervised import start_program
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 # Variables that change a JVM's options or class path, some of them with a line on standard error.
@@ -27,21 +27,30 @@ def java_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in REMOVED_VARIABLES}
 
 
-def run_program(argv: Sequence[str], *, timeout_s: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
+def run_program(
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: str = "",
+    variables: Mapping[str, str] | None = None,
+    template: Sequence[str] = (),
+) -> subprocess.CompletedProcess[str]:
     """Run `argv` and return its exit status and its output, decoded as UTF-8.
 
-    Output is written to temporary files, so only the disk limits its size. If the program has not ended after
-    `timeout_s` seconds, kills it and raises TestbedTimeoutError with the end of its standard error.
+    `variables` are set besides those of `java_environment`. Output is written to temporary files, so only the disk
+    limits its size. If the program has not ended after `timeout_s` seconds, kills it and raises TestbedTimeoutError
+    with the end of its standard error. See `start_program` for `template`.
     """
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())
         given.seek(0)
         program = start_program(
             argv,
-            environment=java_environment(),
+            environment={**java_environment(), **(variables or {})},
             stdin=given.fileno(),
             stdout=out.fileno(),
             stderr=err.fileno(),
+            template=template,
         )
         try:
             status = program.wait(timeout_s)

@@ -97,10 +97,13 @@ def start_program(
     stdout: int,
     stderr: int,
     directory: SupervisedDirectory | None = None,
+    template: Sequence[str] = (),
 ) -> SupervisedProgram:
     """Start `argv` (a path and its arguments) with the three open descriptors, which the caller has to close.
 
-    The program is killed before `directory` is removed. Raises SupervisorError if it cannot be started.
+    The program is killed before `directory` is removed. With a `template`, the command line of a program that calls
+    `testbed.processes.template.serve`, it is a fork of that, which is started once. Raises SupervisorError if it cannot
+    be started.
     """
     supervisor = _supervisor()
     reply = supervisor.ask(
@@ -109,6 +112,7 @@ def start_program(
         argv=list(argv),
         environment=dict(environment),
         directory=str(directory.path) if directory else None,
+        template=list(template),
     )
     return SupervisedProgram(supervisor, argv, reply["pid"])
 

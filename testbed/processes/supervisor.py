@@ -7,6 +7,10 @@ ends, even by `kill -9`, the socket between the two is closed; then the supervis
 directories it created, and ends. If the supervisor itself is killed, the kernel kills the programs (PR_SET_PDEATHSIG,
 which works here because the supervisor has one thread: the signal is tied to the thread that forked).
 
+A program can also be a fork of a *template*: a program of this supervisor that has imported what its forks need, so
+that they start without that work (`testbed.processes.template`). A template forks in two steps, so that the program
+loses its parent and the kernel gives it to the supervisor, which is a subreaper for that moment.
+
 Requests and replies are JSON, each in one message of a SOCK_SEQPACKET socket, so that an interrupted caller (for
 instance by KeyboardInterrupt) has sent a complete request or none; each reply carries its request's number. The
 descriptors of a program's standard streams are sent with the request that starts it.
@@ -19,6 +23,7 @@ import ctypes
 import json
 import os
 import select
+import shlex
 import shutil
 import signal
 import socket
@@ -32,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 # A request carries at most the descriptors of the three standard streams.
 MAX_DESCRIPTORS = 3
 # Size of the longest request: a JVM's command line with a hundred jars, and an environment. The kernel's limit is
@@ -45,8 +51,16 @@ REMOVAL_PAUSE_S = 0.05
 class Program(NamedTuple):
     """A program, and the directory at whose removal it is killed."""
 
-    process: subprocess.Popen[bytes]
+    pid: int
     directory: str | None
+    process: subprocess.Popen[bytes] | None
+    """None for a fork of a template."""
+
+    def wait(self) -> int:
+        """Wait for the end, and return the exit status, minus the signal's number if a signal ended the program."""
+        if self.process is not None:
+            return self.process.wait()
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
 
 
 class Supervisor:
@@ -57,6 +71,7 @@ class Supervisor:
         # Includes programs that have ended until they are killed: unreaped, their process id and group are not reused.
         self.programs: dict[int, Program] = {}
         self.directories: set[str] = set()
+        self.templates: dict[tuple[str, ...], socket.socket] = {}
         # Loaded before the first fork, so that only one call is made between fork and exec.
         self._prctl = getattr(ctypes.CDLL(None), "prctl", None)
 
@@ -86,7 +101,8 @@ class Supervisor:
         try:
             match request["do"]:
                 case "start":
-                    return {"pid": self._start(request, descriptors)}
+                    start = self._fork if request["template"] else self._start
+                    return {"pid": start(request, descriptors)}
                 case "signal":
                     return {"sent": self._signal(request["pid"], request["signal"])}
                 case "poll":
@@ -107,21 +123,69 @@ class Supervisor:
 
     def _start(self, request: dict[str, Any], descriptors: list[int]) -> int:
         stdin, stdout, stderr = descriptors
-        program = subprocess.Popen(
-            request["argv"],
-            env=request["environment"],
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
+        return self._run(request["argv"], request["environment"], request["directory"], stdin, stdout, stderr)
+
+    def _run(
+        self,
+        argv: list[str],
+        environment: dict[str, str],
+        directory: str | None,
+        *streams: int,
+        passed: Iterable[int] = (),
+    ) -> int:
+        process = subprocess.Popen(
+            argv,
+            env=environment,
+            stdin=streams[0],
+            stdout=streams[1],
+            stderr=streams[2],
+            pass_fds=tuple(passed),
             preexec_fn=self._die_with_supervisor,  # safe: one thread
             start_new_session=True,  # Ctrl-C in the terminal only reaches the caller, which then ends the supervisor
         )
-        self.programs[program.pid] = Program(program, request["directory"])
-        return program.pid
+        self.programs[process.pid] = Program(process.pid, directory, process)
+        return process.pid
 
     def _die_with_supervisor(self) -> None:
         if self._prctl is not None:
             self._prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+    def _fork(self, request: dict[str, Any], descriptors: list[int]) -> int:
+        """Let a template fork itself, and return the fork's process id."""
+        key = tuple(request["template"])
+        template = self.templates.get(key) or self._start_template(key, request["environment"])
+        message = json.dumps({"argv": request["argv"], "environment": request["environment"]}).encode()
+        self._adopt_orphans(1)
+        try:
+            socket.send_fds(template, [message], descriptors)
+            reply = template.recv(MESSAGE_BYTES)
+        except ConnectionError:
+            reply = b""
+        finally:
+            self._adopt_orphans(0)
+        if not reply:
+            self.templates.pop(key).close()
+            raise ChildProcessError(f"the template has ended; to see why, run {shlex.join(key)} 0")
+        pid: int = json.loads(reply)["pid"]
+        self.programs[pid] = Program(pid, request["directory"], None)
+        return pid
+
+    def _start_template(self, key: tuple[str, ...], environment: dict[str, str]) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        null = os.open(os.devnull, os.O_RDWR)
+        descriptor = theirs.fileno()
+        try:
+            self._run([*key, str(descriptor)], environment, None, null, null, null, passed=[descriptor])
+        finally:
+            theirs.close()
+            os.close(null)
+        self.templates[key] = ours
+        return ours
+
+    def _adopt_orphans(self, adopts: int) -> None:
+        """Become the parent of descendants that lose theirs, or no more."""
+        if self._prctl is None or self._prctl(PR_SET_CHILD_SUBREAPER, adopts, 0, 0, 0) != 0:
+            raise OSError("programs cannot be forked from a template on this system")
 
     def _signal(self, pid: int, number: int) -> bool:
         """Send a signal to a program of this supervisor; a program that has ended ignores it."""
@@ -151,10 +215,10 @@ class Supervisor:
         programs = [self.programs.pop(pid) for pid in pids if pid in self.programs]
         for program in programs:
             with contextlib.suppress(OSError):
-                os.killpg(program.process.pid, signal.SIGKILL)
+                os.killpg(program.pid, signal.SIGKILL)
         status = -int(signal.SIGKILL)
         for program in programs:
-            status = program.process.wait()
+            status = program.wait()
         return status
 
     def _remove(self, directory: str) -> None:

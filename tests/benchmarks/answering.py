@@ -9,6 +9,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator
 
 DEADLINE_S = 20.0
@@ -19,9 +20,10 @@ def frame(payload: bytes) -> bytes:
 
 
 class Answering:
-    """Listens on `address`; counts the connections and the requests that came."""
+    """Listens on `address`, with `tls` by TLS; counts the connections and the requests that came."""
 
-    def __init__(self, reply: bytes) -> None:
+    def __init__(self, reply: bytes, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self._reply = frame(reply)
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=128)
         self._threads: list[threading.Thread] = []
@@ -41,7 +43,10 @@ class Answering:
 
     def _serve(self, connection: socket.socket) -> None:
         rest = b""
-        with connection, contextlib.suppress(OSError):
+        with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+            stack.enter_context(connection)
+            if self._tls is not None:
+                connection = stack.enter_context(self._tls.wrap_socket(connection, server_side=True))
             while data := connection.recv(65536):
                 rest += data
                 while len(rest) >= 4 and len(rest) - 4 >= (size := int.from_bytes(rest[:4], "big")):

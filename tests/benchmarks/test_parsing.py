@@ -82,7 +82,7 @@ def test_sizes_scale_and_have_a_least() -> None:
     assert scaled(0.0).connects == 200
 
 
-def test_what_the_peers_are_told() -> None:
+def test_the_configurations_of_the_peers() -> None:
     plain = haproxy_config(1111, 2222, splice=False)
     assert "bind 127.0.0.1:1111" in plain
     assert "server broker 127.0.0.1:2222" in plain

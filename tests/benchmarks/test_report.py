@@ -97,3 +97,26 @@ def test_pure_python_and_compiled_stand_in_one_row_unless_their_targets_differ()
         "| CPU | ≤ 1.5 x | 3 x, against mine | **missed** | - | - |",
         "| CPU | ≤ 1 x | - | - | 1 x, against mine | met |",
     ]
+
+
+def test_a_path_with_tls_is_compared_with_haproxy_on_the_same_sides() -> None:
+    measured = Results(
+        [
+            sample("handshake", path, 1, cpu_s=cpu_s, rate=1.0, amount=1.0)
+            for path, cpu_s in (
+                ("haproxy", 1.0),
+                ("haproxy-tls", 2.0),
+                ("headrace-tls", 3.0),
+                ("haproxy-tls-clients", 4.0),
+                ("headrace-tls-clients", 20.0),
+            )
+        ]
+    )
+    rows = [line.split(" | ") for line in work_table(measured, WORK["handshake"]).splitlines()[2:]]
+    assert {row[0].strip("| "): row[4] for row in rows} == {
+        "haproxy": "1",
+        "haproxy-tls": "1",
+        "headrace-tls": "1.5",
+        "haproxy-tls-clients": "1",
+        "headrace-tls-clients": "5",
+    }

@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.bench.errors import PathUnavailableError
 from benchmarks.bench.paths import BrokerPath, Front
-from benchmarks.bench.runner import MOST_PASSES, Plan, Runner, cost, in_turn, steady
+from benchmarks.bench.runner import MOST_PASSES, Plan, Runner, cost, first_to_warm, in_turn, steady
+from benchmarks.bench.tls import TlsSides
 from benchmarks.bench.workloads import Scene, Workload, scaled
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class FakePath:
     is_jvm: bool = False
     relay_address: tuple[str, int] | None = None
     missing: bool = False
+    sides: TlsSides = TlsSides.NONE
     workloads: frozenset[str] | None = None
 
     def start(self, broker: BenchBroker, stack: contextlib.ExitStack) -> Front:
@@ -130,3 +132,13 @@ def test_a_way_does_only_the_works_that_it_is_good_for() -> None:
 
 def test_no_ways_do_nothing() -> None:
     assert in_turn([], 3) == []
+
+
+def test_the_broker_is_warmed_up_with_tls_and_without() -> None:
+    plain, clients, both, brokers = (
+        FakePath(sides.name or "", sides=sides)
+        for sides in (TlsSides.NONE, TlsSides.CLIENTS, TlsSides.BOTH, TlsSides.BROKERS)
+    )
+    assert first_to_warm([plain, clients, both, brokers]) == [plain, both]
+    assert first_to_warm([plain, clients]) == [plain]
+    assert first_to_warm([]) == []

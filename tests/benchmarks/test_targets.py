@@ -108,3 +108,16 @@ def test_peers_are_the_ways_of_others() -> None:
         "kroxylicious",
         "mine",
     ]
+
+
+@pytest.mark.parametrize(("work", "limit"), [("produce", 1.5), ("fetch", 1.5), ("small", 2.5)])
+@pytest.mark.parametrize("path", ["headrace-tls", "headrace-compiled-tls"])
+def test_cpu_with_tls(path: str, work: str, limit: float) -> None:
+    for cpu_s, verdict in ((2 * limit, Verdict.MET), (2 * limit + 0.01, Verdict.MISSED)):
+        measured = results(rounds(work, path, CPU_S, cpu_s), rounds(work, "haproxy-tls", CPU_S, 2.0))
+        assert {each.verdict for each in evaluate(measured) if each.path == path} == {verdict, Verdict.UNKNOWN}
+
+
+def test_a_proxy_with_tls_is_no_peer_of_one_without() -> None:
+    measured = results(rounds("produce", "haproxy-tls", RATE, 1.0), rounds("produce", "haproxy", RATE, 2.0))
+    assert peers(measured, "produce") == ["haproxy"]

@@ -149,13 +149,16 @@ class _KafkaPythonAdmin:
         return set(self._until_admitted(self._admin.list_topics))
 
     def _until_admitted(self, ask: Callable[[], T]) -> T:
-        """Ask again while the quota refuses it, or while the client itself holds back because it is throttled."""
+        """Ask again while the quota refuses it, or while the client itself holds back because it is throttled.
+
+        Which of the two an application sees depends on the moment: the client may hold back until the quota admits it.
+        """
 
         def admitted() -> tuple[T] | None:
             try:
                 return (ask(),)
-            except (ThrottlingQuotaExceededError, NodeNotReadyError) as error:
-                self._errors.add(type(error).__name__)
+            except (ThrottlingQuotaExceededError, NodeNotReadyError):
+                self._errors.add("throttled")
                 return None
 
         return eventually(admitted, "the quota admits it", pause_s=POLL_S)[0]

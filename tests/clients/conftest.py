@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, FRONTS, Coordinates, Front, eventually
+from tests.clients.fronts import DEADLINE_S, FRONTS, HIGH_QUOTAS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
 from tests.clients.quotas.quota_client import Behind, quota_front
 from tests.clients.quotas.quota_mutations import QUICK, SLOW, creating_cluster
@@ -28,19 +28,6 @@ if TYPE_CHECKING:
 
 SCRAM_ITERATIONS = 4096
 JSON_LOG = ("--log-format", "json")
-HIGH_QUOTAS = """
-[[quotas]]
-entity = { client-id = "<default>" }
-producer_byte_rate = "1024GiB"
-consumer_byte_rate = "1024GiB"
-request_percentage = 1000000.0
-controller_mutation_rate = 1000000.0
-
-[[quotas]]
-entity = { user = "<default>" }
-producer_ids_rate = 1000000
-"""
-"""All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
 
 
 def front_config(tmp_path_factory: pytest.TempPathFactory) -> str:

@@ -29,6 +29,20 @@ T = TypeVar("T")
 FRONTS = {"4.3.1": "front43", "3.9.1": "front39"}
 """The fixtures of `Front`, by the brokers' version."""
 
+HIGH_QUOTAS = """
+[[quotas]]
+entity = { client-id = "<default>" }
+producer_byte_rate = "1024GiB"
+consumer_byte_rate = "1024GiB"
+request_percentage = 1000000.0
+controller_mutation_rate = 1000000.0
+
+[[quotas]]
+entity = { user = "<default>" }
+producer_ids_rate = 1000000
+"""
+"""All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
+
 DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
 POLL_S = 0.02

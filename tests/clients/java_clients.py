@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from testbed.kafka.jvm import KafkaClasses, kafka_classes, start_jvm
+from testbed.kafka.jvm import Jars, KafkaClasses, kafka_classes, start_jvm
 from tests.clients.fronts import DEADLINE_S, eventually
 
 if TYPE_CHECKING:
@@ -21,11 +21,14 @@ POLL_MS = 50
 
 
 class JavaClients:
-    """The clients of one version, connected to one bootstrap server."""
+    """The clients of one version, connected to one bootstrap server.
 
-    def __init__(self, version: str, bootstrap_servers: str) -> None:
+    `jars="broker"` takes them from the brokers' libraries, which include what reads signed tokens.
+    """
+
+    def __init__(self, version: str, bootstrap_servers: str, jars: Jars = "clients") -> None:
         self._java = start_jvm().java
-        self._classes: KafkaClasses = kafka_classes(version)
+        self._classes: KafkaClasses = kafka_classes(version, jars)
         self._bootstrap_servers = bootstrap_servers
         loader = self.cls(f"{CLIENTS}.admin.Admin").class_.getClassLoader()
         self._java.lang.Thread.currentThread().setContextClassLoader(loader)

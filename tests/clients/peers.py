@@ -49,7 +49,10 @@ class PeerWatch:
         self._allowed: set[int] = set()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="peer watch")
-        self._before = {tie for tie, _ in self._ties()}
+        self._before: dict[Tie, set[int]] = {}
+        """With the inodes, since ports are used again. Without its socket, a connection counts as the one before."""
+        for tie, inode in self._ties():
+            self._before.setdefault(tie, {0}).add(inode)
         self._accepted = {pid: front.proxy.metric(ACCEPTED) for pid, front in self._proxies.items()}
 
     def start(self) -> None:
@@ -73,6 +76,11 @@ class PeerWatch:
         """The other ends' ports of all connections seen so far, the brokers' own among them."""
         return {tie.client_port for tie in list(self._owners)}
 
+    @property
+    def earlier_ports(self) -> set[int]:
+        """The other ends' ports of connections from before. A short one from such a port may not be counted."""
+        return {tie.client_port for tie in self._before}
+
     def _run(self) -> None:
         while not self._ended.wait(SAMPLE_S):
             self._look()
@@ -80,7 +88,7 @@ class PeerWatch:
     def _look(self) -> None:
         inodes: dict[int, int] | None = None
         for tie, inode in list(self._ties()):
-            if tie in self._before or self._owners.get(tie) is not None:
+            if inode in self._before.get(tie, ()) or self._owners.get(tie) is not None:
                 continue
             if inode and inodes is None:
                 inodes = _sockets([*self._proxies, *self._brokers, os.getpid()])

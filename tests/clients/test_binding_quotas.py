@@ -41,9 +41,6 @@ KINDS: Final[dict[str, Callable[[Side], ClientUnderTest]]] = {
 }
 CLIENTS: Final = ("librdkafka", "java", "kafka-python", "aiokafka")
 MEMBERS: Final = (*CLIENTS, "librdkafka-kip-848", "java-kip-848")
-ROUNDS: Final = 3
-"""How often the long run repeats each scenario with each client alone."""
-
 PARTITIONS: Final = 4
 VALUE_BYTES: Final = 1000
 PARTS: Final = (range(300), range(300, 330), range(330, 360))
@@ -265,13 +262,11 @@ def test_listing_all_topics_keeps_the_connection(both: BindingFront) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("client", MEMBERS)
 def test_group_alone(both: BindingFront, client: str) -> None:
-    for _ in range(ROUNDS):
-        check_group(both, [client])
+    check_group(both, [client])
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("client", CLIENTS)
 @pytest.mark.parametrize("check", [check_idempotent_producer, check_transactions, check_admin])
 def test_alone(both: BindingFront, client: str, check: Callable[[BindingFront, Iterable[str]], None]) -> None:
-    for _ in range(ROUNDS):
-        check(both, [client])
+    check(both, [client])

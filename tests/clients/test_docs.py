@@ -40,6 +40,12 @@ def test_each_line_is_a_test_and_each_test_a_line() -> None:
     assert dict(lines) == brokers_by_test({file for (file, _), _ in lines})
 
 
+def test_the_tests_of_tls_exist() -> None:
+    named = set(re.findall(r"`tls/(test_\w+\.py)::(test_\w+)`", PAGE))
+    assert len(named) > 5
+    assert named <= brokers_by_test({path.name for path in (HERE / "tls").glob("test_*.py")}).keys()
+
+
 def test_versions_are_those_that_the_tests_run_with() -> None:
     packages = {
         "confluent-kafka (librdkafka)": "confluent-kafka",

@@ -16,6 +16,7 @@ from headrace.proxy.wire.messages.schemas import Field, schema
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Sequence
 
 ANSWER_TIMEOUT_S: Final = 30.0
@@ -27,10 +28,15 @@ _LENGTH: Final = struct.Struct(">i")
 
 
 class WireConnection:
-    """A connection to a broker or to the proxy. A context manager. `ask` raises OSError or EOFError."""
+    """A connection to a broker or to the proxy, by TLS if ``tls`` is given. A context manager.
 
-    def __init__(self, address: tuple[str, int]) -> None:
+    `ask` raises OSError or EOFError.
+    """
+
+    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         self._socket = socket.create_connection(address, ANSWER_TIMEOUT_S)
+        if tls is not None:
+            self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
 
     @property
     def local_port(self) -> int:

@@ -11,12 +11,18 @@ from pydantic import SecretStr
 
 from headrace.config import HostPort, LogFormat, LogLevel, NodeIds, OnError, UnixPath
 from headrace.config.tables.client_quotas import AlterRule, BrokersQuotas, StoreKind, Unreachable
+from headrace.config.tables.sasl import LookupMechanism, SaslMode, UnknownOwner, UpstreamIdentity
+from headrace.config.tables.tls import ClientCertificates, TlsVersion
 from headrace.config.values import AUTO
 from headrace.quota_callbacks.policies import EnforcementMode, NewConnections
+from headrace.quota_callbacks.secret_sources import SecretSource
 
 DURATION: Final = 'expected a duration such as "10s" (ms, s, m, h, d) or a number of seconds, from {} to {}'
 SIZE: Final = (
     'expected a size such as "64MiB" (B, kB, KiB, MB, MiB, GB, GiB) or a number of bytes, from 1KiB to 2147483647B'
+)
+MEMORY: Final = (
+    'expected a size such as "64MiB" (B, kB, KiB, MB, MiB, GB, GiB) or a number of bytes, from 0B to 1024GiB'
 )
 WHOLE: Final = "expected a whole number from {} to {}"
 INT_MAX: Final = 2147483647
@@ -40,6 +46,21 @@ LIBRDKAFKA: Final = (
     'expected a table of librdkafka\'s settings, each key in quotes, such as "security.protocol" = "ssl"; '
     '"sasl.password_file" names the file that holds "sasl.password"'
 )
+SECRET: Final = (
+    "a secret is not written into the configuration; expected a table with one of file, env and command, such as "
+    '{ file = "/run/secrets/password" }'
+)
+CIPHERS: Final = 'expected cipher suites in OpenSSL\'s notation, such as "ECDHE+AESGCM"'
+LOOKUP_MECHANISM: Final = 'expected "PLAIN", "SCRAM-SHA-256" or "SCRAM-SHA-512"'
+SASL_MECHANISM: Final = 'expected the name of a SASL mechanism, such as "SCRAM-SHA-512"'
+TEXTS: Final = 'expected a table of strings, such as { token_endpoint = "https://login.example.com/token" }'
+BROKER_HOST: Final = 'expected a host name with $(node_id), such as "broker-$(node_id).kafka.example.com"'
+RULES: Final = 'expected rules as in Kafka\'s ssl.principal.mapping.rules, such as "RULE:^CN=(.*?),.*$/$1/L,DEFAULT"'
+TLS_FILES: Final = {
+    "upstream": ("ca_file", "certificate_file", "key_file"),
+    "listen": ("certificate_file", "key_file", "client_ca_file"),
+    "admin": ("certificate_file", "key_file", "client_ca_file"),
+}
 LOOPBACK: Final = HostPort(host="127.0.0.1", port=9092)
 
 
@@ -85,6 +106,43 @@ GOOD: Final = (
     Good("listen.address", '"[::]:19192"', HostPort(host="::", port=19192)),
     Good("listen.address", '"[fe80::1%eth0]:19192"', HostPort(host="fe80::1%eth0", port=19192)),
     Good("listen.address", '"my_host:19192"', HostPort(host="my_host", port=19192)),
+    Good("upstream.proxy_protocol", "true", True),
+    Good("upstream.tls.enabled", "true", True),
+    *(Good(f"upstream.tls.{key}", '"/etc/x.pem"', "/etc/x.pem") for key in ("ca_file", "certificate_file", "key_file")),
+    *(Good(f"upstream.tls.{key}", '{ env = "X" }', SecretSource(env="X")) for key in ("ca_password", "key_password")),
+    Good("upstream.tls.verify_names", "false", False),
+    Good("upstream.tls.min_version", '"1.3"', TlsVersion.TLS_1_3),
+    Good("upstream.tls.ciphers", '"ECDHE+AESGCM:!aNULL"', "ECDHE+AESGCM:!aNULL"),
+    Good("upstream.sasl.mechanism", '"SCRAM-SHA-512"', "SCRAM-SHA-512"),
+    Good("upstream.sasl.user", '"headrace"', "headrace"),
+    Good("upstream.sasl.password", '{ file = "/run/secret" }', SecretSource(file="/run/secret")),
+    Good("upstream.sasl.options", '{ scope = "kafka" }', {"scope": "kafka"}),
+    Good(
+        "upstream.sasl.identities",
+        '[{ client = "etl-*", user = "etl", password = { env = "ETL" } }]',
+        (UpstreamIdentity(client="etl-*", user="etl", password=SecretSource(env="ETL")),),
+    ),
+    Good("upstream.owner_lookup.mechanism", '"SCRAM-SHA-512"', LookupMechanism.SCRAM_SHA_512),
+    Good("upstream.owner_lookup.user", '"headrace"', "headrace"),
+    Good("upstream.owner_lookup.password", '{ env = "TOKENS" }', SecretSource(env="TOKENS")),
+    Good("upstream.owner_lookup.unknown_owner", '"refuse"', UnknownOwner.REFUSE),
+    Good("listen.broker_host", '"b-$(node_id).example.com"', "b-$(node_id).example.com"),
+    Good("listen.proxy_protocol_from", '["10.0.0.0/8"]', (ip_network("10.0.0.0/8"),)),
+    *(
+        Good(f"listen.tls.{key}", '"/etc/x.pem"', "/etc/x.pem")
+        for key in ("certificate_file", "key_file", "client_ca_file")
+    ),
+    Good("listen.tls.key_password", '{ command = ["pass", "x"] }', SecretSource(command=("pass", "x"))),
+    Good("listen.tls.client_ca_password", '{ env = "X" }', SecretSource(env="X")),
+    Good("listen.tls.client_certificates", '"required"', ClientCertificates.REQUIRED),
+    Good("listen.tls.principal_mapping_rules", '"RULE:^CN=(.*?),.*$/$1/L"', "RULE:^CN=(.*?),.*$/$1/L"),
+    Good("listen.tls.min_version", '"1.2"', TlsVersion.TLS_1_2),
+    Good("listen.tls.ciphers", '"ECDHE+AESGCM"', "ECDHE+AESGCM"),
+    Good("listen.sasl.mode", '"terminate"', SaslMode.TERMINATE),
+    Good("listen.sasl.mechanisms", '["PLAIN"]', ("PLAIN",)),
+    Good("listen.sasl.session_lifetime", '"1h"', 3600.0),
+    Good("limits.max_tls_handshakes", "1", 1),
+    Good("limits.tls_handshake_timeout", '"1m"', 60.0),
     Good("listen.advertised_host", '"kafka.example.com"', "kafka.example.com"),
     Good("listen.advertised_host", '"10.0.0.1"', "10.0.0.1"),
     Good("listen.advertised_host", '"::1"', "::1"),
@@ -135,7 +193,14 @@ GOOD: Final = (
         '["192.0.2.1", "10.0.0.0/24", "2001:db8::/48"]',
         (ip_network("192.0.2.1/32"), ip_network("10.0.0.0/24"), ip_network("2001:db8::/48")),
     ),
+    Good("limits.max_connections_per_user", "50", 50),
+    Good("limits.max_connection_rate_per_user", "5", 5),
+    Good("limits.per_user_exempt", '["mirror-maker", "CN=x,O=y"]', ("mirror-maker", "CN=x,O=y")),
     Good("limits.max_in_flight_requests", "1000000", 1_000_000),
+    Good("limits.max_memory", '"0B"', 0),
+    Good("limits.max_memory", '"2GiB"', 2 * 2**30),
+    Good("limits.max_connection_age", '"0s"', 0.0),
+    Good("limits.max_connection_age", '"1h"', 3600.0),
     Good("limits.idle_timeout", '"1d"', 86400.0),
     Good("shutdown.drain_timeout", "0", 0.0),
     Good("shutdown.drain_timeout", '"1.5m"', 90.0),
@@ -152,6 +217,18 @@ GOOD: Final = (
     Good("admin.max_connections", "10000", 10_000),
     Good("admin.max_connections_per_ip", "1", 1),
     Good("admin.request_timeout", '"100ms"', 0.1),
+    *(
+        Good(f"admin.tls.{key}", '"/etc/x.pem"', "/etc/x.pem")
+        for key in ("certificate_file", "key_file", "client_ca_file")
+    ),
+    *(
+        Good(f"admin.tls.{key}", '{ env = "X" }', SecretSource(env="X"))
+        for key in ("key_password", "client_ca_password")
+    ),
+    Good("admin.tls.client_certificates", '"requested"', ClientCertificates.REQUESTED),
+    Good("admin.tls.certificate_authorizes", "false", False),
+    Good("admin.tls.min_version", '"1.3"', TlsVersion.TLS_1_3),
+    Good("admin.tls.ciphers", '"ECDHE+AESGCM"', "ECDHE+AESGCM"),
     Good("log.level", '"debug"', LogLevel.DEBUG),
     Good("log.level", '"error"', LogLevel.ERROR),
     Good("log.format", '"json"', LogFormat.JSON),
@@ -238,6 +315,41 @@ BAD: Final = (
     ),
     *_duration("upstream.connect_timeout", "10ms", "10m", "9ms", "11m"),
     *_duration("upstream.reply_timeout", "1s", "30d", "999ms", "31d"),
+    *_invalid("upstream.proxy_protocol", "expected true or false", '"yes"', "1"),
+    *_invalid("upstream.tls.enabled", "expected true or false", '"yes"', "1"),
+    *(
+        Bad(f"{table}.tls.{key}", "7", "expected the path of a file")
+        for table, keys in TLS_FILES.items()
+        for key in keys
+    ),
+    *(Bad(f"upstream.tls.{key}", '"x"', SECRET, hidden=True) for key in ("ca_password", "key_password")),
+    *_invalid("upstream.tls.verify_names", "expected true or false", '"yes"', "1"),
+    *_invalid("upstream.tls.min_version", 'expected "1.2" or "1.3"', '"ssl"', "1.2"),
+    *_invalid("upstream.tls.ciphers", CIPHERS, '""', "7"),
+    *_invalid("upstream.sasl.mechanism", SASL_MECHANISM, '"plain"', "7"),
+    *_invalid("upstream.sasl.user", "expected the name of a user", '""', "7"),
+    Bad("upstream.sasl.password", '"hunter2"', SECRET, hidden=True),
+    *_invalid("upstream.sasl.options", TEXTS, "7"),
+    Bad("upstream.sasl.identities", "7", "expected tables, each headed [[upstream.sasl.identities]]", hidden=True),
+    *_invalid("upstream.owner_lookup.mechanism", LOOKUP_MECHANISM, '"OAUTHBEARER"', "7"),
+    *_invalid("upstream.owner_lookup.user", "expected the name of a user", '""', "7"),
+    Bad("upstream.owner_lookup.password", '"hunter2"', SECRET, hidden=True),
+    *_invalid("upstream.owner_lookup.unknown_owner", 'expected "fallback_user" or "refuse"', '"accept"', "7"),
+    *_invalid("listen.broker_host", f"{BROKER_HOST}; $(node_id) must be in it exactly once", '"kafka.example.com"'),
+    *_invalid("listen.broker_host", f"{BROKER_HOST}; not a host name", '"a b$(node_id)"'),
+    *_invalid("listen.proxy_protocol_from", NETWORKS, '"10.0.0.0/24"', "1"),
+    *(Bad(f"listen.tls.{key}", '"x"', SECRET, hidden=True) for key in ("key_password", "client_ca_password")),
+    *_invalid("listen.tls.client_certificates", 'expected "none", "requested" or "required"', '"yes"', "true"),
+    *_invalid("listen.tls.principal_mapping_rules", RULES, '""', "7"),
+    *_invalid("listen.tls.min_version", 'expected "1.2" or "1.3"', '"ssl"', "1.2"),
+    *_invalid("listen.tls.ciphers", CIPHERS, '""', "7"),
+    *_invalid("listen.sasl.mode", 'expected "observe" or "terminate"', '"both"', "7"),
+    *_invalid(
+        "listen.sasl.mechanisms", 'expected a list of SASL mechanisms, such as ["SCRAM-SHA-512"]', "[]", '"PLAIN"'
+    ),
+    *_duration("listen.sasl.session_lifetime", "1s", "30d", "999ms", "31d"),
+    *_whole("limits.max_tls_handshakes", 1, 100_000),
+    *_duration("limits.tls_handshake_timeout", "100ms", "10m", "99ms", "11m"),
     *_invalid("listen.address", LISTEN, "9192", "[]", "true"),
     *_invalid("listen.address", f"{LISTEN}; the host is missing", '":9192"'),
     *_invalid("listen.address", f"{LISTEN}; not a host name", '"*:9192"'),
@@ -271,6 +383,8 @@ BAD: Final = (
     *_whole("limits.max_request_rows", 1, INT_MAX),
     *_size("limits.max_collected_bytes"),
     *_size("limits.max_held_bytes"),
+    *_invalid("limits.max_memory", MEMORY, '"64M"', "-1", "true", "[]"),
+    Bad("limits.max_memory", '"2048GiB"', MEMORY, schema_sees=False),
     *_whole("limits.max_connections", 1, INT_MAX),
     *_whole("limits.max_connections_per_ip", 0, INT_MAX),
     *_whole("limits.max_connection_rate", 0, INT_MAX),
@@ -280,7 +394,12 @@ BAD: Final = (
     Bad("limits.per_ip_exempt", '["10.0.0.0/8", "proxy"]', NETWORK, '"proxy"', 1),
     Bad("limits.per_ip_exempt", '["10.0.0.1/8"]', NETWORK, '"10.0.0.1/8"', 0, schema_sees=False),
     Bad("limits.per_ip_exempt", "[10]", NETWORK, "10", 0),
+    *_whole("limits.max_connections_per_user", 0, INT_MAX),
+    *_whole("limits.max_connection_rate_per_user", 0, INT_MAX),
+    *_invalid("limits.per_user_exempt", "expected a list of users", '"alice"', "true", "{}"),
+    Bad("limits.per_user_exempt", '["a", ""]', "expected a user", '""', 1),
     *_whole("limits.max_in_flight_requests", 1, 1_000_000),
+    *_duration("limits.max_connection_age", "0s", "30d", "", "31d"),
     *_duration("limits.idle_timeout", "1s", "30d", "999ms", "31d"),
     *_duration("plugins.slow_call", "1ms", "1h", "0ms", "61m"),
     *_invalid("client_quotas.store", 'expected "sqlite" or "topic"', '"file"', "1"),
@@ -330,6 +449,11 @@ BAD: Final = (
     *_whole("admin.max_connections", 1, 10_000),
     *_whole("admin.max_connections_per_ip", 1, 10_000),
     *_duration("admin.request_timeout", "100ms", "10m", "99ms", "11m"),
+    *(Bad(f"admin.tls.{key}", '"x"', SECRET, hidden=True) for key in ("key_password", "client_ca_password")),
+    *_invalid("admin.tls.client_certificates", 'expected "none", "requested" or "required"', '"yes"', "true"),
+    *_invalid("admin.tls.certificate_authorizes", "expected true or false", '"yes"', "1"),
+    *_invalid("admin.tls.min_version", 'expected "1.2" or "1.3"', '"ssl"', "1.2"),
+    *_invalid("admin.tls.ciphers", CIPHERS, '""', "7"),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"', '"loud"', "1", "[]", "true"),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "info"?', '"INFO"'),
     *_invalid("log.level", 'expected "debug", "info", "warning" or "error"; did you mean "warning"?', '"warn"'),

@@ -16,9 +16,32 @@ MINIMAL = "".join(f"{key} = {value}\n" for key, value in REQUIRED.items())
 """The shortest valid file. It has dotted keys, so that tests can append tables."""
 
 
+CERTIFICATE = {"listen.tls.certificate_file": '"proxy.pem"'}
+ADMIN_CERTIFICATE = {"admin.tls.certificate_file": '"admin.pem"'}
+MECHANISM = {"upstream.sasl.mechanism": '"PLAIN"'}
+LOOKUP = {
+    "upstream.owner_lookup.mechanism": '"PLAIN"',
+    "upstream.owner_lookup.user": '"u"',
+    "upstream.owner_lookup.password": '{ env = "P" }',
+}
+COMPANIONS = {
+    "listen.broker_host": CERTIFICATE,
+    "listen.tls.key_file": CERTIFICATE,
+    "listen.tls.client_certificates": CERTIFICATE | {"listen.tls.client_ca_file": '"ca.pem"'},
+    "admin.tls.key_file": ADMIN_CERTIFICATE,
+    "admin.tls.client_certificates": ADMIN_CERTIFICATE | {"admin.tls.client_ca_file": '"ca.pem"'},
+    "upstream.sasl.user": MECHANISM,
+    "upstream.sasl.password": MECHANISM,
+    "upstream.sasl.identities": MECHANISM,
+    **dict.fromkeys(LOOKUP, LOOKUP),
+}
+"""Keys without which a key is an error."""
+
+
 def with_key(key: str, toml: str) -> str:
     """Return a complete file that sets ``key`` in line 2."""
-    others = "".join(f"{name} = {value}\n" for name, value in REQUIRED.items() if name != key)
+    needed = REQUIRED | COMPANIONS.get(key, {})
+    others = "".join(f"{name} = {value}\n" for name, value in needed.items() if name != key)
     return f"# line 1\n{key} = {toml}\n{others}"
 
 

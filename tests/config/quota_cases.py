@@ -112,7 +112,6 @@ BAD_QUOTAS: Final = (
         ('{ host = "10.0.0.1" }', ".host", "unknown entity type; known: user, client-id, ip"),
         ('{ client_id = "a" }', ".client_id", "unknown entity type; did you mean client-id?"),
         ('{ user = "a", Client-ID = "a" }', ".Client-ID", "unknown entity type; did you mean client-id?"),
-        schema_sees=False,  # it may be an entity type of a plugin
     ),
     BadQuota("request_percentage = 1", 1, f"quotas[0].entity: required; {ENTITY}"),
     BadQuota(
@@ -139,13 +138,11 @@ BAD_QUOTAS: Final = (
         'entity = { user = "alice" }\nproducer_byterate = 1',
         3,
         "quotas[0].producer_byterate: unknown key; did you mean producer_byte_rate?",
-        schema_sees=False,
     ),
     BadQuota(
         'entity = { user = "alice" }\nquota_of_files = 1\nrequest_percentage = 1',
         3,
         f"quotas[0].quota_of_files: unknown key; known here: entity, {KEYS}, {POLICY_KEYS}",
-        schema_sees=False,
     ),
     BadQuota(
         'entity = { user = "alice" }\nconnection_creation_rate = 1',

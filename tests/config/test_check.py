@@ -1,20 +1,21 @@
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from headrace.config import CheckReport, check
+from headrace.config import CheckReport, check, load
 from tests.config.documents import MINIMAL
 
 
 def checked(tmp_path: Path, text: str) -> CheckReport:
     file = tmp_path / "headrace.toml"
     file.write_text(MINIMAL + text)
-    return check(file)
+    return check(partial(load, file))
 
 
 def test_a_good_file(tmp_path: Path) -> None:
     report = checked(tmp_path, "")
-    assert report.ok
+    assert report.config is not None
     assert report.lines == (
         "ok: listening at 127.0.0.1:19192, advertised as kafka.example.com:19192",
         "ok: brokers 0-31 at ports 19193-19224",
@@ -67,7 +68,7 @@ def test_several_workers(tmp_path: Path, workers: str, expected: list[str]) -> N
 def test_problems(tmp_path: Path) -> None:
     report = checked(tmp_path, "[log]\nlevel = 1\nformat = 2\n")
     path = tmp_path / "headrace.toml"
-    assert not report.ok
+    assert report.config is None
     assert report.lines == (
         f'{path}:5: log.level = 1: expected "debug", "info", "warning" or "error"',
         f'{path}:6: log.format = 2: expected "text" or "json"',
@@ -77,11 +78,11 @@ def test_problems(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     path = tmp_path / "none.toml"
-    assert check(path).lines == (f"{path}: cannot be read: no such file or directory", "1 problem")
+    assert check(partial(load, path)).lines == (f"{path}: cannot be read: no such file or directory", "1 problem")
 
 
 def test_flags_alone() -> None:
     flags = {"upstream.bootstrap_servers": "a:1", "listen.address": "[::1]:1000", "listen.advertised_host": "::1"}
-    report = check(None, flags)
-    assert report.ok
+    report = check(partial(load, None, flags))
+    assert report.config is not None
     assert report.lines[0] == "ok: listening at [::1]:1000, advertised as [::1]:1000"

@@ -9,7 +9,7 @@ from headrace.config.keys import keys
 from headrace.config.overrides import variable_of
 from headrace.config.schema import Config
 from tests.config.cases import GOOD, Good
-from tests.config.documents import MINIMAL, leaf, with_key
+from tests.config.documents import COMPANIONS, MINIMAL, leaf, with_key
 
 
 def refused(variables: dict[str, str], text: str = MINIMAL, **arguments: object) -> list[str]:
@@ -22,7 +22,8 @@ def refused(variables: dict[str, str], text: str = MINIMAL, **arguments: object)
 def test_every_key_can_come_from_the_environment(case: Good) -> None:
     value = tomllib.loads(f"value = {case.toml}")["value"]
     text = value if isinstance(value, str) else case.toml
-    config = loads(MINIMAL, environment={variable_of(leaf(case.key).path): text})
+    variables = {variable_of(leaf(key).path): toml.strip('"') for key, toml in COMPANIONS.get(case.key, {}).items()}
+    config = loads(MINIMAL, environment=variables | {variable_of(leaf(case.key).path): text})
     assert config == loads(with_key(case.key, case.toml))
 
 

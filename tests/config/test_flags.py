@@ -141,6 +141,6 @@ def test_problems_of_flags_come_before_those_of_the_file() -> None:
     ]
 
 
-def test_a_bad_value_in_the_file_is_told_even_if_a_flag_wins() -> None:
+def test_an_invalid_value_in_the_file_is_reported_even_if_a_flag_overrides_it() -> None:
     (said,) = refused({"log.level": "info"}, MINIMAL + "[log]\nlevel = 'loud'\n")
     assert said.startswith('headrace.toml:5: log.level = "loud": ')

@@ -14,7 +14,8 @@ from tests.config.cases import BAD, GOOD, Bad, Good
 from tests.config.documents import MINIMAL, with_key
 from tests.config.quota_cases import BAD_QUOTAS, GOOD_ENTITIES, GOOD_LIMITS, BadQuota
 
-VALIDATOR = Draft202012Validator(json_schema())
+SCHEMA = json_schema()
+VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def valid(text: str) -> bool:
@@ -23,12 +24,11 @@ def valid(text: str) -> bool:
 
 def node(path: tuple[str, ...]) -> Any:
     """Return the schema of a key or section, with references resolved."""
-    schema = json_schema()
-    found: Any = schema
+    found: Any = SCHEMA
     for step in path:
         found = found["properties"][step]
         if "$ref" in found:
-            found = schema["$defs"][found["$ref"].removeprefix("#/$defs/")] | found
+            found = SCHEMA["$defs"][found["$ref"].removeprefix("#/$defs/")] | found
     return found
 
 
@@ -90,7 +90,7 @@ def test_every_key_has_its_words_and_its_default(leaf: Any) -> None:
         assert "default" not in schema
     else:
         assert schema["default"] == leaf.file_value_in(loads(MINIMAL))
-        assert Draft202012Validator({"$defs": json_schema()["$defs"]} | schema).is_valid(schema["default"])
+        assert Draft202012Validator({"$defs": SCHEMA["$defs"]} | schema).is_valid(schema["default"])
 
 
 def test_every_section_has_its_words() -> None:
@@ -104,7 +104,7 @@ def test_every_section_has_its_words() -> None:
     )
 
 
-def test_defaults_are_spelled_as_in_a_file() -> None:
+def test_defaults_are_written_as_in_a_file() -> None:
     assert node(("shutdown", "drain_timeout"))["default"] == "30s"
     assert node(("limits", "max_frame_bytes"))["default"] == "100MiB"
     assert node(("listen", "node_ids"))["default"] == "0-31"

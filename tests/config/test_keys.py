@@ -45,7 +45,7 @@ def test_keys_have_their_place_in_the_file_and_in_the_values() -> None:
     assert [leaf.about.restart for leaf in keys(Outer)[:2]] == [True, False]
 
 
-def test_a_table_is_read_and_spelled_again() -> None:
+def test_a_table_that_is_read_can_be_written_again() -> None:
     table = {"one": {"needed": True, "size": 1}, "far": {"off": {"size": 5, "needed": False}}, "wait": 2, "more": [1]}
     outer = Outer.model_validate(table)
     assert [leaf.value_of(outer) for leaf in keys(Outer)] == [1, True, 5, False, 2.0, [1]]

@@ -123,7 +123,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert isinstance(caught.value.__cause__, PermissionError)
 
 
-def test_every_problem_is_told_at_once_from_top_to_bottom() -> None:
+def test_all_problems_are_reported_at_once_from_top_to_bottom() -> None:
     text = """\
 [shutdown]
 drain_timeout = "soon"
@@ -189,8 +189,8 @@ exempt_users = ["a", 1]
         (
             '"a b" = 5',
             (
-                '"a b": unknown key; known here: upstream, listen, workers, limits, shutdown, watchdog, admin, log, '
-                "enforcement, quota, controller, producer, quotas, client_quotas, plugins"
+                '"a b": unknown key; known here: upstream, listen, listeners, workers, limits, shutdown, watchdog, '
+                "admin, log, enforcement, quota, controller, producer, quotas, client_quotas, plugins"
             ),
         ),
         ("limits = 5", "limits = 5: expected a table: [limits] and keys below it"),

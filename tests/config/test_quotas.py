@@ -75,7 +75,7 @@ def test_the_same_entity_and_key_twice_is_refused_with_both_lines() -> None:
     )
 
 
-def test_every_fault_of_every_table_is_told() -> None:
+def test_every_fault_of_every_table_is_reported() -> None:
     said = refused('[[quotas]]\nentity = { user = "" }\nproducer_byte_rate = 0\n[[quotas]]\nfetch = 1\n').splitlines()
     assert [line.partition(": ")[2].partition(":")[0] for line in said] == [
         'quotas[0].entity.user = ""',

@@ -90,8 +90,45 @@ def test_an_admin_server_beyond_loopback_has_tokens(admin: str) -> None:
     (problem,) = said(head() + f'admin.listen = "{admin}"\n')
     assert problem == (
         f'headrace.toml:4: admin.token_file: required, since admin.listen ("{admin}") is neither a loopback address'
-        " nor a Unix socket; expected the path of a file with a token; set it here or with --admin-token-file"
+        " nor a Unix socket, and clients do not prove themselves by certificates (admin.tls.client_certificates);"
+        " expected the path of a file with a token; set it here or with --admin-token-file"
     )
+
+
+ADMIN_CERTIFICATES = 'admin.tls.certificate_file = "a"\nadmin.tls.client_ca_file = "c"\n'
+
+
+@pytest.mark.parametrize("shown", ["requested", "required"])
+def test_certificates_of_clients_take_the_place_of_tokens(shown: str) -> None:
+    text = head() + 'admin.listen = "0.0.0.0:1"\n' + ADMIN_CERTIFICATES
+    text += f'admin.tls.client_certificates = "{shown}"\n'
+    assert said(text) == []
+    (problem,) = said(text + "admin.tls.certificate_authorizes = false\n")
+    assert "admin.token_file: required" in problem
+
+
+def test_tls_is_not_for_a_unix_socket() -> None:
+    assert said(head() + 'admin.listen = "unix:/run/a.sock"\nadmin.tls.certificate_file = "a.pem"\n') == [
+        (
+            'headrace.toml:5: admin.tls.certificate_file = "a.pem": a Unix socket has no TLS: admin.listen is'
+            ' "unix:/run/a.sock", to which only the proxy\'s user can connect; remove the table admin.tls, or let'
+            " admin.listen be host:port"
+        )
+    ]
+
+
+@pytest.mark.parametrize("table", ["listen", "admin"])
+def test_tls_of_a_server_is_complete(table: str) -> None:
+    assert said(head() + f'{table}.tls.key_file = "key.pem"\n') == [
+        f"headrace.toml:4: {table}.tls.certificate_file: required, since other keys of {table}.tls are set"
+    ]
+    shown = f'{table}.tls.certificate_file = "a.pem"\n{table}.tls.client_certificates = "required"\n'
+    assert said(head() + shown) == [
+        (
+            f"headrace.toml:4: {table}.tls.client_ca_file: required, since {table}.tls.client_certificates is"
+            ' "required"; expected the path of a file'
+        )
+    ]
 
 
 @pytest.mark.parametrize("admin", ["127.0.0.1:1", "127.9.9.9:1", "localhost:1", "[::1]:1", "unix:/run/admin.sock"])
@@ -124,6 +161,17 @@ def test_the_proxy_does_not_connect_to_itself(address: str, upstream: str, taken
 )
 def test_upstreams_that_are_elsewhere(address: str, upstream: str) -> None:
     assert said(head(address=address, upstream=upstream)) == []
+
+
+def test_a_file_beside_a_topic_of_quotas_has_no_effect() -> None:
+    lines = 'client_quotas.store = "topic"\n'
+    assert said(head() + lines) == []
+    assert said(head() + lines + 'client_quotas.file = "quotas.sqlite"\n') == [
+        (
+            'headrace.toml:5: client_quotas.file = "quotas.sqlite": without effect with client_quotas.store = "topic"; '
+            'remove it, or choose "sqlite"'
+        )
+    ]
 
 
 def test_a_rule_is_silent_while_one_of_its_keys_is_bad() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -39,6 +40,18 @@ def test_a_module_that_is_named_exists(name: str) -> None:
         assert (ROOT / path).is_file()
     elif name not in ("listen.node_ids", "upstream.reply_timeout", "headrace.commands"):
         assert exists(name), name
+
+
+def test_the_layers_of_the_proxy_are_those_of_the_import_contract() -> None:
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    contracts = pyproject["tool"]["importlinter"]["contracts"]
+    (layers,) = (each["layers"] for each in contracts if each.get("containers") == ["headrace.proxy"])
+    section = PAGE.split("### Inside `proxy/`", 1)[1].split("\n#", 1)[0]
+    rows = re.findall(r"^\| (\d+) \| (.*?) \|", section, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, len(layers) + 1))
+    assert [set(re.findall(r"`(\w+)`", packages)) for _, packages in rows] == [
+        set(layer.split(" | ")) for layer in layers
+    ]
 
 
 def test_every_action_for_a_reply_is_listed() -> None:

@@ -60,8 +60,8 @@ def test_a_first_use_in_front_of_a_cluster(kafka: FirstBroker) -> None:
         result = subprocess.run(why, capture_output=True, text=True, timeout=60, check=True)
         assert result.stdout == "no request was throttled or refused\n"
         switch = [BIN / "headrace", *there(command("enforcement"))]
-        said = subprocess.run(switch, capture_output=True, text=True, timeout=60, check=True)
-        assert said.stdout == "enforcement is off\n"
+        result = subprocess.run(switch, capture_output=True, text=True, timeout=60, check=True)
+        assert result.stdout == "enforcement is off\n"
         assert proxy.metric("headrace_enforcement_enabled") == 0
     offsets = run_tool(Tool.GET_OFFSETS, ["--bootstrap-server", kafka.bootstrap_servers, "--topic", "greetings"])
     assert offsets.stdout.strip() == "greetings:0:1"
@@ -75,7 +75,7 @@ def test_the_token_is_one_that_the_proxy_accepts(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-def test_the_file_is_one_that_check_config_likes(tmp_path: Path) -> None:
+def test_check_config_accepts_the_file(tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(blocks("toml")[0], encoding="utf-8")
     result = subprocess.run(
         [BIN / "headrace", *command("check-config")],
@@ -97,6 +97,6 @@ def test_the_file_holds_the_greedy_client() -> None:
     }
 
 
-@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((docs/[a-z]+\.md)\)", README))))
+@pytest.mark.parametrize("path", sorted(set(re.findall(r"\]\((docs/[\w-]+\.md)[)#]", README))))
 def test_pages_that_are_linked_are_there(path: str) -> None:
     assert (ROOT / path).is_file()

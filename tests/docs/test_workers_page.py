@@ -38,7 +38,7 @@ def test_every_series_is_there() -> None:
 
 
 @pytest.mark.parametrize("across", AcrossWorkers)
-def test_the_series_of_quotas_are_merged_as_it_says(across: AcrossWorkers) -> None:
+def test_the_series_of_quotas_are_merged_as_documented(across: AcrossWorkers) -> None:
     word = {AcrossWorkers.SUM: "the sum", AcrossWorkers.MAX: "the highest", AcrossWorkers.MIN: "the lowest"}[across]
     listed = {
         name
@@ -74,5 +74,5 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert "half a second at first" in words
     assert f"within {worker_answers.LIVE_TIMEOUT_S:g} s, with" in words
     assert f"({worker_answers.METRICS_TIMEOUT_S:g} s for metrics)" in words
-    assert f"{ROWS_A_GROUP} addresses that share a hash of {GROUPS:,} are" in words
+    assert f"{ROWS_A_GROUP} addresses and users that share a hash of {GROUPS:,} are" in words
     assert f"the last {KEPT_DECISIONS:,}." in words

@@ -142,7 +142,7 @@ def test_the_table_fits_the_screen(width: int, ascii_only: bool) -> None:
     assert shown.isascii() or not ascii_only
 
 
-def test_the_configuration_limits_whom_the_table_says_it_limits() -> None:
+def test_the_configuration_limits_the_clients_that_the_table_lists() -> None:
     text = proxy_config(Path("/usage"))
     for client in CLIENTS:
         assert (f'client-id = "{client.client_id}"' in text) == (client.limit is not None)

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from tests.faults import messages
-from tests.faults.raw_client import RESET_ON_CLOSE
+from tests.faults.raw_client import RESET_ON_CLOSE, limit_buffers
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Mapping
 
 API_VERSIONS_BODY = struct.pack(">hi", 0, 3) + b"".join(
@@ -94,7 +95,8 @@ class FakeBroker:
     """Listens on a port of 127.0.0.1, a free one unless given, until the `with` block ends.
 
     `behaviours` are by client id; when one returns, its connection is closed. `others` are the addresses of further
-    brokers that Metadata names, by node id; the fake broker itself is node 0.
+    brokers that Metadata names, by node id; the fake broker itself is node 0. With `context` it speaks TLS.
+    `buffer_bytes`: see `limit_buffers`.
     """
 
     def __init__(
@@ -103,12 +105,14 @@ class FakeBroker:
         *,
         others: Mapping[int, int] | None = None,
         port: int = 0,
-        receive_buffer_bytes: int = 0,
+        buffer_bytes: int = 0,
+        context: ssl.SSLContext | None = None,
     ) -> None:
         self._behaviours = behaviours
+        self._context = context
         self._listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-        if receive_buffer_bytes:
-            self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if buffer_bytes:
+            limit_buffers(self._listener, buffer_bytes)
         self.port: int = self._listener.getsockname()[1]
         self._addresses = {0: self.port, **(others or {})}
         self.stopping = threading.Event()
@@ -129,9 +133,9 @@ class FakeBroker:
                 self._threads.append(thread)
                 thread.start()
 
-    def _serve(self, sock: socket.socket) -> None:
-        conversation = Conversation(self, sock)
-        with sock, contextlib.suppress(OSError, EOFError):
+    def _serve(self, plain: socket.socket) -> None:
+        with plain, contextlib.suppress(OSError, EOFError), self._secured(plain) as sock:
+            conversation = Conversation(self, sock)
             while True:
                 asked = conversation.next()
                 behaviour = self._behaviours.get(asked.client_id)
@@ -139,6 +143,9 @@ class FakeBroker:
                     behaviour(conversation, asked)
                     return
                 conversation.reply(asked, self.usual_reply(asked))
+
+    def _secured(self, sock: socket.socket) -> socket.socket:
+        return sock if self._context is None else self._context.wrap_socket(sock, server_side=True)
 
     def usual_reply(self, asked: Asked) -> bytes:
         """What a broker would answer."""

@@ -5,30 +5,67 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import ssl
 import struct
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from tests.faults import messages
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 TIMEOUT_S = 20.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
 _taken: set[tuple[int, str, int]] = set()
+_secured: dict[int, ssl.SSLContext] = {}
+"""The ports whose clients speak TLS."""
 
 
-def _connect(port: int, timeout_s: float, source: str) -> socket.socket:
-    # Without an address of its own the kernel takes the ports in turn; with one it repeats itself soon.
-    bound = None if source == "127.0.0.1" else (source, 0)
-    return socket.create_connection(("127.0.0.1", port), timeout=timeout_s, source_address=bound)
+@contextlib.contextmanager
+def speaking_tls(port: int, context: ssl.SSLContext) -> Iterator[None]:
+    """Let each client of this port of 127.0.0.1 do a TLS handshake first, until the block ends."""
+    _secured[port] = context
+    try:
+        yield
+    finally:
+        del _secured[port]
 
 
-def _connect_anew(port: int, timeout_s: float, source: str) -> socket.socket:
+def limit_buffers(sock: socket.socket, buffer_bytes: int) -> None:
+    """Give a socket that is not connected yet, or that listens, small buffers of both directions.
+
+    A segment of TCP becomes a quarter of them. With larger ones, as on the loopback, the sender would wait for TCP's
+    timers, since a window of less than a segment is not used at once; so it would if the buffers shrank later.
+    """
+    for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+        sock.setsockopt(socket.SOL_SOCKET, option, buffer_bytes)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, min(buffer_bytes // 4, 32_000))
+
+
+def _connect(port: int, timeout_s: float, source: str, buffer_bytes: int) -> socket.socket:
+    sock = socket.socket()
+    try:
+        sock.settimeout(timeout_s)
+        if buffer_bytes:
+            limit_buffers(sock, buffer_bytes)
+        if source != "127.0.0.1":
+            # Without an address of its own the kernel takes the ports in turn; with one it repeats itself soon.
+            sock.bind((source, 0))
+        sock.connect(("127.0.0.1", port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _connect_anew(port: int, timeout_s: float, source: str, buffer_bytes: int) -> socket.socket:
     """A connection from a port that none to `port` has come from before: the log has their ports."""
     repeated: list[socket.socket] = []
     try:
         while True:
-            sock = _connect(port, timeout_s, source)
+            sock = _connect(port, timeout_s, source, buffer_bytes)
             name = (port, *sock.getsockname())
             if name not in _taken:
                 _taken.add(name)
@@ -46,7 +83,7 @@ class ConnectionEndedError(AssertionError):
 class RawClient:
     """Connects to a port of 127.0.0.1, from there or from another address of the loopback. A context manager.
 
-    `distinct`: from a port that no earlier one came from, which some 20,000 can.
+    `distinct`: from a port that no earlier one came from, which some 20,000 can. `buffer_bytes`: see `limit_buffers`.
     """
 
     def __init__(
@@ -57,10 +94,14 @@ class RawClient:
         timeout_s: float = TIMEOUT_S,
         source: str = "127.0.0.1",
         distinct: bool = True,
+        buffer_bytes: int = 0,
     ) -> None:
         self.client_id = client_id
-        self.sock = _connect_anew(port, timeout_s, source) if distinct else _connect(port, timeout_s, source)
+        connect = _connect_anew if distinct else _connect
+        self.sock = connect(port, timeout_s, source, buffer_bytes)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if port in _secured:
+            self.sock = _secured[port].wrap_socket(self.sock, server_hostname="localhost")
         host, local_port = self.sock.getsockname()
         self.name = f"{host}:{local_port}"
         """As the proxy's log calls it."""
@@ -69,7 +110,10 @@ class RawClient:
         self.bytes_received = 0
 
     def send(self, data: bytes) -> None:
-        self.sock.sendall(data)
+        try:
+            self.sock.sendall(data)
+        except ssl.SSLError as error:  # the other side has ended the connection
+            raise BrokenPipeError(str(error)) from error
         self.bytes_sent += len(data)
 
     def request(self, api_key: int, version: int, body: bytes = b"") -> int:
@@ -97,7 +141,7 @@ class RawClient:
         while len(data) < count:
             try:
                 some = self.sock.recv(min(count - len(data), 1 << 20))
-            except ConnectionResetError as error:
+            except (ConnectionResetError, ssl.SSLError) as error:
                 raise ConnectionEndedError(f"reset after {len(data)} of {count} bytes") from error
             if not some:
                 raise ConnectionEndedError(f"closed after {len(data)} of {count} bytes")
@@ -108,7 +152,7 @@ class RawClient:
     def rest(self) -> bytes:
         """All that comes until the other side ends the connection."""
         data = bytearray()
-        with contextlib.suppress(ConnectionResetError):
+        with contextlib.suppress(ConnectionResetError, ssl.SSLError):
             while some := self.sock.recv(1 << 16):
                 data += some
         return bytes(data)

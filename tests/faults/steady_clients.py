@@ -7,9 +7,12 @@ import contextlib
 import threading
 import time
 import uuid
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Producer, TopicPartition
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 TIMEOUT_S = 60.0
 PAUSE_S = 0.001
@@ -18,9 +21,12 @@ QUICK = {"reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 200, "log_level
 
 
 class SteadyProducer:
-    """Writes numbers to all partitions of a topic, each once (idempotence, acks=all), until the `with` block ends."""
+    """Writes numbers to all partitions of a topic, each once (idempotence, acks=all), until the `with` block ends.
 
-    def __init__(self, servers: str, topic: str, partitions: int) -> None:
+    `settings` are further ones of the client.
+    """
+
+    def __init__(self, servers: str, topic: str, partitions: int, settings: Mapping[str, Any] | None = None) -> None:
         self.acknowledged: list[int] = []
         self.failed: list[tuple[int, str]] = []
         self.latest_s = [0.0] * partitions
@@ -37,6 +43,7 @@ class SteadyProducer:
                 "delivery.timeout.ms": int(TIMEOUT_S * 1000),
                 "topic.metadata.refresh.interval.ms": 1000,
                 **QUICK,
+                **(settings or {}),
             }
         )
         self._stop = threading.Event()
@@ -83,7 +90,7 @@ class SteadyProducer:
 class SteadyGroup:
     """One member of a consumer group that reads a topic from its beginning until the `with` block ends."""
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: str, topic: str, settings: Mapping[str, Any] | None = None) -> None:
         self.read: collections.Counter[int] = collections.Counter()
         self._consumer = Consumer(
             {
@@ -93,6 +100,7 @@ class SteadyGroup:
                 "session.timeout.ms": 10_000,
                 "topic.metadata.refresh.interval.ms": 1000,
                 **QUICK,
+                **(settings or {}),
             }
         )
         self._consumer.subscribe([topic])

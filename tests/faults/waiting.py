@@ -11,11 +11,11 @@ if TYPE_CHECKING:
 POLL_S = 0.01
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0, *, poll_s: float = POLL_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"
-        time.sleep(POLL_S)
+        time.sleep(poll_s)
 
 
 def wait_until_steady(value: Callable[[], float], what: str, *, steady_s: float, timeout_s: float) -> float:

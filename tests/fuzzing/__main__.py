@@ -1,8 +1,9 @@
 """Fuzz targets for some time: ``python -m tests.fuzzing [--minutes M] [TARGET ...]`` (``make fuzz``).
 
-With atheris (the dependency group ``fuzzing``) inputs are guided by coverage. Without it they are the corpus, mutated
-at random. Inputs that reach new code are kept in ``.cache/fuzzing``, where the next run begins. The status is 1 if
-something was found; the inputs are then in ``.cache/fuzzing/found``.
+With atheris inputs are guided by coverage, and several targets run at the same time, each in a process. Without it, on
+platforms for which it has no wheel, they are the corpus, mutated at random. Inputs that reach new code are kept in
+``.cache/fuzzing``, where the next run begins. The status is 1 if something was found; the inputs are then in
+``.cache/fuzzing/found``.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from random import SystemRandom
 from typing import Final
 
-from tests.fuzzing.running import LONGEST_INPUT, corpus, run_new_inputs
+from tests.fuzzing.running import corpus, longest_input, run_new_inputs
 from tests.fuzzing.targets import TARGETS
 
 ROOT: Final = Path(__file__).parents[2]
@@ -29,11 +33,15 @@ _EXECUTED: Final = re.compile(r"stat::number_of_executed_units: +(\d+)")
 _PEAK: Final = re.compile(r"stat::peak_rss_mb: +(\d+)")
 
 
+def is_guided() -> bool:
+    """Return whether inputs are guided by coverage."""
+    return importlib.util.find_spec("atheris") is not None
+
+
 def fuzz(name: str, seconds: int, seed: int) -> tuple[int, str]:
     """Fuzz one target; return the number of inputs, and a remark."""
-    if importlib.util.find_spec("atheris") is None:
-        executed = run_new_inputs(TARGETS[name], list(corpus(name).values()), seed, seconds=seconds)
-        return executed, "not guided: atheris is not installed"
+    if not is_guided():
+        return run_new_inputs(name, TARGETS[name], seed, seconds=seconds), "not guided: atheris is not installed"
     seeds, kept = CACHE / "seeds" / name, CACHE / "kept" / name
     for folder in (seeds, kept, FOUND):
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +50,7 @@ def fuzz(name: str, seconds: int, seed: int) -> tuple[int, str]:
     options = {
         "max_total_time": seconds,
         "seed": seed,
-        "max_len": LONGEST_INPUT,
+        "max_len": longest_input(name),
         "rss_limit_mb": MOST_MIB,
         "timeout": 20,
         "print_final_stats": 1,
@@ -72,11 +80,15 @@ def main() -> int:
     FOUND.mkdir(parents=True, exist_ok=True)
     before = {path: path.stat().st_mtime_ns for path in FOUND.iterdir()}
     print(f"seed {arguments.seed}")  # noqa: T201
+    processes = len(os.sched_getaffinity(0)) if is_guided() else 1
+    seconds = max(1, round(arguments.minutes * 60 * min(processes, len(names)) / len(names)))
     total = 0
-    for name in names:
-        executed, remark = fuzz(name, max(1, round(arguments.minutes * 60 / len(names))), arguments.seed)
-        total += executed
-        print(f"{name}: {executed:,} inputs, {remark}", flush=True)  # noqa: T201
+    with ThreadPoolExecutor(processes) if is_guided() else nullcontext() as pool:
+        run = partial(fuzz, seconds=seconds, seed=arguments.seed)
+        results = map(run, names) if pool is None else pool.map(run, names)
+        for name, (executed, remark) in zip(names, results, strict=True):
+            total += executed
+            print(f"{name}: {executed:,} inputs, {remark}", flush=True)  # noqa: T201
     findings = sorted(path for path in FOUND.iterdir() if before.get(path) != path.stat().st_mtime_ns)
     print(f"{total:,} inputs, {len(findings)} findings")  # noqa: T201
     for path in findings:

@@ -7,7 +7,6 @@ real clients and brokers, or typical texts; ``found`` ones showed a mistake, whi
 from __future__ import annotations
 
 import logging
-import math
 import random
 import signal
 import time
@@ -29,8 +28,21 @@ if TYPE_CHECKING:
 CORPUS: Final = Path(__file__).with_name("corpus")
 LONGEST_S: Final = 1.0
 """Processor time that an input may take."""
-LONGEST_INPUT: Final = 2048
-"""Length in bytes of new inputs."""
+USUAL_LENGTH: Final = 2048
+"""Limit in bytes for most new inputs."""
+LONGEST_WIRE_INPUT: Final = 64 * 1024
+"""Limit in bytes for some new inputs of targets that read what a network connection brings."""
+WIRE_TARGETS: Final = frozenset(
+    (
+        *("frames", "request_heads", "reply_heads", "produce_walk", "fetch_walk", "fetched_topics_walk"),
+        *("produce_reply", "codec", "rewriting", "offered_versions", "mutations", "lookups", "refusals", "tokens"),
+        *("alterations", "quota_filters", "sasl_names", "sasl_observers", "relays", "logins", "admin_http"),
+        *("proxy_header", "server_names", "certificates"),
+        *("oauth_messages", "oauth_tokens"),
+        *("alterations", "quota_filters", "sasl_names", "sasl_observers", "sasl_servers", "sasl_clients"),
+        *("relays", "logins", "admin_http"),
+    )
+)
 
 
 class SlowInputError(BaseException):
@@ -86,27 +98,35 @@ def write_corpus(name: str, inputs: dict[str, bytes]) -> None:
     (CORPUS / f"{name}.txt").write_text("".join(sorted(lines)), encoding="ascii")
 
 
-def new_input(source: Random, known: Sequence[bytes]) -> bytes:
-    """Return random bytes, or an input of the corpus with some mutations."""
+def longest_input(name: str) -> int:
+    """Return the limit in bytes for new inputs of a target."""
+    return LONGEST_WIRE_INPUT if name in WIRE_TARGETS else USUAL_LENGTH
+
+
+def new_input(source: Random, known: Sequence[bytes], longest: int = USUAL_LENGTH) -> bytes:
+    """Return random bytes, or an input of the corpus with some mutations; one in twenty is up to ``longest`` bytes."""
     if not known or source.random() < 0.3:
         return source.randbytes(source.choice((8, 32, 128, 512)))
     data = bytearray(source.choice(known))
+    if longest > USUAL_LENGTH and source.random() < 0.05:
+        while len(data) < longest and source.random() < 0.98:
+            data += source.choice(known) or source.randbytes(512)
+    else:
+        longest = USUAL_LENGTH
     for _ in range(source.choice((1, 1, 2, 4, 8))):
         if not data:
             data += source.randbytes(8)
         source.choice(MUTATIONS)(source, data)
-    return bytes(data[:LONGEST_INPUT])
+    return bytes(data[:longest])
 
 
-def run_new_inputs(
-    target: Target, known: Sequence[bytes], seed: int, *, number: int | None = None, seconds: float = math.inf
-) -> int:
-    """Run a ``number`` of new inputs, or new inputs for some seconds; return how many there were."""
-    source = random.Random(seed)  # noqa: S311
-    end_s = time.monotonic() + seconds
+def run_new_inputs(name: str, target: Target, seed: int, *, seconds: float) -> int:
+    """Run new inputs for some seconds of processor time; return how many there were."""
+    source, known, longest = random.Random(seed), list(corpus(name).values()), longest_input(name)  # noqa: S311
+    end_s = time.thread_time() + seconds
     done = 0
     with checks():
-        while done != number and time.monotonic() < end_s:
-            run_input(target, new_input(source, known))
+        while time.thread_time() < end_s:
+            run_input(target, new_input(source, known, longest))
             done += 1
     return done

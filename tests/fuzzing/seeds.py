@@ -26,6 +26,7 @@ from testbed.kafka.cluster import KafkaCluster
 from tests.fuzzing.running import corpus, write_corpus
 from tests.fuzzing.targets import TARGETS
 from tests.fuzzing.targets.messages import MUTATIONS, NAMES, REWRITTEN
+from tests.fuzzing.typical_inputs import TYPICAL
 from tests.fuzzing.wire_messages import API_KEYS, RAW, framed
 from tests.proxy.quotas.rules.quota_requests import ANY, CONNECTIONS, CONSUME, DEFAULT, EXACT, PRODUCE, alter, describe
 
@@ -246,6 +247,7 @@ TEXTS: Final[dict[str, dict[str, bytes]]] = {
         f"seed DescribeClientQuotas-v{version}-{number}": bytes([1 - version, RAW]) + body
         for number, (_, version, body) in enumerate(FILTERS)
     },
+    **TYPICAL,
 }
 
 

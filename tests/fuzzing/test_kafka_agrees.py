@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 PER_MESSAGE: Final = 2
 
 
-DECLARED: Final = ("has a size of", "tagged field", "a length of ", "a varint of more than 32 bits")
+DECLARED: Final = ("has a size of", "tagged field", "a length of ", "a varint of more than 32 bits", "_tags at byte")
 """Reasons for which the proxy refuses what Kafka reads: a tagged field whose size is not that of its value, which the
-proxy does not forward; a compact length of 2**31 or more, which Kafka reads as null; and a varint whose highest bits
-Kafka drops. No client sends any of them."""
+proxy does not forward; a compact length of 2**31 or more, which Kafka reads as null; a varint whose highest bits Kafka
+drops; and a number of tagged fields of 2**31 or more, of which Kafka reads none. No client sends any of them."""
 OF_OTHER_VERSIONS: Final = "is not valid for version"
 """Why Kafka refuses what the proxy reads: a tagged field of another version, which the proxy forwards as unknown."""
 

@@ -23,8 +23,17 @@ CROWDED = {
     "benchmarks": "each module is a measurement of its own, with its own command",
     "benchmarks/bench": "one program that reads from top to bottom: peers, workloads, cores, figures, report",
     "examples/demo": "one program; the clients, which are programs of their own, have a folder",
+    "proxy/admin": "one server, with a module for each of its duties, and its client",
+    "proxy/kafka_client": "a module for each group of calls, and for each thing that all calls have in common",
+    "proxy/network": "a module for each thing between the system and the relays; a package for TLS",
+    "proxy/server": "the parts of one process, which the server alone puts together",
+    "proxy/wire": "one module for each thing that is read or written; packages for whole messages and for walks",
+    "quota_callbacks": "what authors of plugins import: a module for each thing that they use",
     "tests/config": "one module of tests for each module of config and of config/tables",
+    "tests/docs": "one module of tests for each page, and for what all pages have in common",
+    "tests/fuzzing/targets": "one module of targets for each package that reads what others have written",
     "tests/proxy/connection": "one module of tests for each kind of traffic through a connection",
+    "tests/proxy/wire": "one module of tests for each module of proxy/wire",
     "tests/security": "one module of tests for each kind of attack; none shares more than the fixtures",
 }
 """Folders with more modules, and the reason why they are not divided."""

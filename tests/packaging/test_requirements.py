@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import distribution
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from requirements.audit import report
+from requirements.audit import JUDGED, OFFLINE, audited, status
 from requirements.sbom import EXTRAS, pinned_hashes, sbom
 from tests.packaging.building import ROOT
 from tests.packaging.test_contents import PROJECT, required_for_work
@@ -83,9 +84,9 @@ def test_there_are_wheels_with_these_hashes(version: str, machine: str, tmp_path
     changed = tmp_path / "changed.txt"
     click = entries("run.txt")["click"]
     changed.write_text(re.sub("sha256:[0-9a-f]{8}", "sha256:00000000", click[0]), encoding="utf-8")
-    for file, status in ((good, 0), (changed, 1)):
+    for file, expected in ((good, 0), (changed, 1)):
         result = subprocess.run([*command, str(file)], capture_output=True, text=True, check=False, timeout=300)
-        assert result.returncode == status, result.stderr
+        assert result.returncode == expected, result.stderr
     assert "DO NOT MATCH THE HASHES" in result.stderr
 
 
@@ -118,27 +119,70 @@ def test_the_bill_of_materials(tmp_path: Path) -> None:
 CLEAN = {"name": "click", "version": "8.5.1", "vulns": []}
 UNKNOWN = {"name": "trio", "skip_reason": "not found"}
 ADVISORY = {"id": "PYSEC-2026-1", "fix_versions": ["2.8.1"]}
+ALIASED = {"id": "GHSA-1", "aliases": ["CVE-2026-3"], "fix_versions": []}
 BAD = {"name": "urllib3", "version": "2.8.0", "vulns": [ADVISORY, {"id": "PYSEC-2026-2", "fix_versions": []}]}
+
+
+DONE, OPEN, FAILED = "done", "not done", "failed"
+REASON = "a reason"
+
+
+@pytest.mark.parametrize(
+    ("found", "judged", "result", "expected"),
+    [
+        ([UNKNOWN] * 3, (), OPEN, ["NOT DONE", "none of 3"]),
+        ([], (), OPEN, ["NOT DONE", "none of 0"]),
+        ([CLEAN], (), DONE, ["0 advisories about 1 distributions"]),
+        ([CLEAN, UNKNOWN], (), OPEN, ["0 advisories about 1 ", "NOT DONE for 1 ", ": trio"]),
+        (
+            [BAD],
+            (),
+            FAILED,
+            ["urllib3 2.8.0: PYSEC-2026-1, fixed in 2.8.1; not judged", "no version", "2 advisories about 1 "],
+        ),
+        ([BAD], ("PYSEC-2026-1",), FAILED, ["PYSEC-2026-1, fixed in 2.8.1; judged: a reason", "not judged: update it"]),
+        ([BAD, CLEAN], ("PYSEC-2026-1", "PYSEC-2026-2"), DONE, ["2 advisories about 2 "]),
+        ([BAD, UNKNOWN], ("PYSEC-2026-1", "PYSEC-2026-2"), OPEN, ["NOT DONE for 1 "]),
+        ([BAD, UNKNOWN], (), FAILED, ["NOT DONE for 1 "]),
+        (
+            [{"name": "h11", "version": "1", "vulns": [ALIASED]}],
+            ("CVE-2026-3",),
+            DONE,
+            ["GHSA-1, fixed in no version; judged"],
+        ),
+        ([CLEAN], ("PYSEC-2026-1",), FAILED, ["concern no version; remove them: PYSEC-2026-1"]),
+        ([CLEAN, UNKNOWN], ("PYSEC-2026-1",), OPEN, ["NOT DONE for 1 "]),
+    ],
+)
+def test_an_audit_fails_for_what_was_not_judged_or_not_answered(
+    found: list[object], judged: tuple[str, ...], result: str, expected: list[str]
+) -> None:
+    audit = audited(json.dumps({"dependencies": found}), "", dict.fromkeys(judged, REASON))
+    text = "\n".join(audit.lines)
+    assert all(each in text for each in expected), text
+    assert ("NOT DONE" in text) is not audit.is_done
+    assert (status(audit, offline=False), status(audit, offline=True)) == {DONE: (0, 0), OPEN: (1, 0), FAILED: (1, 1)}[
+        result
+    ]
 
 
 @pytest.mark.parametrize(
     ("output", "errors", "expected"),
     [
-        ("", "Traceback\nConnectionError: no route\n", ["NOT DONE", "advisory service: ConnectionError: no route"]),
-        ("", "", ["NOT DONE", "it printed nothing"]),
-        ('{"dependencies": 5}', "", ["NOT DONE"]),
-        (json.dumps({"dependencies": [UNKNOWN] * 3}), "No known vulnerabilities found", ["NOT DONE", "none of 3"]),
-        (json.dumps({"dependencies": []}), "", ["NOT DONE", "none of 0"]),
-        (json.dumps({"dependencies": [CLEAN]}), "", ["0 advisories about 1 distributions"]),
-        (json.dumps({"dependencies": [CLEAN, UNKNOWN]}), "", ["0 advisories about 1 ", "NOT DONE for 1 ", ": trio"]),
-        (
-            json.dumps({"dependencies": [BAD]}),
-            "",
-            ["urllib3 2.8.0: PYSEC-2026-1, fixed in 2.8.1", "fixed in no version", "2 advisories about 1 "],
-        ),
+        ("", "Traceback\nConnectionError: no route\n", "advisory service: ConnectionError: no route"),
+        ("", "", "it printed nothing"),
+        ('{"dependencies": 5}', "", "it printed nothing"),
     ],
 )
-def test_an_audit_without_an_answer_does_not_count_as_passed(output: str, errors: str, expected: list[str]) -> None:
-    found = report(output, errors)
-    assert all(each in found for each in expected), found
-    assert ("NOT DONE" in found) is ("NOT DONE" in " ".join(expected))
+def test_an_audit_without_an_answer_is_not_done(output: str, errors: str, expected: str) -> None:
+    audit = audited(output, errors, {})
+    assert not audit.is_done
+    assert expected in audit.lines[0]
+    assert (status(audit, offline=False), status(audit, offline=True)) == (1, 0)
+
+
+def test_judged_advisories_have_reasons_and_the_variable_is_documented() -> None:
+    judged = tomllib.loads(JUDGED.read_text(encoding="utf-8"))
+    assert all(isinstance(reason, str) and len(reason) > 20 for reason in judged.values())
+    for file in ("docs/contributing.md", ".github/workflows/ci.yml"):
+        assert OFFLINE in (ROOT / file).read_text(encoding="utf-8")

@@ -62,7 +62,7 @@ LONG_RUN: Final = {
     "test_rollup": """a_bill_by_month_is_one_for_both_days the_bill_as_csv the_largest_usage_is_billed_exactly
         a_run_that_is_repeated_changes_nothing_and_other_days_stay""",
     "test_what_if": """quotas_come_from_a_configuration_file_or_a_part_of_one
-        senders_that_wait_are_reckoned_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
+        waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays""",
     "test_ingest": """folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
         a_lost_checkpoint_doubles_nothing a_table_without_a_newer_column_has_nulls_in_it""",

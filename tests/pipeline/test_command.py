@@ -105,7 +105,7 @@ def test_an_error_is_a_line_without_a_traceback(spark: SparkSession, tmp_path: P
     )
 
 
-def test_without_pyspark_it_says_what_to_install(tmp_path: Path) -> None:
+def test_without_pyspark_the_error_names_the_extra_to_install(tmp_path: Path) -> None:
     (tmp_path / "pyspark.py").write_text("raise ModuleNotFoundError('gone', name='pyspark')\n")
     command = [sys.executable, "-m", "headrace.pipeline", "instances", "--lake", "x"]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}:{ROOT}"}

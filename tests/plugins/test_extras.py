@@ -17,12 +17,7 @@ HEAD = 'upstream.bootstrap_servers = ["a:1"]\nlisten.address = "127.0.0.1:9"\n'
 WITHOUT = """
 import sys
 
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.startswith({module!r}):
-            raise ModuleNotFoundError("No module named " + name, name=name)
-
-sys.meta_path.insert(0, Missing())
+sys.modules[{module!r}] = None  # as if it were not installed
 from headrace.proxy.cli import main
 main()
 """
@@ -49,8 +44,13 @@ main()
             "confluent_kafka",
             "plugins.options.usage_records.topic needs the package confluent-kafka: pip install 'headrace[usage]'",
         ),
+        (
+            '[client_quotas]\nstore = "topic"\n',
+            "confluent_kafka",
+            "client_quotas.store = \"topic\" needs the package confluent-kafka: pip install 'headrace[quota-topic]'",
+        ),
     ],
-    ids=["tracing", "metrics-otlp", "usage"],
+    ids=["tracing", "metrics-otlp", "usage", "quota-topic"],
 )
 def test_a_missing_package_is_named(table: str, missing: str, error: str, tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"

@@ -6,6 +6,7 @@ proxy's own code. What needs the kernel (``splice``, ``TCP_INFO``) or a real bro
 
 from __future__ import annotations
 
+import math
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.proxy.network.listener import Listener
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.handshakes import Handshakes
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.wire.apis import APIS, request_header_version, response_header_version
 from headrace.proxy.wire.messages.codec import decode, encode
@@ -39,7 +42,9 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.network.listener import BrokerIdentities, ListenerSasl
     from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
+    from headrace.quota_callbacks.sasl import UpstreamSasl
 
 WAIT_S = 7200.0
 """Longer than any mute in these tests, in seconds of the fake clock."""
@@ -55,10 +60,12 @@ class MemorySocket:
         self.bytes_received = 0
         self.bytes_sent = 0
         self.unsent_bytes = 0
+        self.undecrypted_bytes = 0
         self.closed = False
         self._buffer = bytearray()
         self._ended = False
         self._news = trio.Event()
+        self._again = False
 
     @classmethod
     def pair(cls) -> tuple[MemorySocket, MemorySocket]:
@@ -68,7 +75,7 @@ class MemorySocket:
         return one, other
 
     async def readable(self) -> None:
-        if self._buffer or self._ended:
+        if self.may_read:
             await trio.lowlevel.checkpoint()
             return
         self._news = trio.Event()
@@ -82,9 +89,14 @@ class MemorySocket:
 
     @property
     def may_read(self) -> bool:
-        return bool(self._buffer) or self._ended
+        return bool(self._buffer) or self._ended or self._again
+
+    @may_read.setter
+    def may_read(self, again: bool) -> None:
+        self._again = again
 
     def receive_into(self, view: memoryview) -> int | None:
+        self._again = False
         if not self._buffer:
             return 0 if self._ended else None
         count = min(len(view), len(self._buffer))
@@ -93,19 +105,22 @@ class MemorySocket:
         self.bytes_received += count
         return count
 
-    def send_now(self, parts: Iterable[bytes | memoryview], *, more: bool = False) -> bytes:
+    def send_now(self, parts: Iterable[bytes | memoryview], *, more: bool = False) -> bool:
         for part in parts:
             self.peer._buffer += part
             self.bytes_sent += len(part)
         self.peer._news.set()
-        return b""
+        return True
 
-    async def send(self, parts: Iterable[bytes | memoryview]) -> None:
+    async def send(self, parts: Iterable[bytes | memoryview] = ()) -> None:
         self.send_now(parts)
         await trio.lowlevel.checkpoint()
 
     def hung_up(self) -> bool:
         return self._ended
+
+    def has_unread(self) -> bool:
+        return bool(self._buffer)
 
     def shut_down_writing(self) -> None:
         self.peer._ended = True
@@ -168,6 +183,9 @@ class StubUpstream:
         self.fault: str | None = None
         self.serves_anybody = True
         self.reached: bool | None = True
+        self.tls = None
+        self.sasl: UpstreamSasl | None = None
+        self.setting, self.reply_timeout_s = "upstream", 3600.0
         self._news = trio.Event()
 
     async def wait_for_dial(self, number: int) -> None:
@@ -179,7 +197,7 @@ class StubUpstream:
     async def wait_for_refresh(self) -> None:
         await trio.lowlevel.checkpoint()
 
-    async def dial(self, node_id: int | None) -> tuple[MemorySocket, Address]:
+    async def dial(self, node_id: int | None, _client: Address | None = None) -> tuple[MemorySocket, Address]:
         self.dialled.append(node_id)
         await trio.lowlevel.checkpoint()
         if self.fault is not None:
@@ -196,9 +214,15 @@ class Book:
 
     def __init__(self, shared: SharedState, connection: ConnectionState, client: Party, upstream: StubUpstream) -> None:
         self.shared = shared
+        self.listener = connection.listener
         self.connection = connection
         self.client = client
         self.upstream = upstream
+
+    def forget_acceptance(self) -> None:
+        """Put the connection back into the state before the broker has shown that it serves the client."""
+        self.upstream.serves_anybody = self.connection.accepted = False
+        self.connection.asks_from_s = -math.inf
 
     @property
     def broker(self) -> Party:
@@ -242,10 +266,14 @@ async def open_book(
     buckets: SharedBuckets | None = None,
     hooks: HookCalls | None = None,
     options: Mapping[str, Mapping[str, Any]] | None = None,
+    sasl: ListenerSasl | None = None,
+    login: UpstreamSasl | None = None,
+    identities: BrokerIdentities | None = None,
 ) -> AsyncIterator[Book]:
     """Open a connection of the proxy with the built-in callbacks and ``plugins``; it ends with the block.
 
-    ``options`` are those of plugins, by name.
+    ``options`` are those of plugins, by name. ``sasl`` is that of the listener, ``login`` the proxy's own at brokers,
+    and ``identities`` those of users.
     ``buckets`` is the memory that it shares with other workers. ``hooks`` can be those of an earlier book, with their
     quotas; opening a book is then ten times as fast.
     """
@@ -264,20 +292,30 @@ async def open_book(
         hooks.update_quota(key, entity, value if isinstance(value, Quota) else Quota(value=value))
     client_quotas.quotas_changed()
     upstream = StubUpstream()
+    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids)
+    upstream.sasl, upstream.serves_anybody = login, login is None
+    listener = Listener(
+        setting="listen",
+        topology=topology,
+        upstream=upstream,  # type: ignore[arg-type]
+        sasl=sasl,
+        identities=identities,
+    )
     usual = Limits(max_frame_bytes=10**6, max_collected_bytes=10**6, max_in_flight_requests=1000)
+    counters = Counters()
     shared = SharedState(
         limits=limits or usual,
-        topology=Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids),
-        upstream=upstream,  # type: ignore[arg-type]
+        listeners=(listener,),
         hooks=hooks,
         enforcement=enforcement or Enforcement(),
-        counters=Counters(),
+        counters=counters,
+        handshakes=Handshakes(counters, most=10, timeout_s=10),
         poller=Poller(),
         topic_names=topic_names,
     )
     ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=1, peer=Address(host="198.51.100.7", port=5000))
-    connection = ClientConnection(shared, info, ours)  # type: ignore[arg-type]
+    connection = ClientConnection(shared, listener, info, ours)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.serve)
         yield Book(shared, connection.state, Party(theirs), upstream)

@@ -6,45 +6,36 @@ import json
 import os
 import socket
 import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.config.editing import sample_text
 from testbed.errors import TestbedError
+from testbed.preloaded_command import SCRIPT, run_headrace
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from pathlib import Path
 
-HEADRACE = Path(sys.executable).parent / "headrace"
 UNREACHABLE = "127.0.0.1:1"
 REQUIRED = ("--bootstrap-servers", UNREACHABLE, "--advertised-host", "localhost")
 
 
-def headrace(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    variables = os.environ | (environment or {})
-    return subprocess.run(
-        [HEADRACE, *arguments], env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-
-
 @pytest.mark.parametrize("arguments", [("--help",), ("run", "--help"), ("check-config", "-h"), ("enforcement", "-h")])
 def test_help(arguments: tuple[str, ...]) -> None:
-    result = headrace(*arguments)
+    result = run_headrace(*arguments)
     assert result.returncode == 0
     assert result.stdout.startswith("Usage: headrace")
 
 
 def test_version() -> None:
-    assert headrace("--version").stdout.startswith("headrace 0.")
+    assert run_headrace("--version").stdout.startswith("headrace 0.")
 
 
 def test_without_anything_every_missing_setting_is_named() -> None:
-    result = headrace("run")
+    result = run_headrace("run")
     assert result.returncode == 1
     for flag in ("--bootstrap-servers", "--listen"):
         assert flag in result.stderr
@@ -52,7 +43,7 @@ def test_without_anything_every_missing_setting_is_named() -> None:
 
 
 def test_a_wildcard_is_not_advertised() -> None:
-    result = headrace(
+    result = run_headrace(
         "run", "--bootstrap-servers", UNREACHABLE, "--listen", "0.0.0.0:9192", "--advertised-host", "0.0.0.0"
     )
     assert result.returncode == 1
@@ -64,7 +55,7 @@ def test_a_port_that_is_taken_is_named() -> None:
     with reserve_ports(3) as block, socket.socket() as taken:
         taken.bind(("127.0.0.1", block.first + 2))
         taken.listen()
-        result = headrace("run", *REQUIRED, "--listen", f"127.0.0.1:{block.first}", "--node-ids", "0-1")
+        result = run_headrace("run", *REQUIRED, "--listen", f"127.0.0.1:{block.first}", "--node-ids", "0-1")
     assert result.returncode == 1
     assert result.stderr == (
         f"headrace: cannot listen on 127.0.0.1:{block.first + 2} for broker 1: address already in use;"
@@ -117,7 +108,7 @@ def test_flags_win_over_the_file() -> None:
 def test_check_config_of_the_sample(tmp_path: Path) -> None:
     file = tmp_path / "sample.toml"
     file.write_text(sample_text(), encoding="utf-8")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert result.returncode == 0
     assert result.stdout.startswith("ok: ")
 
@@ -127,7 +118,7 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
     file.write_text(
         '[upstream]\nbootstrap_servers = "kafka"\n\n[listen]\naddres = "127.0.0.1:9192"\n', encoding="utf-8"
     )
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert result.returncode == 1
     assert f"{file}:2: upstream.bootstrap_servers" in result.stderr
     assert f"{file}:5: listen.addres" in result.stderr
@@ -145,6 +136,15 @@ def test_check_config_names_key_line_and_expectation(tmp_path: Path) -> None:
             "request_percentage of client-id=a would not be enf",
         ),
         ("[plugins]\ndisabled = ['byterate']", "plugins.disabled names 'byterate'"),
+        ("tls.certificate_file = '/nowhere.pem'", 'listen.tls.certificate_file = "/nowhere.pem": cannot be read'),
+        (
+            "broker_host = 'broker_$(node_id).example.com'\ntls.certificate_file = '/nowhere.pem'",
+            "listen.broker_host: ",
+        ),
+        (
+            "[upstream.tls]\nenabled = true\nciphers = 'NONSENSE'",
+            'upstream.tls.ciphers = "NONSENSE": OpenSSL knows none of these cipher suites',
+        ),
         ("[plugins.options.tracing]\nsample_ratio = 7", "bad.toml:7: plugins.options.tracing.sample_ratio = 7: "),
     ],
 )
@@ -152,7 +152,7 @@ def test_check_config_finds_what_would_keep_it_from_starting(tmp_path: Path, con
     file = tmp_path / "bad.toml"
     listen = "[listen]\naddress = '127.0.0.1:9192'\nadvertised_host = 'localhost'\n"
     file.write_text(f"[upstream]\nbootstrap_servers = ['kafka:9092']\n{listen}{config}", encoding="utf-8")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert result.returncode == 1
     assert message in result.stderr
     assert result.stdout == ""
@@ -165,7 +165,7 @@ def test_check_config_changes_nothing(tmp_path: Path) -> None:
     file, folder = tmp_path / "headrace.toml", tmp_path / "usage"
     options = f"[plugins.options.usage_records]\nfolder = '{folder}'\n[plugins.options.tracing]\nenabled = true\n"
     file.write_text(f"{COMPLETE}{options}[plugins.options.metrics]\notlp_endpoint = 'http://127.0.0.1:1'\n")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout.startswith("ok: listening at 127.0.0.1:9192, advertised as 127.0.0.1:9192\n")
     assert list(tmp_path.iterdir()) == [file]
@@ -174,7 +174,7 @@ def test_check_config_changes_nothing(tmp_path: Path) -> None:
 def test_check_config_names_the_line_of_options_that_no_plugin_has(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(f"{COMPLETE}[plugins.options.tracin]\nenabled = true\n")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert result.returncode == 1
     assert f"{file}:5: plugins.options.tracin: there is no such plugin; did you mean tracing?" in result.stderr
 
@@ -183,7 +183,7 @@ def test_check_config_lists_the_wrong_options_of_all_plugins(tmp_path: Path) -> 
     file = tmp_path / "headrace.toml"
     options = "[plugins.options.tracing]\nsample_ratio = 7\n[plugins.options.metrics]\nidle_s = -1\n"
     file.write_text(COMPLETE + options)
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert (result.returncode, result.stdout) == (1, "")
     tracing, metrics, counted = result.stderr.splitlines()
     assert tracing.startswith(f"{file}:6: plugins.options.tracing.sample_ratio = 7: expected a number from 0")
@@ -195,7 +195,7 @@ def test_check_config_lists_the_wrong_options_of_all_plugins(tmp_path: Path) -> 
 def test_wrong_options_are_listed_with_the_errors_of_the_file(tmp_path: Path, command: tuple[str, ...]) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(f"{COMPLETE}backlog = 0\n[plugins.options.tracing]\nsample_ratio = 7\nworkers = 2\n")
-    result = headrace(*command, file)
+    result = run_headrace(*command, file)
     assert result.returncode == 1
     places = [line.removeprefix("headrace: ").partition(" ")[0] for line in result.stderr.splitlines()]
     assert places[:3] == [f"{file}:5:", f"{file}:7:", f"{file}:8:"]
@@ -204,18 +204,18 @@ def test_wrong_options_are_listed_with_the_errors_of_the_file(tmp_path: Path, co
 def test_check_config_heeds_variables(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     file.write_text(COMPLETE)
-    result = headrace("check-config", file, environment={"HEADRACE_LISTEN__NODE_IDS": "0-2"})
+    result = run_headrace("check-config", file, environment={"HEADRACE_LISTEN__NODE_IDS": "0-2"})
     assert "ok: brokers 0-2 at ports 9193-9195" in result.stdout
-    result = headrace("check-config", file, environment={"HEADRACE_LISTN__NODE_IDS": "0-2"})
+    result = run_headrace("check-config", file, environment={"HEADRACE_LISTN__NODE_IDS": "0-2"})
     assert (result.returncode, result.stdout) == (1, "")
     assert "HEADRACE_LISTN__NODE_IDS: unknown variable; did you mean HEADRACE_LISTEN__NODE_IDS?" in result.stderr
 
 
 def test_check_config_without_a_file_checks_the_variables() -> None:
     variables = {"HEADRACE_UPSTREAM__BOOTSTRAP_SERVERS": UNREACHABLE, "HEADRACE_LISTEN__ADDRESS": "127.0.0.1:9192"}
-    result = headrace("check-config", environment=variables)
+    result = run_headrace("check-config", environment=variables)
     assert (result.returncode, f"ok: upstream {UNREACHABLE}\n" in result.stdout) == (0, True)
-    result = headrace("check-config")
+    result = run_headrace("check-config")
     assert (result.returncode, result.stdout) == (1, "")
     assert "upstream.bootstrap_servers: required" in result.stderr
 
@@ -234,7 +234,7 @@ def test_variables_alone_start_a_proxy() -> None:
         "HEADRACE_LISTEN__ADDRESS": f"127.0.0.1:{port}",
         "HEADRACE_LISTEN__NODE_IDS": "0-1",
     }
-    command = [HEADRACE, "run"]
+    command = [SCRIPT, "run"]
     with subprocess.Popen(command, env=os.environ | variables, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         line = process.stdout.readline()
@@ -254,10 +254,10 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     disabled = "[plugins]\ndisabled = ['sasl_identity']\n"
     upstream = "[upstream]\nbootstrap_servers = ['kafka:9092']\n"
     file.write_text(f"{upstream}{listen}{quota}", encoding="utf-8")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert (result.returncode, result.stderr) == (0, "")
     file.write_text(f"{upstream}{listen}{disabled}{quota}", encoding="utf-8")
-    result = headrace("check-config", file)
+    result = run_headrace("check-config", file)
     assert result.returncode == 0
     assert result.stderr.startswith(
         "warning: quotas: user=alice applies to no client: without the plugin sasl_identity"
@@ -268,7 +268,7 @@ def test_check_config_warns_of_a_quota_that_holds_nobody(tmp_path: Path) -> None
     ("shell", "sign"), [("bash", "complete -o nosort"), ("zsh", "#compdef headrace"), ("fish", "complete --no-files")]
 )
 def test_the_completion_script_is_printed(shell: str, sign: str) -> None:
-    result = headrace(environment={"_HEADRACE_COMPLETE": f"{shell}_source"})
+    result = run_headrace(environment={"_HEADRACE_COMPLETE": f"{shell}_source"})
     assert result.returncode == 0, result.stderr
     assert sign in result.stdout
     assert f"_HEADRACE_COMPLETE={shell}_complete" in result.stdout
@@ -276,15 +276,19 @@ def test_the_completion_script_is_printed(shell: str, sign: str) -> None:
 
 def test_completion_offers_subcommands() -> None:
     words = {"COMP_WORDS": "headrace enf", "COMP_CWORD": "1", "_HEADRACE_COMPLETE": "bash_complete"}
-    assert headrace(environment=words).stdout == "plain,enforcement\n"
+    assert run_headrace(environment=words).stdout == "plain,enforcement\n"
+
+
+def test_config_sample_is_the_file_that_ships() -> None:
+    assert run_headrace("config-sample").stdout == sample_text()
 
 
 def test_config_schema_is_json() -> None:
-    assert "properties" in json.loads(headrace("config-schema").stdout)
+    assert "properties" in json.loads(run_headrace("config-schema").stdout)
 
 
 def test_enforcement_without_a_proxy_reports_what_to_check() -> None:
-    result = headrace("enforcement", "off", "--admin", UNREACHABLE)
+    result = run_headrace("enforcement", "off", "--admin", UNREACHABLE)
     assert result.returncode == 1
     assert f"cannot reach an admin server at {UNREACHABLE}: connection refused; is the proxy running" in result.stderr
     assert "admin.listen" in result.stderr

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Mapping
 
     from testbed.proxy_process import ProxyProcess
 
-HEADRACE = Path(sys.executable).parent / "headrace"
 TIMEOUT_S = 20.0
 
 
@@ -36,22 +32,29 @@ class Reply:
         return json.loads(self.body)
 
 
-def connected(address: str, source: str = "") -> socket.socket:
-    """A connection to ``host:port`` or ``unix:/path``."""
+def connected(address: str, source: str = "", tls: ssl.SSLContext | None = None) -> socket.socket:
+    """A connection to ``host:port`` or ``unix:/path``; with ``tls``, the handshake is done."""
     if address.startswith("unix:"):
         sock = socket.socket(socket.AF_UNIX)
         sock.settimeout(TIMEOUT_S)
         sock.connect(address.removeprefix("unix:"))
         return sock
     host, _, port = address.rpartition(":")
-    return socket.create_connection(
+    sock = socket.create_connection(
         (host, int(port)), timeout=TIMEOUT_S, source_address=(source, 0) if source else None
     )
+    if tls is None:
+        return sock
+    try:
+        return tls.wrap_socket(sock, server_hostname=host)
+    except OSError:
+        sock.close()
+        raise
 
 
-def send(address: str, request: bytes) -> Reply:
+def send(address: str, request: bytes, tls: ssl.SSLContext | None = None) -> Reply:
     """Send bytes on a connection of their own, and read until it is closed or the answer is complete."""
-    with connected(address) as sock:
+    with connected(address, tls=tls) as sock:
         received = b""
         try:
             sock.sendall(request)
@@ -74,14 +77,20 @@ def _is_complete(received: bytes) -> bool:
 
 
 def ask(
-    address: str, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None, body: bytes = b""
+    address: str,
+    path: str,
+    *,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+    tls: ssl.SSLContext | None = None,
 ) -> Reply:
     """Send a request with these headers; the default for Host is ``localhost``."""
     sent = {"Host": "localhost", "Connection": "close"} | dict(headers or {})
     if body:
         sent["Content-Length"] = str(len(body))
     lines = [f"{method} {path} HTTP/1.1", *(f"{name}: {value}" for name, value in sent.items())]
-    return send(address, "\r\n".join(lines).encode() + b"\r\n\r\n" + body)
+    return send(address, "\r\n".join(lines).encode() + b"\r\n\r\n" + body, tls)
 
 
 def switch_off(address: str, headers: Mapping[str, str]) -> Reply:
@@ -91,14 +100,3 @@ def switch_off(address: str, headers: Mapping[str, str]) -> Reply:
 
 def is_enforced(proxy: ProxyProcess) -> bool:
     return bool(ask(proxy.admin, "/enforcement", headers=proxy.authorization).json["enabled"])
-
-
-def headrace(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [HEADRACE, *arguments],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )

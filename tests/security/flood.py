@@ -220,6 +220,16 @@ class Handshakes(Attack):
                 self.send(self.sockets[fd], self.pair * each)
 
 
+class Bursts(Attack):
+    """Thirty connections a second that send a thousand ApiVersions at once, without waiting for an answer."""
+
+    sources, count, rate = ("127.0.0.8",), 60, 30.0
+    burst = messages.request(messages.API_VERSIONS, 0, 1, b"", CLIENT_ID) * 1000
+
+    def connected(self, sock: socket.socket) -> None:
+        self.send(sock, self.burst)
+
+
 class ShortLogins(Attack):
     """Fifty connections a second that ask ApiVersions, for which the proxy connects to a broker, and then reset."""
 
@@ -234,7 +244,7 @@ class ShortLogins(Attack):
 
 
 ATTACKS: Final[dict[str, Callable[[int, select.epoll], Attack]]] = {
-    kind.__name__: kind for kind in (Idle, Storm, SlowHeads, Announcements, Handshakes, ShortLogins)
+    kind.__name__: kind for kind in (Idle, Storm, SlowHeads, Announcements, Handshakes, Bursts, ShortLogins)
 }
 
 

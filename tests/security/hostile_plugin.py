@@ -1,8 +1,10 @@
-"""A plugin that raises in every hook, each time another class. Loaded by the proxies of `test_hostile_plugins`."""
+"""Plugins that raise in every hook, each time another class, or hold the event loop. Loaded by the proxies of
+`test_hostile_plugins`."""
 
 from __future__ import annotations
 
 import itertools
+import time
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.quota_callbacks import hookspecs
@@ -25,13 +27,17 @@ KINDS: Final = (
     RaisedByPluginError("of a stranger"),
     BaseExceptionGroup("several", [SystemExit(4)]),
 )
-AT_START: Final = ("configure", "enforced_quotas", "quota_definitions", "request_interest")
+AT_START: Final = ("authorizes_requests", "configure", "enforced_quotas", "quota_definitions", "request_interest")
 """What these raise ends the start."""
+REFUSING: Final = ("authorize_requests", "rewrite_user")
+"""What these raise refuses the client."""
 HOOKS: Final = tuple(
     name
     for name, hook in vars(hookspecs).items()
-    if hasattr(hook, "headrace_spec") and name not in (*AT_START, "prepare_metrics", "collect_metrics")
+    if hasattr(hook, "headrace_spec") and name not in (*AT_START, *REFUSING, "prepare_metrics", "collect_metrics")
 )
+BLOCKED_S: Final = 0.15
+"""Longer than ``plugins.slow_call`` is by default, and than one of the bounds of the metric of the loop's lag."""
 _next = itertools.cycle(KINDS)
 
 
@@ -79,3 +85,13 @@ class Watching:
     @hookimpl
     def authentication_started(self) -> _Observer:
         return _Observer()
+
+
+class Blocking:
+    """Holds the event loop whenever a quota changes."""
+
+    headrace_hooks = HOOK_VERSION
+
+    @hookimpl
+    def update_quota(self) -> None:
+        time.sleep(BLOCKED_S)

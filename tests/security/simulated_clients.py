@@ -16,6 +16,8 @@ from headrace.proxy.connection.enforcement import (
     abandon,
     enforce_after_hold,
     enforce_on_arrival,
+    enforce_on_batches,
+    enforce_on_own_answer,
     enforce_on_reply,
     enforce_on_request,
 )
@@ -27,7 +29,7 @@ from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import Quota, QuotaPolicy
-from headrace.quota_callbacks.requests import Address, Connection
+from headrace.quota_callbacks.requests import Address, Connection, TopicMutation
 from tests.proxy.playbook import open_book
 from tests.quota_callbacks.buckets.shared.shared_workers import shared_memory
 
@@ -37,15 +39,25 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.shared_state import SharedState
 
 PRODUCE, FETCH, HEARTBEAT = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.HEARTBEAT
+MUTATE: Final = ApiKey.CREATE_TOPICS
+NEW_IDS: Final = ApiKey.INIT_PRODUCER_ID
+"""Stands for a Produce of one byte, whose batches have new producer ids."""
 KEY_OF: Final = {
     PRODUCE: QuotaKey.PRODUCER_BYTE_RATE,
     FETCH: QuotaKey.CONSUMER_BYTE_RATE,
     HEARTBEAT: QuotaKey.REQUEST_PERCENTAGE,
+    MUTATE: QuotaKey.CONTROLLER_MUTATION_RATE,
+    NEW_IDS: QuotaKey.PRODUCER_IDS_RATE,
 }
+CHARGED_AT_ONCE: Final = (PRODUCE, MUTATE, NEW_IDS)
+"""Requests that are charged before they are forwarded; the others with their replies."""
 LIMIT: Final = 1000.0
-"""Bytes a second, and also percent of a thread, so that amounts of all kinds can be of the same size."""
+"""Bytes, mutations or new producer ids a second, and also percent of a thread: amounts of all kinds can have the same
+size."""
 LATENCY_MS: Final = 3
-VERSION: Final = {PRODUCE: 7, FETCH: 11, HEARTBEAT: 3}
+VERSION: Final = {PRODUCE: 7, FETCH: 11, HEARTBEAT: 3, MUTATE: 7}
+_TENTHS: Final = (HEARTBEAT, NEW_IDS)
+"""Amounts are a tenth of the size: less than a second at the limit, as any real request takes."""
 
 
 class Costs:
@@ -57,6 +69,10 @@ class Costs:
     def request_time_ms(self, request: Any) -> float:
         """Return the cost in milliseconds."""
         return request.request_bytes * 10.0 if request.api_key == HEARTBEAT else 0.0
+
+
+ROWS: Final = 16_384
+"""Rows of shared memory: more than the buckets of all invented client ids, as in a proxy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,10 @@ class World:
         """Note what has passed."""
         self.passed.append(Passed(self.now_ms, client_id, key, amount))
 
+    def new_producer_id(self) -> int:
+        """Return a producer id that nobody has used."""
+        return next(self._numbers)
+
     def pend(self, client_id: str, key: QuotaKey, amount: float) -> None:
         """Add to what was forwarded and is not charged yet."""
         name = (client_id, key)
@@ -113,12 +133,13 @@ class Link:
         self.client_id = client_id
         number = next(world._numbers)
         shared = world.workers[number % len(world.workers)]
-        info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1))
-        self.state = ConnectionState(shared, info, None, None)  # type: ignore[arg-type]
+        info = Connection(connection_id=number, peer=Address(host="127.0.0.1", port=1), user=client_id)
+        self.state = ConnectionState(shared, shared.listeners[0], info, None, None)  # type: ignore[arg-type]
         self.state.accepted = accepted
         self.exchange: Exchange | None = None
         self.closed = False
         self._held = False
+        self._kind = PRODUCE
         self._sent = 0
         self._size = 0
         self.received_ms = 0
@@ -135,7 +156,8 @@ class Link:
         on_reply: Callable[[int], None] | None = None,
     ) -> None:
         """Send a request of ``size`` bytes, which takes ``takes_ms``, or only the first ``sends`` bytes of it."""
-        self._size = size if api_key != HEARTBEAT else size // 10  # less than a second at the limit, as any real one
+        self._kind = api_key
+        self._size = size // 10 if api_key in _TENTHS else size
         self._try(api_key, acks, self._size if sends is None else sends, takes_ms, on_reply)
 
     def _try(
@@ -155,31 +177,49 @@ class Link:
         if self._held and self.exchange is not None:
             self._held, refusal = enforce_after_hold(state, self.exchange, now_s)
         else:
-            layout = reply_layout(api_key, VERSION[api_key])
-            size = self._size if api_key != FETCH else 50
-            exchange = Exchange(state.info, api_key, VERSION[api_key], 1, self.client_id, size, now_s, layout)
+            self.exchange = exchange = self._exchange(now_s)
             exchange.acks = acks if api_key == PRODUCE else None
             exchange.arrived = sends == self._size and not takes_ms
-            self.exchange = exchange
             self.received_ms = world.now_ms
-            refusal = enforce_on_request(state, exchange, now_s) if state.accepted else None
+            refusal = enforce_on_request(state, exchange, now_s)  # which charges nothing before acceptance
             self._held = exchange.hold_ms > 0
-        assert refusal is None
+        if refusal is not None:
+            assert api_key == MUTATE
+            enforce_on_own_answer(state, exchange, now_s)
+            self.exchange = None
+            if on_reply is not None:
+                world.at(world.now_ms + LATENCY_MS, lambda: on_reply(refusal.throttle_ms))
+            return
         if self._held:
             again()
             return
         self._forward(sends, takes_ms, on_reply)
 
+    def _exchange(self, now_s: float) -> Exchange:
+        """Return the request that was read, of the kind and size of the last call of `send`."""
+        api_key = PRODUCE if self._kind == NEW_IDS else self._kind
+        size = self._size if api_key != FETCH else 50
+        if self._kind == NEW_IDS:
+            size = 1
+        layout = reply_layout(api_key, VERSION[api_key])
+        exchange = Exchange(self.state.info, api_key, VERSION[api_key], 1, self.client_id, size, now_s, layout)
+        if api_key == MUTATE:
+            exchange.mutations = (TopicMutation(topic="topic", partitions=self._size),)
+        return exchange
+
     def _forward(self, sends: int, takes_ms: int, on_reply: Callable[[int], None] | None) -> None:
         world, exchange = self.world, self.exchange
         assert exchange is not None
         exchange.forwarded_s = world.now_ms / 1000
-        key = KEY_OF[ApiKey(exchange.api_key)]
+        key = KEY_OF[self._kind]
         self._sent = sends
         if not self.state.accepted:
             return
         if exchange.arrived:
-            if exchange.api_key == PRODUCE:
+            if self._kind == NEW_IDS:
+                exchange.batches = [("topic", 0, 1, world.new_producer_id()) for _ in range(self._size)]
+                enforce_on_batches(self.state, exchange, world.now_ms / 1000)
+            if self._kind in CHARGED_AT_ONCE:
                 world.note(self.client_id, key, self._size)
             else:
                 world.pend(self.client_id, key, self._size)
@@ -210,8 +250,8 @@ class Link:
 
     def _reply(self, exchange: Exchange, on_reply: Callable[[int], None] | None) -> None:
         world, now_s = self.world, self.world.now_ms / 1000
-        key = KEY_OF[ApiKey(exchange.api_key)]
-        if exchange.api_key != PRODUCE:
+        key = KEY_OF[self._kind]
+        if self._kind not in CHARGED_AT_ONCE:
             world.pend(self.client_id, key, -self._size)
         if self.closed:
             return
@@ -220,7 +260,7 @@ class Link:
             (self._size, 4) if exchange.api_key == FETCH else (10, 4)
         )
         enforce_on_reply(self.state, exchange, now_s)
-        if exchange.api_key != PRODUCE:
+        if self._kind not in CHARGED_AT_ONCE:
             world.note(self.client_id, key, self._size)
         self.exchange = None
         if on_reply is not None:
@@ -256,9 +296,17 @@ def excess(passed: Iterable[Passed], limit: float) -> float:
 
 @asynccontextmanager
 async def open_world(workers: int, policy: QuotaPolicy, limit: float = LIMIT) -> AsyncIterator[World]:
-    """Open a proxy of so many workers, with a quota of ``limit`` for each client id and key."""
-    quotas = [(key, QuotaEntity(client_id=DEFAULT), Quota(value=limit, policy=policy)) for key in KEY_OF.values()]
-    memory = shared_memory(workers) if workers > 1 else None
+    """Open a proxy of so many workers, with a quota of ``limit`` for each key and client id, or user."""
+    of_users = (QuotaKey.PRODUCER_IDS_RATE,)
+    quotas = [
+        (
+            key,
+            QuotaEntity(user=DEFAULT) if key in of_users else QuotaEntity(client_id=DEFAULT),
+            Quota(value=limit, policy=policy),
+        )
+        for key in KEY_OF.values()
+    ]
+    memory = shared_memory(workers, ROWS) if workers > 1 else None
     async with AsyncExitStack() as stack:
         shared = []
         for worker in range(workers):

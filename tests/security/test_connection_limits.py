@@ -68,6 +68,21 @@ def test_silent_connections_of_one_address_leave_room_for_others(kafka: FirstBro
         assert refusals(proxy) == ["limits.max_connections_per_ip = 10 is reached"]
 
 
+def test_silent_connections_of_several_addresses_give_way(kafka: FirstBroker) -> None:
+    """At the limit, each new connection closes the oldest of those that have asked for nothing."""
+    with proxy_with(kafka, "max_connections = 20") as proxy, contextlib.ExitStack() as stack:
+        for source in (ATTACKER, OTHERS[0]):
+            connect(stack, proxy.port, source, 10)
+        wait_until(lambda: proxy.metric("headrace_connections") == 20, "all places are taken")
+
+        def served() -> bool:
+            with contextlib.ExitStack() as one:
+                return served_of(connect(one, proxy.port, OTHERS[1], 1)) == 1
+
+        wait_until(served, "a client that tries again is served")
+        assert any("it has asked for nothing" in event.get("reason", "") for event in events(proxy))
+
+
 def test_a_flood_from_one_address_is_held_to_its_rate(kafka: FirstBroker) -> None:
     """With the settings of a proxy whose operator has set none."""
     count = 3000
@@ -90,12 +105,13 @@ def test_a_flood_from_one_address_is_held_to_its_rate(kafka: FirstBroker) -> Non
 
 
 def test_over_its_rate_an_address_is_disconnected_after_a_delay(kafka: FirstBroker) -> None:
+    """The delay is the shorter, the more time the first ten have taken: eleven may come in eleven seconds."""
     with proxy_with(kafka, "max_connection_rate_per_ip = 1") as proxy, contextlib.ExitStack() as stack:
-        assert served_of(connect(stack, proxy.port, ATTACKER, BURST_S)) == BURST_S
         begin_s = time.monotonic()
+        assert served_of(connect(stack, proxy.port, ATTACKER, BURST_S)) == BURST_S
         [refused] = connect(stack, proxy.port, ATTACKER, 1)
         assert refused.rest() == b""
-        assert 0.9 <= time.monotonic() - begin_s < 5
+        assert 0.9 <= time.monotonic() - begin_s < 15
         assert series(proxy, RATE) == 1
 
 

@@ -51,7 +51,7 @@ WARM_UP_S: Final = 15.0
 """More than a quota's window, so that its burst is used up."""
 RECORD_BYTES: Final = 1000
 CONTENT: Final = random.Random(14).randbytes(100_000)  # noqa: S311
-FLOODS: Final = (("Idle", "SlowHeads", "Announcements"), ("Storm", "Handshakes", "ShortLogins"))
+FLOODS: Final = (("Idle", "SlowHeads", "Announcements"), ("Storm", "Handshakes", "Bursts", "ShortLogins"))
 LEAST_SHARE: Final = 0.8
 MOST_GROWN_BYTES: Final = 128 * MIB
 SAMPLE_S: Final = 0.5
@@ -222,6 +222,7 @@ def assert_flooded(metrics: dict[str, float], done: list[dict[str, Any]], flood_
     assert metrics["connections"] >= 0.75 * Idle.count
     assert busy_attacks["Storm"]["opened"] >= 0.9 * Storm.rate * flood_s
     assert busy_attacks["Handshakes"]["answers"] > 0
+    assert busy_attacks["Bursts"]["answers"] > 0
     assert quiet_attacks["SlowHeads"]["sent"] > SlowHeads.count
     assert quiet_attacks["Announcements"]["ended"] > 0
 

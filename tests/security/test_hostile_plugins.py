@@ -1,4 +1,7 @@
-"""Plugins that raise ``SystemExit`` and the like wherever they are called: the proxy goes on, or does not start."""
+"""Plugins that raise ``SystemExit`` and the like wherever they are called: the proxy goes on, or does not start.
+
+One that holds the event loop is named.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,10 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually
 from tests.faults import messages
+from tests.faults.metrics import series
 from tests.faults.raw_client import RawClient
 from tests.security.hostile_plugin import AT_START, HOOKS, KINDS, hostile
+from tests.security.loop_turns import long_turns
 from tests.shared_cluster import LISTENER, SECRETS
 
 if TYPE_CHECKING:
@@ -28,13 +33,14 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 SASL_AUTHENTICATE = 36
+BLOCKING = "tests.security.hostile_plugin:Blocking"
 CONFIG = """
 [plugins]
-load = ["tests.security.hostile_plugin:Watching", "tests.security.hostile_plugin:hostile"]
+load = ["tests.security.hostile_plugin:Watching", "tests.security.hostile_plugin:hostile", "BLOCKING"]
 [[quotas]]
 entity = { user = "alice" }
 producer_byte_rate = %d
-"""
+""".replace("BLOCKING", BLOCKING)
 WITH_A_PROPERTY = """
 class Meta(type):
     @property
@@ -56,7 +62,10 @@ def hooks_of(plugin: Any) -> HookCalls:
 
 
 def test_every_hook_of_a_running_proxy_may_raise_anything(kafka: FirstBroker) -> None:
-    """Log-ins, requests, metrics, a reload and the end: each calls hooks, and none of them ends anything."""
+    """Log-ins, requests, metrics, a reload and the end: each calls hooks, and none of them ends anything.
+
+    Beside them is a plugin that sleeps at the start and at the reload.
+    """
     bootstrap = kafka.addresses(LISTENER)
     with ProxyProcess(bootstrap, config=CONFIG % 10**9, environment={"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}) as proxy:
         for number in range(2 * len(KINDS)):
@@ -70,12 +79,21 @@ def test_every_hook_of_a_running_proxy_may_raise_anything(kafka: FirstBroker) ->
             assert proxy.get("/metrics")[0] == 200
         proxy.reload(CONFIG % 10**8)
         proxy.wait_for_log("configuration changed")
+        eventually(lambda: is_named(proxy.log), "the plugin that held the event loop in the log")
+        assert series(proxy, f'headrace_plugin_slow_calls_total{{plugin="{BLOCKING}"}}') > 0
+        assert long_turns(proxy, 0.1) > 0, "the loop's lag was measured"
         failures = proxy.metric("headrace_plugin_errors_total")
         hooks = {"request_received", "response_received", "request_completed", "connection_opened", "connection_closed"}
         hooks |= {"prepare_metrics", "collect_metrics", "authentication_started", "update_quota"}
         eventually(lambda: all(f"hook={hook}" in proxy.log for hook in hooks), "every hook that was called in the log")
         assert failures > 10 * len(KINDS)
         assert proxy.stop() == 0
+
+
+def is_named(log: str) -> bool:
+    """Whether a line has the plugin that held the event loop, its hook and the setting."""
+    wanted = ("a plugin held the event loop", BLOCKING, "update_quota", "plugins.slow_call = 100 ms")
+    return any(all(each in line for each in wanted) for line in log.splitlines())
 
 
 @pytest.mark.parametrize("hook", AT_START)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -21,6 +18,7 @@ from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from testbed.preloaded_command import run_headrace
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -155,13 +153,7 @@ def test_the_command(tmp_path: Path) -> None:
     file = tmp_path / "headrace.toml"
     client = f'{{ "sasl.password_file" = "{SECRET}" }}'
     file.write_text(f'{MINIMAL}[{USAGE}]\nbootstrap_servers = "a:1"\nclient = {client}\n')
-    result = subprocess.run(
-        [sys.executable, "-m", "headrace.proxy.cli", "check-config", str(file)],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ},
-    )
+    result = run_headrace("check-config", file)
     assert result.returncode == 1
     assert "sasl.password_file" in result.stderr
     assert SECRET not in result.stderr + result.stdout

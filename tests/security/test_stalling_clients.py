@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually, unique
 from tests.faults import messages
 from tests.faults.bystander import Bystander
@@ -19,12 +18,15 @@ from tests.faults.fake_broker import Asked, FakeBroker
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
+from tests.security.loop_turns import no_long_turn
 from tests.security.test_unaccepted_clients import CREATE_TOPICS, SASL_AUTHENTICATE
 from tests.shared_cluster import LISTENER
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from testbed.proxy_process import ProxyProcess
+    from tests.security.secured import Security
     from tests.shared_cluster import FirstBroker
 
 MIB: Final = 2**20
@@ -47,17 +49,17 @@ SMALL_REQUESTS: Final = 20_000
 
 
 @pytest.fixture(scope="module")
-def open_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
+def open_proxy(security: Security, kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """A proxy in front of a listener that serves every client."""
-    with ProxyProcess(kafka.bootstrap_servers, config=LIMITS, arguments=JSON_LOG) as proxy:
+    with security.proxy(kafka.bootstrap_servers, config=LIMITS, arguments=JSON_LOG) as proxy:
         yield proxy
         assert_no_traceback(proxy)
 
 
 @pytest.fixture(scope="module")
-def sasl_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
+def sasl_proxy(security: Security, kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """A proxy in front of a listener that requires a login."""
-    with ProxyProcess(kafka.addresses(LISTENER), config=LIMITS, arguments=JSON_LOG) as proxy:
+    with security.proxy(kafka.addresses(LISTENER), config=LIMITS, arguments=JSON_LOG) as proxy:
         yield proxy
         assert_no_traceback(proxy)
 
@@ -93,14 +95,14 @@ def test_unfinished_logins_are_bounded_in_memory_and_freed(sasl_proxy: ProxyProc
     assert sasl_proxy.resident_bytes - start_bytes < 48 * MIB
 
 
-def test_logins_that_the_broker_does_not_answer_are_bounded_in_memory() -> None:
+def test_logins_that_the_broker_does_not_answer_are_bounded_in_memory(security: Security) -> None:
     """Tokens are kept until their answers, which the observers of logins are given with them."""
     handshake = messages.request(messages.SASL_HANDSHAKE, 1, 1, messages.string("PLAIN"), client_id="attacker")
     body = struct.pack(">i", TOKEN_BYTES) + bytes(TOKEN_BYTES)
     authenticate = messages.request(SASL_AUTHENTICATE, 0, 2, body, client_id="attacker")
     with (
         FakeBroker({"attacker": lambda conversation, _: conversation.wait_for_end()}) as broker,
-        ProxyProcess(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
+        security.proxy(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
         contextlib.ExitStack() as stack,
     ):
         for _ in range(20):
@@ -117,34 +119,30 @@ def test_logins_that_the_broker_does_not_answer_are_bounded_in_memory() -> None:
         eventually(lambda: proxy.metric("headrace_held_bytes") == 0, "the memory of closed connections is not counted")
 
 
-def test_a_slow_head_and_a_slow_login_are_cut_off(kafka: FirstBroker) -> None:
+def test_a_slow_head_and_a_slow_login_are_cut_off(security: Security, kafka: FirstBroker) -> None:
+    """Also one of which a byte comes now and then, which is no progress."""
     config = '[limits]\nrequest_timeout = "1s"\n'
     with (
-        ProxyProcess(kafka.addresses(LISTENER), config=config, arguments=JSON_LOG) as proxy,
+        security.proxy(kafka.addresses(LISTENER), config=config, arguments=JSON_LOG) as proxy,
         RawClient(proxy.port) as head,
         RawClient(proxy.port) as body,
+        RawClient(proxy.port, timeout_s=0.1) as dribbling,
     ):
         head.send(announced(messages.METADATA, 1, 100)[:9])
         body.send(announced(messages.SASL_HANDSHAKE, 1, 400_000) + bytes(1000))
+        assert is_cut_off(dribbling, announced(messages.SASL_HANDSHAKE, 1, 400_000) + bytes(200))
         assert head.rest() == body.rest() == b""
         proxy.wait_for_log("limits.request_timeout = 1 s")
 
 
-@contextlib.contextmanager
-def no_long_turn(proxy: ProxyProcess) -> Iterator[None]:
-    """A block in which the proxy's event loop looks for events at least once a second; the proxy measures it itself.
-
-    On an idle machine no attack here takes the loop for more than 50 ms at a time.
-    """
-    before = long_turns(proxy)
-    yield
-    assert long_turns(proxy) == before
-
-
-def long_turns(proxy: ProxyProcess) -> float:
-    """The number of turns of the event loop that took longer than a second, during which nobody was served."""
-    lag = "headrace_event_loop_lag_seconds"
-    return series(proxy, f"{lag}_count") - series(proxy, f'{lag}_bucket{{le="1.0"}}')
+def is_cut_off(client: RawClient, data: bytes) -> bool:
+    """Whether the proxy ends a connection that sends a byte of `data` whenever it has waited for its timeout."""
+    for number in range(len(data)):
+        with contextlib.suppress(TimeoutError):
+            with contextlib.suppress(ConnectionError):
+                client.send(data[number : number + 1])
+            return client.rest() == b""
+    return False
 
 
 def is_closed_after(proxy: ProxyProcess, attack: bytes) -> bool:
@@ -182,16 +180,31 @@ def test_a_request_of_many_rows_does_not_stall_others(open_proxy: ProxyProcess, 
     eventually(lambda: setting in open_proxy.log, "the setting is named")
 
 
-def test_as_many_topics_as_allowed_do_not_stall_others() -> None:
+def test_as_many_topics_as_allowed_do_not_stall_others(security: Security) -> None:
     """A real broker is busy with them for many seconds, and does not answer others meanwhile."""
     received: list[Asked] = []
     with (
         FakeBroker({"raw": lambda _, asked: received.append(asked)}) as broker,
-        ProxyProcess(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
+        security.proxy(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
         no_long_turn(proxy),
     ):
         assert all(is_closed_after(proxy, create_topics(9_900)) for _ in range(3))
         assert [asked.api_key for asked in received] == [CREATE_TOPICS] * 3
+
+
+def test_as_many_topics_as_allowed_of_many_clients_at_once_take_turns(security: Security) -> None:
+    received: list[Asked] = []
+    with (
+        FakeBroker({"raw": lambda _, asked: received.append(asked)}) as broker,
+        security.proxy(broker.address, config=LIMITS, arguments=JSON_LOG) as proxy,
+        contextlib.ExitStack() as stack,
+        no_long_turn(proxy),
+    ):
+        clients = [stack.enter_context(RawClient(proxy.port, client_id="raw")) for _ in range(40)]
+        for client in clients:
+            client.send(create_topics(9_900))
+        assert all(client.rest() == b"" for client in clients)
+        assert [asked.api_key for asked in received] == [CREATE_TOPICS] * len(clients)
 
 
 def test_nobody_notices_small_requests_without_an_end(open_proxy: ProxyProcess) -> None:

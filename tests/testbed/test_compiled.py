@@ -41,6 +41,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in (
         "pyproject.toml",
         "setup.py",
+        "README.md",
         "src/headrace/proxy/request_relay.py",
         "src/headrace/quota_callbacks/buckets.py",
         "src/headrace/proxy/note.txt",

@@ -11,6 +11,7 @@ Source: KIP-43, KIP-152, KIP-368, ``SaslServerAuthenticator``.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +24,7 @@ from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import bounded_name
-from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver, TokenObserver, UserSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -76,20 +77,34 @@ class _Attempt:
         """The tokens that the broker has not answered yet, in order."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenLogin:
+    """A login by a delegation token (KIP-48) that the broker has accepted, whose owner is to be adopted."""
+
+    token_id: str
+    fallback: str | None
+    """The user if the owner is not known; ``None``: the client stays ``ANONYMOUS``."""
+    attempt: _Attempt
+
+
 class Authentication:
     """The authentications of one connection. Sets the connection's ``user``, ``authenticating`` and ``mechanism``."""
 
     __slots__ = (
         "_attempt",
         "_began_s",
+        "_clock",
         "_connection",
         "_held_bytes",
         "_hooks",
         "_max_bytes",
         "_may_repeat",
+        "_on_adopted",
         "_on_agreed",
         "_on_refused",
+        "_on_token",
         "accepted",
+        "session_end_s",
         "tokens",
     )
 
@@ -99,24 +114,35 @@ class Authentication:
         hooks: HookCalls,
         on_agreed: Callable[[], None],
         on_refused: Callable[[str, str | None, str], None],
+        on_adopted: Callable[[], None],
+        on_token: Callable[[TokenLogin], None],
         max_bytes: int,
+        clock: Callable[[], float],
     ) -> None:
         """Observe ``connection``. At most ``max_bytes`` of tokens may wait for the broker's answer.
 
         ``on_agreed`` is called when the broker agrees to a mechanism, which requires SASL. ``on_refused`` is called
         when the broker answers with an error. Its arguments are the mechanism, the name that the client gave or
-        ``None`` if it is unknown, and the reason.
+        ``None`` if it is unknown, and the reason. ``on_adopted`` is called when the broker has accepted the user,
+        before the client learns of it, and may raise `ClientFault`. ``on_token`` is called when the broker has accepted
+        a delegation token; it calls `adopt_owner`, at once or later.
         """
         self._connection = connection
         self._hooks = hooks
         self._on_agreed = on_agreed
         self._on_refused = on_refused
+        self._on_adopted = on_adopted
+        self._on_token = on_token
         self._attempt: _Attempt | None = None
         """The authentication that the client's next token belongs to."""
         self.accepted = False
         """Whether the broker has accepted an authentication of this connection."""
         self._may_repeat = False
         """Whether the broker has set a session lifetime (KIP-368), so that the client may re-authenticate."""
+        self._clock = clock
+        self.session_end_s = math.inf
+        """Time on ``clock`` from which the broker closes the connection at the next request, unless the client has
+        authenticated again (KIP-368)."""
         self._began_s = -math.inf
         """Time of the last SaslHandshake that began an authentication."""
         self._held_bytes = 0
@@ -192,7 +218,7 @@ class Authentication:
         if token is None or not isinstance(observer, ClaimingObserver):
             return None
         try:
-            user = observer.claimed_user(token)
+            user = self._hooks.call_observer(attempt.plugin, partial(observer.claimed_user, token))
         except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
             self._failed(attempt, error)
             return None  # noqa: ASYNC104
@@ -208,16 +234,12 @@ class Authentication:
 
     def answered(self, api_key: int) -> None:
         """Note that the broker has begun to answer a request. An API outside `HANDSHAKE_APIS` completes the
-        authentication. Only needed while the connection is authenticating."""
+        authentication. Only needed while the connection is authenticating. Raises `UserRefused`."""
         attempt = self._attempt
         if attempt is None or not attempt.agreed or api_key in HANDSHAKE_APIS:
             return
         if attempt.observer is not None:
-            try:
-                attempt.observer.served()
-                self._adopt(attempt, attempt.observer.principal)
-            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
-                self._failed(attempt, error)
+            self._observe(attempt, attempt.observer.served)
         if not attempt.over:
             self.accepted = True
             self._end(attempt)
@@ -263,24 +285,61 @@ class Authentication:
                 self._end(attempt)
                 return
             answer = reply["auth_bytes"]
-            self._may_repeat = self._may_repeat or reply.get("session_lifetime_ms", 0) > 0
+            lifetime_ms: int = reply.get("session_lifetime_ms", 0)
+            self._may_repeat = self._may_repeat or lifetime_ms > 0
+            if lifetime_ms > 0:  # 0 in the answers before the last, which must not prolong a session
+                self.session_end_s = self._clock() + lifetime_ms / 1000
         if attempt.observer is not None:
-            try:
-                attempt.observer.exchanged(token, answer)
-                self._adopt(attempt, attempt.observer.principal)
-            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
-                self._failed(attempt, error)
+            self._observe(attempt, partial(attempt.observer.exchanged, token, answer))
 
-    def _adopt(self, attempt: _Attempt, principal: str | None) -> None:
-        if principal is None:
+    def _observe(self, attempt: _Attempt, call: Callable[[], None]) -> None:
+        """Call a method of the observer, and adopt the principal if it is known then. Raises `UserRefused`."""
+        observer = attempt.observer
+        if observer is None:
             return
-        if not isinstance(principal, str) or not 0 < len(principal) <= MAX_PRINCIPAL_CHARACTERS:
-            raise ValueError(f"a principal must be a string of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
+        try:
+            self._hooks.call_observer(attempt.plugin, call)
+            principal = _checked(self._hooks.call_observer(attempt.plugin, lambda: observer.principal), "a principal")
+            token_id = None
+            if isinstance(observer, TokenObserver):
+                token = observer
+                token_id = _checked(self._hooks.call_observer(attempt.plugin, lambda: token.token_id), "a token's id")
+        except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
+            self._failed(attempt, error)
+            return  # noqa: ASYNC104
+        if token_id is not None:
+            self._accept_token(attempt, token_id, principal)
+        elif principal is not None:
+            self._adopt(attempt, principal)
+
+    def _accept_token(self, attempt: _Attempt, token_id: str, fallback: str | None) -> None:
+        """Have the owner of a token adopted. A client that authenticates again stays who it is, which the broker has
+        checked (KIP-368)."""
+        self._end(attempt)
+        if not self.accepted:
+            self._on_token(TokenLogin(token_id=token_id, fallback=fallback, attempt=attempt))
+
+    def adopt_owner(self, login: TokenLogin, owner: str | None) -> None:
+        """Make the owner of a token, or without one the fallback user, the user of the connection.
+
+        A client that has meanwhile authenticated again, without a token, stays who it is. Raises `UserRefused`, and
+        what ``on_adopted`` raises.
+        """
+        user = login.fallback if owner is None else owner
+        if self.accepted:
+            return
+        if user is None:
+            self.accepted = True
+        else:
+            self._adopt(login.attempt, user)
+
+    def _adopt(self, attempt: _Attempt, principal: str) -> None:
         connection = self._connection
-        connection.user = bounded_name(principal)
+        connection.user = self._hooks.users.rewritten(connection, principal, UserSource.BROKER)
         self.accepted = True
         self._end(attempt)
         log.debug("user adopted", peer=str(connection.peer), user=connection.user, mechanism=attempt.mechanism)
+        self._on_adopted()
 
     def _failed(self, attempt: _Attempt, error: BaseException) -> None:
         attempt.observer = None
@@ -295,6 +354,13 @@ class Authentication:
             self._attempt = None
             self._connection.authenticating = False
             self.tokens = None
+
+
+def _checked(value: object, what: str) -> str | None:
+    """Return ``value`` if it can be a name, or is None. Raises `ValueError`."""
+    if value is None or (isinstance(value, str) and 0 < len(value) <= MAX_PRINCIPAL_CHARACTERS):
+        return value
+    raise ValueError(f"{what} must be a string of 1 to {MAX_PRINCIPAL_CHARACTERS} characters, or None")
 
 
 def _error(reply: Mapping[str, Any]) -> str:

@@ -6,32 +6,36 @@ progress (see the diagram) is changed by the methods below alone; its other attr
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+import math
+import random
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 import trio
 
-from headrace.proxy.connection.state.in_flight import Exchange, InFlight
+from headrace.proxy.connection.state.client_sasl import ClientSasl
+from headrace.proxy.connection.state.in_flight import HANDSHAKES_IN_FLIGHT, Exchange, InFlight
 from headrace.proxy.connection.state.muting import Mute
 from headrace.quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Hashable
 
-    from headrace.proxy.connection.state.authentication import Authentication
+    from headrace.proxy.connection.state.authentication import Authentication, TokenLogin
     from headrace.proxy.connection.state.shared_state import SharedState
+    from headrace.proxy.network.listener import Listener
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.heads import RequestHead
     from headrace.quota_callbacks.requests import Connection
 
 log = structlog.get_logger("headrace.connection")
 
-PROGRESS_BYTES: Final = 64 * 1024
-"""The part of a long request that has to arrive within ``limits.request_timeout``: about 2 KiB/s by default."""
-
 
 class Holder(Protocol):
     """A relay, as far as the state knows it."""
+
+    held: bool
+    """Whether what was read has to wait, so that nothing more is read."""
 
     @property
     def awaits_bytes(self) -> bool:
@@ -51,7 +55,7 @@ class ConnectionState:
         the broker has not shown                             callbacks are called
         that it serves the client                                |
               |                                                  | begin_drain()
-              | end_for_fault(), end_idle()                      v
+              | end_for_fault(), end()                           v
               |                                              DRAINING
               |                                              reads no further request
               |                                                  | end_if_drained(), end_for_fault()
@@ -62,60 +66,95 @@ class ConnectionState:
     """
 
     __slots__ = (
-        "_arrival",
-        "_opened_s",
+        "_renewal_s",
         "_reply_turn",
         "_scope",
         "accepted",
+        "arrival",
+        "asks_from_s",
         "authenticates",
         "authentication",
         "can_splice",
         "client",
         "collected_head",
+        "counted_user",
         "current",
         "dial",
+        "dialling",
         "draining",
+        "ends_when_quiet",
         "held_bytes",
         "holders",
         "in_flight",
         "info",
+        "jitter",
         "last_active_s",
         "limits",
+        "listener",
+        "login_began_s",
         "mid_request",
         "mute",
+        "opened_s",
+        "proved",
         "reason",
         "replying",
         "requesting",
+        "sasl",
         "shared",
+        "token_login",
         "unacknowledged",
         "upstream",
     )
 
     def __init__(
-        self, shared: SharedState, info: Connection, client: Socket, dial: Callable[[], Awaitable[Socket]]
+        self,
+        shared: SharedState,
+        listener: Listener,
+        info: Connection,
+        client: Socket,
+        dial: Callable[[], Awaitable[Socket]],
     ) -> None:
         self.shared = shared
+        self.listener = listener
         self.info = info
         self.client = client
         self.dial = dial
         """Connects to the broker of this connection and starts relaying its replies. Raises `UpstreamFault`."""
+        self.dialling = False
+        """Whether `dial` is under way."""
         self.limits = shared.limits
         self.upstream: Socket | None = None
         """The socket to the broker; ``None`` before the first request, and between its end and the next request."""
-        self.in_flight = InFlight(self.limits.max_in_flight_requests)
+        self.in_flight = InFlight(min(HANDSHAKES_IN_FLIGHT, self.limits.max_in_flight_requests))
         self.mute = Mute()
-        self.last_active_s = self._opened_s = shared.clock()
-        self._arrival: tuple[Exchange | None, int, float] | None = None
+        self.last_active_s = self.opened_s = shared.clock()
+        self.arrival: tuple[Exchange | None, int, float] | None = None
         """The last progress of a request that is arriving: the request before it, or the request itself; the number of
         bytes that the client had sent; the time in seconds."""
+        self.jitter = random.random()  # noqa: S311 -- nothing depends on its being secret
+        """A number from 0 to 1, by which the ages differ at which connections end."""
         self.current: Exchange | None = None
         """The last request that was read."""
         self.collected_head: RequestHead | None = None
         """The head of the request that is being collected."""
-        self.accepted = shared.upstream.serves_anybody
+        self.accepted = False
         """Whether the broker has shown that it serves this client. Until then nothing is charged, and only handshakes
         are forwarded."""
+        self.asks_from_s = -math.inf
+        """Time from which the next request waits until the client is accepted, or its session is continued."""
+        self._renewal_s = math.inf
+        """Time from which the proxy authenticates to the broker again."""
+        self.login_began_s: float | None = None
+        """When the proxy began to authenticate to the broker, if it has not done so yet."""
+        self.proved = False
+        """Whether the client has proved to the proxy who it is. The brokers may still require SASL of it."""
+        self.counted_user: str | None = None
+        """The user whose connection this counts as for the limits per user."""
+        self.sasl = None if listener.sasl is None else ClientSasl(listener.sasl)
+        """The authentication that the proxy carries out; ``None`` if the brokers do."""
         self.draining = False
+        self.ends_when_quiet = False
+        """Whether it is draining, or so old that the relays call `timeouts.end_if_done` after each reply."""
         self.replying = False
         """Whether a task is writing to the client; see `send_local_replies_first`."""
         self.requesting = False
@@ -135,31 +174,95 @@ class ConnectionState:
         """Whether the client has begun to authenticate, so that a new upstream connection cannot take over."""
         self.authentication: Authentication | None = None
         """Created at the first SaslHandshake."""
+        self.token_login: TokenLogin | None = None
+        """The login by a delegation token whose owner is not known yet."""
         self.reason: str | None = None
         """The reason for the end of the connection, once it is known."""
         self._scope = trio.CancelScope()
         self._reply_turn: trio.Event | None = None
+        self.is_accepted()
 
     # --- UNACCEPTED to ACCEPTED ---
 
     def is_accepted(self) -> bool:
-        """Return whether the broker has shown by now that it serves this client."""
-        if not self.accepted:
-            authentication = self.authentication
-            self.accepted = self.shared.upstream.serves_anybody or (
+        """Return whether the broker has shown by now that it serves this client.
+
+        That brokers serve anybody does not help a client that has to authenticate to the proxy.
+        """
+        if not self.accepted and self.token_login is None:
+            authentication, sasl = self.authentication, self.sasl
+            may_be_anybody = sasl is None or not sasl.is_missing
+            if (may_be_anybody and self.listener.upstream.serves_anybody) or (
                 authentication is not None and authentication.accepted
-            )
+            ):
+                self._accept()
         return self.accepted
+
+    def _accept(self) -> None:
+        self.accepted = True
+        session_end_s = math.inf if self.sasl is None else self.sasl.session_end_s
+        self.asks_from_s = min(session_end_s, self._renewal_s)
+        self.in_flight.cap = self.limits.max_in_flight_requests
 
     def note_accepted(self) -> None:
         """Note that the broker has answered a request that it answers only to clients that it serves."""
-        self.accepted = True
+        self._accept()
         if not self.authenticates:
-            self.shared.upstream.serves_anybody = True
+            self.listener.upstream.serves_anybody = True
+
+    def await_owner(self, login: TokenLogin) -> None:
+        """Let the next request wait until the owner of the client's delegation token is known."""
+        self.token_login = login
+        self.asks_from_s = -math.inf
+
+    def note_owner(self) -> None:
+        """Note that the owner of the client's delegation token, or the fallback user, was adopted."""
+        self.token_login = None
+        self._accept()
+
+    @property
+    def logs_in_next(self) -> bool:
+        """Whether the proxy is to authenticate to the broker, and the client has done what it has to do for that.
+
+        A broker answers one ApiVersions before its authentication, and Java's clients send another one after theirs.
+        """
+        sasl = self.sasl
+        return self.listener.upstream.sasl is not None and (sasl is None or not sasl.is_missing)
+
+    def note_login_began(self) -> None:
+        """Note that the client has begun to authenticate to the proxy. Until it has done so, nothing else is served."""
+        self.authenticates = self.info.authenticating = True
+        self.asks_from_s = -math.inf
+
+    def note_proved(self) -> None:
+        """Note that the client has proved to the proxy who it is, so that what it sends may be charged to its user."""
+        self.proved = True
+        if self.accepted or self.listener.upstream.sasl is None:
+            self._accept()
+
+    def broker_login_is_due(self, now_s: float) -> bool:
+        """Return whether the proxy has to authenticate to the broker again before it forwards a request."""
+        return self.accepted and self._renewal_s <= now_s
+
+    def note_broker_login_began(self, now_s: float) -> None:
+        """Note that the proxy begins to authenticate to the broker."""
+        self.login_began_s = now_s
+
+    def note_broker_login(self, renewal_s: float) -> None:
+        """Note that the proxy has authenticated to the broker, which it does again from ``renewal_s`` on."""
+        self._renewal_s = renewal_s
+        self.login_began_s = None
+        self._accept()
+
+    def note_upstream_lost(self) -> None:
+        """Note that the connection to the broker has ended; the proxy authenticates on the next one, if it has to."""
+        self.upstream = None
+        if self.listener.upstream.sasl is not None and self.accepted:
+            self._renewal_s = self.asks_from_s = -math.inf
 
     def note_sasl(self) -> None:
         """Note that the broker has agreed to a SASL mechanism: its listener serves only clients that authenticate."""
-        self.shared.upstream.serves_anybody = False
+        self.listener.upstream.serves_anybody = False
 
     # --- reading ---
 
@@ -171,7 +274,7 @@ class ConnectionState:
                 await trio.sleep_forever()
             if self.mute.until_s > self.shared.clock():
                 if not await self.mute.wait_until_over(self.client):
-                    self._end("the client hung up while it was muted", None)
+                    self.end("the client hung up while it was muted", None)
                     await trio.sleep_forever()
             elif self.in_flight.stops_reading:
                 await self.in_flight.wait_for_room()
@@ -217,10 +320,13 @@ class ConnectionState:
         """Send the proxy's own replies that are next, unless the reply relay is writing and will send them."""
         while not self.replying and (reply := self.in_flight.local_reply) is not None:
             self.replying = True
+            frame = reply.make()  # while what is to be changed in it is kept
             exchange = self.in_flight.pop()
-            await self.client.send([reply.make()])
+            await self.client.send([frame])
             self.end_reply()
             self.completed(exchange)
+            if self.in_flight.local_reply is not None:  # there may be hundreds
+                await trio.lowlevel.checkpoint()
         self.end_if_drained()
 
     @property
@@ -254,32 +360,40 @@ class ConnectionState:
 
     def begin_drain(self) -> None:
         """Read no further requests, and end the connection when all replies were sent."""
-        self.draining = True
+        self.draining = self.ends_when_quiet = True
         self.end_if_drained()
 
     def end_if_drained(self) -> None:
         """End a draining connection if nothing is in flight."""
-        if self.draining and not (self.replying or self.requesting or self.mid_request or len(self.in_flight)):
+        if self.draining and not self.is_busy:
             self.cancel()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is in flight, or is being read, forwarded or answered."""
+        return self.replying or self.requesting or self.mid_request or len(self.in_flight) > 0
 
     def end_for_fault(self, side: str, reason: str, kind: Hashable) -> None:
         """Count a fault of ``side`` (``client``, ``upstream`` or ``proxy``), end the connection and log one line.
 
         ``kind`` identifies the kind of the fault by something that no peer chooses, such as the place where it was
-        raised. The line is a warning, at most once a minute for each kind, client host and listener. Further lines are
-        debug lines, and so are those of clients that have closed or reset the connection, whose ``kind`` is ``None``.
+        raised. The line is a warning, at most once a minute for each kind, client host, listener and broker. Further
+        lines are debug lines, and so are those of clients that have closed or reset the connection, whose ``kind`` is
+        ``None``.
         """
         errors = self.shared.counters.errors
         errors[side] = errors.get(side, 0) + 1
-        self._end(f"{side}: {reason}", None if kind is None else (side, kind))
+        self.end(f"{side}: {reason}", None if kind is None else (side, kind))
 
-    def _end(self, reason: str, cause: tuple[str, Hashable] | None) -> None:
+    def end(self, reason: str, cause: tuple[str, Hashable] | None) -> None:
+        """End the connection and log one line, which is a warning if ``cause`` is due (see `end_for_fault`)."""
         if self.reason is None:
             self.reason = reason
             left_out = None
             if cause is not None:
                 side, kind = cause
-                left_out = self.shared.repeated.due(f"fault of {side}", kind, self.info.peer.host, self.info.node_id)
+                where = self.info.peer.host, self.listener.setting, self.info.node_id
+                left_out = self.shared.repeated.due(f"fault of {side}", kind, *where)
             fields = {
                 "peer": str(self.info.peer),
                 "reason": reason,
@@ -293,27 +407,6 @@ class ConnectionState:
             else:
                 log.warning("connection closed", **fields, left_out=left_out or None)
         self.cancel()
-
-    def end_idle(self) -> None:
-        """End the connection because it is idle, which is not a fault."""
-        log.debug("connection closed", peer=str(self.info.peer), reason="idle", user=self.info.user)
-        self.reason = "idle"
-        self.cancel()
-
-    def note_refused_login(self, mechanism: str, user: str | None, reason: str) -> None:
-        """Log that the broker has refused a SASL login, as a warning at most once a minute for each host."""
-        left_out = self.shared.repeated.due("login", self.info.peer.host)
-        fields = {
-            "peer": str(self.info.peer),
-            "mechanism": mechanism,
-            "user": user,
-            "reason": reason,
-            "upstream": str(self.info.upstream) if self.info.upstream is not None else None,
-        }
-        if left_out is None:
-            log.debug("login refused", **fields)
-        else:
-            log.warning("login refused", **fields, left_out=left_out or None)
 
     @property
     def ended(self) -> bool:
@@ -334,75 +427,20 @@ class ConnectionState:
         """The scope that both relays run in."""
         return self._scope
 
-    # --- for operators, and for the periodic check of the server ---
+    # --- for operators ---
 
     def release(self) -> None:
         """End the mute. The time for which the client was not read does not count as idle."""
         self.mute.release()
         self.last_active_s = self.shared.clock()
 
-    def waiting(self, now_s: float) -> dict[str, object]:
-        """Describe the muted client and its remaining time, for ``/decisions``."""
-        return {
-            "peer": str(self.info.peer),
-            "user": self.info.user,
-            "client_id": self.current.client_id if self.current is not None else "",
-            "quota": self.mute.quota or "the broker's own",
-            "entity": self.mute.entity,
-            "remaining_ms": self.mute.remaining_ms(now_s),
-        }
-
     @property
     def memory_bytes(self) -> int:
         """Number of bytes that the connection holds; see `headrace.proxy.network.held_bytes`."""
-        upstream = self.upstream
         holds = self.held_bytes + self.in_flight.held_bytes
-        return holds + self.client.unsent_bytes + (0 if upstream is None else upstream.unsent_bytes)
-
-    def is_idle(self, now_s: float) -> bool:
-        """Return whether nothing is in flight and no byte was received for ``limits.idle_timeout``, without mutes."""
-        since_s = max(self.last_active_s, self.mute.until_s)
-        return not len(self.in_flight) and now_s - since_s > self.limits.idle_timeout_s
-
-    def is_slow(self, now_s: float) -> bool:
-        """Return whether a request that has begun to arrive did not make progress for ``limits.request_timeout``.
-
-        Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte now and then is none. Time in which the proxy
-        does not read does not count.
-        """
-        if not self.holders[0].awaits_bytes or self.requesting or self.must_hold or self.mute.until_s > now_s:
-            self._arrival = None
-            return False
-        received, arrival = self.client.bytes_received, self._arrival
-        if arrival is None or arrival[0] is not self.current or received - arrival[1] >= PROGRESS_BYTES:
-            self._arrival = (self.current, received, now_s)
-            return False
-        return now_s - arrival[2] > self.limits.request_timeout_s
-
-    def end_if_overdue(self, now_s: float) -> None:
-        """End the connection if one of its timeouts is over."""
-        limits = self.limits
-        if self.is_idle(now_s):
-            self.end_idle()
-        elif self.in_flight.stops_reading and self.client.hung_up():  # its end is behind bytes that are not read
-            self._end("the client hung up while its requests were in flight", None)
-        elif self.waits_in_vain(now_s):
-            reason = f"the broker did not answer within upstream.reply_timeout = {limits.reply_timeout_s:g} s"
-            self.end_for_fault("upstream", reason, "no answer")
-        elif self.is_slow(now_s):
-            reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
-            self.end_for_fault("client", reason, "slow")
-        elif now_s - self._opened_s > limits.login_timeout_s and not self.is_accepted():
-            reason = f"not accepted by the broker within limits.login_timeout = {limits.login_timeout_s:g} s"
-            self.end_for_fault("client", reason, "no login")
-
-    def waits_in_vain(self, now_s: float) -> bool:
-        """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
-        first = self.in_flight.first
-        if first is None or first.reply_s is not None or first.forwarded_s is None:
-            return False
-        since_s = max(first.forwarded_s, self.last_active_s)
-        return now_s - since_s > self.limits.reply_timeout_s
+        for sock in (self.client, self.upstream):
+            holds += 0 if sock is None else sock.unsent_bytes + sock.undecrypted_bytes
+        return holds
 
     def describe_request(self) -> str | None:
         """Describe the oldest request in flight, or the last one that was read, for a log line."""

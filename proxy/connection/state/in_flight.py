@@ -10,14 +10,24 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from headrace.proxy.connection.state.reply_actions import AnswerLocally, PassToken
+from headrace.proxy.connection.state.reply_actions import REWRITE, SETTLE, AnswerLocally, Forward, PassToken, WalkFetch
 from headrace.proxy.network.held_bytes import held
 from headrace.quota_callbacks.requests import Connection, Request
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from headrace.proxy.connection.state.reply_actions import ReplyAction, ReplyLayout
     from headrace.proxy.hooks.implementations import Calls
+    from headrace.proxy.wire.messages.stepwise import Steps
+    from headrace.proxy.wire.walks.produce import ProduceWalk
 
+    Amend = Callable[[memoryview | bytes], Steps[bytes]]
+
+
+HANDSHAKES_IN_FLIGHT: Final = 8
+"""The most requests in flight of a client that the broker has not accepted. librdkafka and the clients in Java and
+Python have one: each of their handshake requests depends on the reply to the one before."""
 
 UNCOUNTED_REQUESTS: Final = 16
 """Requests in flight whose memory is not counted: more than ordinary clients have."""
@@ -30,6 +40,11 @@ UNCOUNTED_BATCHES: Final = 16
 
 BATCH_BYTES: Final = 192
 """Memory of one of the batches that are kept with a Produce."""
+
+
+MOST_AMENDMENT_BYTES: Final = 1024 * 1024
+"""Memory of what is to be changed in replies, from which on a client is not read: a thousand requests of which nothing
+is denied, or one that takes more."""
 
 
 class Exchange(Request):
@@ -69,17 +84,34 @@ class Exchange(Request):
 
 
 class InFlight:
-    """The queue. The client is not read while it has ``cap`` requests (``limits.max_in_flight_requests``) or more."""
+    """The queue. The client is not read while it has ``cap`` requests or more."""
 
-    __slots__ = ("_cap", "_queue", "_room", "_taken", "alone", "held_bytes", "uncounted")
+    __slots__ = (
+        "_queue",
+        "_room",
+        "_taken",
+        "alone",
+        "amendment_bytes",
+        "amendments",
+        "cap",
+        "held_bytes",
+        "uncounted",
+    )
 
     def __init__(self, cap: int) -> None:
-        self._cap = cap
+        self.cap = cap
+        """`HANDSHAKES_IN_FLIGHT`, or ``limits.max_in_flight_requests`` once the client is accepted."""
         self._queue: list[Exchange] = []
         self._room: trio.Event | None = None
         self.alone: Exchange | None = None
         """The last request that is `Request.alone`, until its reply: while there is one, no further request is
         forwarded. The client is still read, so that its end is noticed."""
+        self.amendments: dict[Exchange, tuple[Amend, int]] = {}
+        """What is changed in the replies to requests that were denied in part, or that list what the client may not
+        see: functions of the body, and the bytes that they take. Each of the requests is in `_taken`, too."""
+        self.amendment_bytes = 0
+        """The sum of these bytes for the requests in the queue; it is a part of `held_bytes`. A request that is held is
+        not in the queue yet: it would wait for its own bytes."""
         self._taken: dict[Exchange, int] = {}
         """The bytes of `held_bytes` by request."""
         self.held_bytes = 0
@@ -110,6 +142,8 @@ class InFlight:
         queue.append(exchange)
         if exchange.alone:
             self.alone = exchange
+        if self.amendments and exchange in self.amendments:
+            self.amendment_bytes += self.amendments[exchange][1]
         if len(queue) > UNCOUNTED_REQUESTS:
             self.hold(exchange, REQUEST_BYTES)
 
@@ -119,10 +153,31 @@ class InFlight:
         self.held_bytes += count
         self.uncounted += count
 
-    def hold_batches(self, exchange: Exchange) -> None:
-        """Note the memory of the batches of a Produce that is in flight."""
+    def amend(self, exchange: Exchange, amend: Amend, count: int) -> None:
+        """Have the reply to ``exchange`` changed; what is kept for it takes ``count`` bytes of memory. Call it before
+        `add`, and `count_held` afterwards."""
+        self.amendments[exchange] = (amend, count)
+        self.hold(exchange, count)
+
+    def amendment(self, exchange: Exchange) -> Amend | None:
+        """Return what changes the reply to ``exchange``; ``None`` if nothing does."""
+        found = self.amendments.get(exchange)
+        return None if found is None else found[0]
+
+    def collect_amended(self, exchange: Exchange) -> None:
+        """Have the reply to ``exchange`` collected if it is to be changed. Call it once the request is forwarded."""
+        if exchange in self.amendments and isinstance(exchange.reply, Forward | WalkFetch):
+            exchange.reply = SETTLE if exchange.read_fetched else REWRITE
+
+    def note_batches(self, exchange: Exchange, walk: ProduceWalk) -> None:
+        """Keep the batches of a Produce with it, and note their memory while it is in flight."""
+        exchange.batches, exchange.left_out_bytes = walk.batches, walk.left_out_bytes
         if exchange.acks != 0 and exchange.reply_s is None:
-            self.hold(exchange, len(exchange.batches) * BATCH_BYTES)
+            if exchange.read_refused:
+                exchange.reply = SETTLE
+            count = len(walk.batches) + len(walk.left_out_bytes)
+            if count > UNCOUNTED_BATCHES:
+                self.hold(exchange, count * BATCH_BYTES)
 
     def count_held(self) -> None:
         """Count what was noted, which may end connections that hold too much, this one included."""
@@ -141,6 +196,9 @@ class InFlight:
         if exchange is self.alone:
             self.alone = None
         if self._taken:
+            amendment = self.amendments.pop(exchange, None)
+            if amendment is not None:
+                self.amendment_bytes -= amendment[1]
             self._release(exchange)
             self.count_held()
         if self._room is not None and not self.stops_reading:
@@ -150,8 +208,8 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether the client must not be read, because the limit is reached."""
-        return len(self._queue) >= self._cap
+        """Whether the client must not be read, because a limit is reached."""
+        return len(self._queue) >= self.cap or self.amendment_bytes >= MOST_AMENDMENT_BYTES
 
     @property
     def stops_reading(self) -> bool:
@@ -175,6 +233,8 @@ class InFlight:
         lost = list(self._queue)
         self._queue.clear()
         self.alone = None
+        self.amendments.clear()
+        self.amendment_bytes = 0
         for exchange in lost:
             exchange.reply = exchange.layout.action  # drop the reference to the watcher: a plugin may keep the request
         for exchange in list(self._taken):  # also one that was not added, since it was still held

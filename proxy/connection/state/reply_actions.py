@@ -15,8 +15,10 @@ from headrace.quota_callbacks.api_keys import ApiKey
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from headrace.proxy.wire.messages.stepwise import Steps
+
     Watcher = Callable[[memoryview], None]
-    Merge = Callable[[bytes, int], bytes]
+    Merge = Callable[[bytes, int], Steps[bytes]]
 
 
 class Forward:
@@ -42,13 +44,14 @@ class Rewrite:
 
     def __init__(self, merge: Merge | None = None) -> None:
         self.merge = merge
-        """Returns the body with the refused topics, given the edited body and the throttle time in milliseconds."""
+        """Returns the body with the refused topics, in steps, given the edited body and the throttle time in
+        milliseconds."""
 
 
-class SettleMutations:
-    """Collect the reply, call quota callbacks with the broker's error codes, and edit it as `Rewrite` does.
+class Settle:
+    """Collect the reply, call quota callbacks with what it contains, and edit it as `Rewrite` does.
 
-    Callbacks return the charge for topics that the broker refused.
+    That are the broker's error codes, for which callbacks return or omit a charge, or the records of a ShareFetch.
     """
 
     __slots__ = ("merge",)
@@ -94,14 +97,13 @@ class KeepForProxy:
         self.take = take
 
 
-ReplyAction: TypeAlias = (
-    Forward | WalkFetch | Rewrite | SettleMutations | Observe | PassToken | AnswerLocally | KeepForProxy
-)
+ReplyAction: TypeAlias = Forward | WalkFetch | Rewrite | Settle | Observe | PassToken | AnswerLocally | KeepForProxy
 
 FORWARD: Final = Forward()
 WALK_FETCH: Final = WalkFetch()
 WALK_TOPICS: Final = WalkFetch(by_topic=True)
 REWRITE: Final = Rewrite()
+SETTLE: Final = Settle()
 UNWATCHED_TOKEN: Final = PassToken(None)
 
 

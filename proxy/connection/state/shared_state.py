@@ -3,53 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from headrace.proxy.connection.state.created_topics import CreatedTopics
+from headrace.proxy.connection.state.login_threads import LoginThreads
 from headrace.proxy.connection.state.thread_time import ThreadTimeSampler
 from headrace.proxy.hooks.decisions import Decisions
+from headrace.proxy.long_work import LongSteps
 from headrace.proxy.network.sockets import READ_BUFFER_BYTES
 from headrace.proxy.network.splicing import Pipes
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
 
+    from headrace.proxy.connection.state.token_owners import TokenOwners
     from headrace.proxy.counters import Counters
     from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.hooks.enforcement_switch import Enforcement
+    from headrace.proxy.network.admission import Admission
+    from headrace.proxy.network.listener import Listener
     from headrace.proxy.network.poller import Poller
-    from headrace.proxy.network.sockets import Socket
-    from headrace.proxy.network.topology import Topology
-    from headrace.quota_callbacks.requests import Address, Connection
+    from headrace.proxy.network.tls.contexts import TlsContext
+    from headrace.proxy.network.tls.handshakes import Handshakes
+    from headrace.quota_callbacks.requests import Connection
     from headrace.quota_callbacks.topic_names import TopicNames
-
-
-class Dialler(Protocol):
-    """Connects to brokers; implemented by `headrace.proxy.network.upstream.Upstream`."""
-
-    bootstrap_servers: tuple[Address, ...]
-    connect_timeout_s: float
-    serves_anybody: bool
-    reached: bool | None
-
-    async def dial(self, node_id: int | None) -> tuple[Socket, Address]:
-        """See `headrace.proxy.network.upstream.Upstream.dial`."""
-
-    async def refresh(self) -> bool:
-        """See `headrace.proxy.network.upstream.Upstream.refresh`."""
-
-    async def wait_for_refresh(self) -> None:
-        """See `headrace.proxy.network.upstream.Upstream.wait_for_refresh`."""
-
-    async def wait_until_asked(self, timeout_s: float) -> None:
-        """See `headrace.proxy.network.upstream.Upstream.wait_until_asked`."""
-
-    async def answers(self) -> bool:
-        """See `headrace.proxy.network.upstream.Upstream.answers`."""
 
 
 class ClientQuotaAnswers(Protocol):
@@ -62,16 +44,26 @@ class ClientQuotaAnswers(Protocol):
         version: int,
         body: memoryview,
         *,
-        authenticated: bool,
+        allowed: bool,
         paused: Callable[[], AbstractContextManager[None]],
     ) -> bytes:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.answer`."""
 
-    def may_alter(self, connection: Connection, *, authenticated: bool) -> bool:
-        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.may_alter`."""
+    def allows(self, connection: Connection, api_key: int, *, authenticated: bool) -> bool:
+        """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.allows`."""
 
     async def audit(self, *, newest: int, before: int | None) -> dict[str, Any]:
         """See `headrace.proxy.quotas.client_quota_apis.ClientQuotaApis.audit`."""
+
+
+TOKEN_APIS: Final = frozenset(
+    {
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+        ApiKey.DESCRIBE_DELEGATION_TOKEN,
+    }
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -87,29 +79,37 @@ class Limits:
     idle_timeout_s: float = 600.0
     login_timeout_s: float = 60.0
     request_timeout_s: float = 30.0
-    reply_timeout_s: float = 3600.0
+    max_connection_age_s: float = 0.0
+    """0 is unlimited. Unlike the others, it applies to connections that are open when it changes."""
 
 
 class SharedState:
     """The shared objects, by name."""
 
     __slots__ = (
+        "admission",
+        "authorizes",
         "buffer",
         "client_quotas",
         "clock",
+        "collects",
         "counters",
         "created_topics",
         "decisions",
         "enforcement",
+        "handshakes",
         "hooks",
         "limits",
+        "listeners",
+        "login_threads",
+        "long_steps",
         "pipes",
         "poller",
         "repeated",
+        "reported_tokens",
         "thread_time",
+        "token_owners",
         "topic_names",
-        "topology",
-        "upstream",
         "view",
     )
 
@@ -117,18 +117,27 @@ class SharedState:
         self,
         *,
         limits: Limits,
-        topology: Topology,
-        upstream: Dialler,
+        listeners: tuple[Listener, ...],
         hooks: HookCalls,
         enforcement: Enforcement,
         topic_names: TopicNames,
         counters: Counters,
         poller: Poller,
+        handshakes: Handshakes,
     ) -> None:
         self.limits = limits
-        self.topology = topology
+        self.listeners = listeners
+        """All listeners; the first one is ``[listen]``."""
         self.topic_names = topic_names
-        self.upstream = upstream
+        self.authorizes = hooks.authorization.active
+        """Whether a plugin decides what clients may do; it is looked up for each request."""
+        self.collects: frozenset[int] = frozenset(hooks.bodies) | TOKEN_APIS
+        """The APIs whose requests are read in full, whatever else follows from them."""
+        if self.authorizes:
+            topic_names.follow()
+        self.handshakes = handshakes
+        self.admission: Admission | None = None
+        """Counts the clients that load balancers name; ``None`` does not."""
         self.hooks = hooks
         self.enforcement = enforcement
         self.counters = counters
@@ -136,7 +145,13 @@ class SharedState:
         self.created_topics = CreatedTopics()
         self.client_quotas: ClientQuotaAnswers | None = None
         """Answers the client quota APIs; ``None`` leaves them to the broker."""
+        self.token_owners: Mapping[str, TokenOwners] = {}
+        """The owners of delegation tokens, by the setting of the brokers that accept them (``upstream``)."""
+        self.reported_tokens: set[str] = set()
+        """The missing tables of lookups without which owners are not known, as far as that was logged."""
         self.thread_time = ThreadTimeSampler()
+        self.login_threads = LoginThreads()
+        self.long_steps = LongSteps()
         self.pipes = Pipes()
         self.poller = poller
         self.repeated = RepeatedLines()
@@ -146,3 +161,9 @@ class SharedState:
         self.view = memoryview(self.buffer)
         self.clock: Callable[[], float] = trio.current_time
         """Returns monotonic seconds. The server sets it to the running loop's own clock, which is cheaper to call."""
+
+    def tls_contexts(self) -> list[TlsContext]:
+        """Return the contexts of all listeners and upstreams with TLS, each once."""
+        found = [each.tls.context for each in self.listeners if each.tls is not None]
+        found += [each.upstream.tls for each in self.listeners if each.upstream.tls is not None]
+        return list(dict.fromkeys(found))  # listeners without an upstream of their own share that of ``[upstream]``

@@ -2,6 +2,6 @@
 
 broker_connection  connecting by TCP and TLS; requests and replies
 authentication     SASL: the mechanisms PLAIN and SCRAM
-scram              the messages of SCRAM, without I/O
+long_replies       reading long replies in a thread
 api_versions       which versions of APIs the client and the broker have
 """

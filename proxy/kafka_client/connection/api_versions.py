@@ -24,6 +24,7 @@ VERSIONS: Final[Mapping[ApiKey, tuple[int, int]]] = {
     ApiKey.DELETE_TOPICS: (0, 6),
     ApiKey.SASL_AUTHENTICATE: (0, 2),
     ApiKey.CREATE_PARTITIONS: (0, 3),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (0, 3),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: (0, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: (0, 1),
 }
@@ -36,6 +37,7 @@ _SINCE: Final[Mapping[ApiKey, str]] = {
     ApiKey.DELETE_TOPICS: "Kafka 0.10.1",
     ApiKey.SASL_AUTHENTICATE: "Kafka 1.0",
     ApiKey.CREATE_PARTITIONS: "Kafka 1.0",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "Kafka 1.1 (KIP-48)",
     ApiKey.DESCRIBE_CLIENT_QUOTAS: "Kafka 2.6 (KIP-546)",
     ApiKey.ALTER_CLIENT_QUOTAS: "Kafka 2.6 (KIP-546)",
 }

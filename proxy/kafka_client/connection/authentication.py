@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 import trio
 
-from headrace.proxy.kafka_client.connection.scram import ScramExchange
 from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import AuthenticationError, broker_error
 from headrace.proxy.kafka_client.settings import Credentials, Mechanism
+from headrace.proxy.sasl.errors import ExchangeError
+from headrace.proxy.sasl.plain import plain_message
+from headrace.proxy.sasl.scram import ScramMechanism, scram_keys
+from headrace.proxy.sasl.scram_client import ScramClient
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -40,25 +43,32 @@ async def authenticate(ask: Ask, credentials: Credentials) -> int:
         raise AuthenticationError(f"the broker does not accept sasl.mechanism = {mechanism}; it accepts {enabled}")
     if shaken["error_code"]:
         raise AuthenticationError(str(broker_error(shaken["error_code"], None)))
-    match mechanism:
-        case Mechanism.PLAIN:
-            last = await _send_token(ask, credentials, _plain_token(credentials))
-        case Mechanism.SCRAM_SHA_256 | Mechanism.SCRAM_SHA_512:
-            exchange = ScramExchange(credentials)
-            challenge = await _send_token(ask, credentials, exchange.first())
-            server_first: bytes = challenge["auth_bytes"]
-            proof = await trio.to_thread.run_sync(exchange.final, server_first, abandon_on_cancel=True)
-            last = await _send_token(ask, credentials, proof)
-            exchange.check(last["auth_bytes"])
-        case _:
-            assert_never(mechanism)
+    try:
+        match mechanism:
+            case Mechanism.PLAIN:
+                last = await _send_token(ask, credentials, plain_message(credentials.user, credentials.password))
+            case Mechanism.SCRAM_SHA_256 | Mechanism.SCRAM_SHA_512:
+                last = await _scram(ask, credentials)
+            case _:
+                assert_never(mechanism)
+    except ExchangeError as error:
+        raise AuthenticationError(str(error)) from error
     lifetime_ms: int = last.get("session_lifetime_ms", 0)
     return lifetime_ms
 
 
-def _plain_token(credentials: Credentials) -> bytes:
-    """Return the message of PLAIN, without an authorization id (RFC 4616)."""
-    return f"\0{credentials.user}\0{credentials.password}".encode()
+async def _scram(ask: Ask, credentials: Credentials) -> dict[str, Any]:
+    """Return the broker's last reply, whose signature has been checked."""
+    mechanism = ScramMechanism(credentials.mechanism.value)
+    client = ScramClient(mechanism, credentials.user)
+    reply = await _send_token(ask, credentials, client.first())
+    challenge = client.read_challenge(reply["auth_bytes"])
+    keys = await trio.to_thread.run_sync(
+        scram_keys, mechanism, credentials.password, challenge.salt, challenge.iterations, abandon_on_cancel=True
+    )
+    last = await _send_token(ask, credentials, client.final(keys))
+    client.check(last["auth_bytes"])
+    return last
 
 
 async def _send_token(ask: Ask, credentials: Credentials, token: bytes) -> dict[str, Any]:

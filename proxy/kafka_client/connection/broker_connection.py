@@ -10,7 +10,10 @@ a deadline.
 from __future__ import annotations
 
 import math
+import os
+import socket
 import ssl
+from functools import partial
 from importlib.metadata import version as distribution_version
 from struct import Struct
 from typing import TYPE_CHECKING, Final
@@ -19,6 +22,7 @@ import trio
 
 from headrace.proxy.kafka_client.connection.api_versions import PREFERRED_API_VERSIONS, offered_versions, usable_version
 from headrace.proxy.kafka_client.connection.authentication import authenticate
+from headrace.proxy.kafka_client.connection.long_replies import read_in_thread
 from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import (
     BadReplyError,
@@ -32,6 +36,7 @@ from headrace.proxy.wire.apis import APIS, back_off_from, response_header_versio
 from headrace.proxy.wire.errors import MalformedFrame, PeerFault, UnencodableValue
 from headrace.proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, request_frame, response_body_at
 from headrace.proxy.wire.messages.codec import decode, encode
+from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.other_protocols import TLS, other_protocol
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -86,7 +91,7 @@ async def _open_stream(address: BrokerAddress, settings: ClientSettings, open_st
     try:
         stream = await open_stream(address)
     except OSError as error:
-        raise UnreachableError(f"cannot connect to {address}: {error}") from error
+        raise UnreachableError(f"cannot connect to {address}: {_reason(error)}") from error
     if settings.tls is None:
         return stream
     secured = trio.SSLStream(stream, settings.tls, server_hostname=address.host, https_compatible=True)
@@ -99,6 +104,18 @@ async def _open_stream(address: BrokerAddress, settings: ClientSettings, open_st
         await trio.aclose_forcefully(stream)
         raise
     return secured
+
+
+def _reason(error: OSError) -> str:
+    """Return why a connection could not be opened. The cause of trio's error has one for each address of the host."""
+    causes = error.__cause__.exceptions if isinstance(error.__cause__, ExceptionGroup) else (error,)
+    return ", ".join(dict.fromkeys(map(_reason_of_attempt, causes)))
+
+
+def _reason_of_attempt(error: Exception) -> str:
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()
+    return (error.strerror if isinstance(error, socket.gaierror) else None) or str(error)
 
 
 def _tls_fault(address: BrokerAddress, error: trio.BrokenResourceError) -> TlsError | UnreachableError:
@@ -162,9 +179,18 @@ class BrokerConnection:
                 self.expires_at = began + lifetime_ms / 1000 * _SESSION_SHARE
 
     async def request(
-        self, api_key: ApiKey, version: int, message: Message, *, timeout_s: float, max_bytes: int | None = None
+        self,
+        api_key: ApiKey,
+        version: int,
+        message: Message,
+        *,
+        timeout_s: float,
+        max_bytes: int | None = None,
+        wanted: frozenset[str] | None = None,
     ) -> Message:
         """Send a request, and return the decoded reply. Not to be called while another request is under way.
+
+        ``wanted`` has the fields of the reply that are read, if not all are.
 
         Raises `ConnectionLostError` if the connection ends or the reply is not complete within ``timeout_s``, and
         `BadReplyError` for a reply that is malformed or above a limit. The connection is closed after an error, and if
@@ -180,7 +206,9 @@ class BrokerConnection:
         try:
             with trio.fail_after(timeout_s):
                 reply = await self._exchange(frame, max_bytes or self._settings.max_reply_bytes)
-            decoded = self._decoded(api_key, version, reply)
+            decoded = await read_in_thread(
+                partial(self._decoded, api_key, version, reply, wanted), size_bytes=len(reply)
+            )
         except trio.TooSlowError as error:
             await self.aclose()
             raise ConnectionLostError(
@@ -234,7 +262,7 @@ class BrokerConnection:
                 raise trio.BrokenResourceError("the broker closed the connection")
             self._buffer += some
 
-    def _decoded(self, api_key: ApiKey, version: int, frame: bytes) -> Message:
+    def _decoded(self, api_key: ApiKey, version: int, frame: bytes, wanted: frozenset[str] | None) -> Message:
         """Return the body of a reply. Raises `BadReplyError`."""
         name = f"{APIS[api_key].name}Response"
         size, correlation_id = _REPLY_HEAD.unpack_from(frame)
@@ -248,6 +276,8 @@ class BrokerConnection:
             body = view[body_at:]
             if api_key is ApiKey.API_VERSIONS and body[:2] == _UNSUPPORTED_VERSION_BODY:
                 version = 0  # KIP-511
+            if wanted is not None:
+                return project(name, version, body, wanted, max_rows=self._settings.max_reply_rows)
             check_rows(name, version, body, self._settings.max_reply_rows)
             return decode(name, version, body)
         except MalformedFrame as error:

@@ -12,18 +12,21 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
 LOAD_FACTOR: Final = 0.75
+LONGEST_KEY: Final = 249
+"""Far more than any entity type and quota key has."""
 _DOUBLES_THRESHOLD_FROM: Final = 16
 
 
-def hash_order(keys: Collection[str], capacity: int) -> list[str]:
+def hash_order(keys: Collection[str], capacity: int, among: int | None = None) -> list[str]:
     """Return the distinct ``keys`` in the order of a ``HashMap`` that was created for ``capacity`` elements.
 
-    ``keys`` are in the order in which they were put into the map. Exact unless a bucket has eight keys or more, where
-    ``HashMap`` builds a tree. Takes time linear in the length of all keys.
+    ``keys`` are in the order in which they were put into the map. It may have more keys, ``among`` in all. Exact unless
+    a bucket has eight keys or more, where ``HashMap`` builds a tree, or a key has more than `LONGEST_KEY` characters,
+    of which the others do not count: an unknown key of this length costs no more.
     """
     if len(keys) < 2:
         return list(keys)
-    mask = _table_size(len(keys), capacity) - 1
+    mask = _table_size(len(keys) if among is None else among, capacity) - 1
     return sorted(keys, key=lambda key: _spread_hash(key) & mask)  # stable, as a bucket's list
 
 
@@ -40,6 +43,6 @@ def _table_size(count: int, capacity: int) -> int:
 def _spread_hash(text: str) -> int:
     """Return ``String.hashCode``, with its upper half mixed into the lower one, as ``HashMap.hash`` does."""
     code = 0
-    for unit in memoryview(text.encode("utf-16-le", "surrogatepass")).cast("H"):
+    for unit in memoryview(text[:LONGEST_KEY].encode("utf-16-le", "surrogatepass")).cast("H"):
         code = (31 * code + unit) & 0xFFFFFFFF
     return code ^ code >> 16

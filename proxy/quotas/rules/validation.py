@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from headrace.proxy.quotas.rules.hash_order import hash_order
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
 from headrace.proxy.quotas.store import Alteration
-from headrace.proxy.wire.client_quotas import AlterResult, run_steps
+from headrace.proxy.wire.client_quotas import AlterResult
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
 
 if TYPE_CHECKING:
@@ -55,28 +55,18 @@ class ValidatedRequest:
     """The rows of the response, if the alterations can be stored: one for each entity, in the order of the request."""
 
 
-def validate_request(
-    request: AlterRequest,
-    schema: QuotaSchema,
-    current: Callable[[QuotaEntity], Mapping[str, float]],
-    further_check: Callable[[Alteration], Refusal | None] | None = None,
-) -> ValidatedRequest:
-    """Apply all rules to a request.
-
-    ``current`` returns the quotas of an entity that are stored, without those that other sources define.
-    ``further_check`` refuses an alteration that is valid for Kafka by a rule of the caller. Exceptions of the checks of
-    plugins, other than `ValueError`, propagate.
-    """
-    return run_steps(validation_in_steps(request, schema, current, further_check))
-
-
 def validation_in_steps(
     request: AlterRequest,
     schema: QuotaSchema,
     current: Callable[[QuotaEntity], Mapping[str, float]],
     further_check: Callable[[Alteration], Refusal | None] | None = None,
 ) -> Generator[None, None, ValidatedRequest]:
-    """As `validate_request`, with a yield after each entry, so that the caller can do other work."""
+    """Apply all rules to a request, with a yield after each entry, so that the caller can do other work.
+
+    ``current`` returns the quotas of an entity that are stored, without those that other sources define.
+    ``further_check`` refuses an alteration that is valid for Kafka by a rule of the caller. An alteration contains
+    values that are set already, and removals of keys that are not set.
+    """
     results: dict[frozenset[EntityPart], AlterResult] = {}
     alterations: list[Alteration] = []
     changes = 0
@@ -99,12 +89,6 @@ def validation_in_steps(
         yield
     made = () if request.validate_only else tuple(alterations)
     return ValidatedRequest(alterations=made, results=tuple(results.values()))
-
-
-def validate_entry(entry: AlterEntry, schema: QuotaSchema) -> Alteration | Refusal:
-    """Apply the rules for one entry. The alteration contains values that are set already, and removals of keys that
-    are not set."""
-    return _validate(entity_parts(entry), entry.ops, schema)
 
 
 def refused_results(request: AlterRequest, refusal: Refusal) -> tuple[AlterResult, ...]:
@@ -144,9 +128,9 @@ def _validate(parts: Parts, ops: tuple[QuotaOp, ...], schema: QuotaSchema) -> Al
         _check_parts(parts, schema)
         entity = QuotaEntity.of({each: DEFAULT if name is None else name for each, name in parts.items()})
         keys = schema.keys_of(frozenset(parts))
-        for key in hash_order(values, len(ops)):
-            if (value := values[key]) is not None:
-                _check_value(keys, key, value, entity)
+        new = {key: value for key, value in values.items() if value is not None}
+        for key in hash_order(new, len(ops), among=len(values)):
+            _check_value(keys, key, new[key], entity)
     except ValueError as error:
         return _invalid(str(error))
     return Alteration(entity=entity, values=values)

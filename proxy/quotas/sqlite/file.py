@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.long_work import PAUSE_S, collector_off
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
-from headrace.proxy.quotas.sqlite.opening import check_schema_version, locked, open_database, reported, sentence
-from headrace.proxy.quotas.store import Author, Change, Snapshot, StoreError
+from headrace.proxy.quotas.sqlite.opening import (
+    MAX_FILE_BYTES,
+    check_schema_version,
+    locked,
+    open_database,
+    reported,
+    sentence,
+)
+from headrace.proxy.quotas.store import MAX_AUDIT_CHARACTERS, Author, Change, ImportState, Snapshot, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,6 +38,9 @@ CHECKPOINT_BYTES: Final = 4 * 1024 * 1024
 """Size of the ``-wal`` file from which a commit is followed by a checkpoint: SQLite's own default, 1,000 pages."""
 ROWS_PER_PIECE: Final = 256
 """Rows that are read between two pauses, which takes about a millisecond."""
+
+_LARGE: Final = 0.5
+"""Part of the maximum size of the file from which audit records are removed earlier than by their number."""
 
 _CHANGE_COLUMNS: Final = "SELECT sequence, time_ms, principal, address, entity, key, old, new FROM changes"
 
@@ -137,7 +147,7 @@ class SqliteFile:
                     changes: list[Sequence[Change]] = [_written(database, alter, time_ms) for alter in alters]
                     last = _last_sequence(database)
                     if any(changes):
-                        database.execute("DELETE FROM changes WHERE sequence <= ?", (last - self._audit_rows,))
+                        self._remove_old_changes(database, last)
                     seen = _data_version(database), last
                 self._seen = seen
                 self._checkpoint()
@@ -154,14 +164,40 @@ class SqliteFile:
                 if not (first or 1) - 1 <= sequence <= (last or 0):
                     return None
                 rows = database.execute(f"{_CHANGE_COLUMNS} WHERE sequence > ? ORDER BY sequence", (sequence,))
-                return self._changes(rows)
+                return list(self._changes(rows))
 
     def audit(self, limit: int, before: int | None) -> Sequence[Change]:
-        """Return the latest ``limit`` changes before the position ``before``, the latest first."""
+        """Return the latest ``limit`` changes before the position ``before``, the latest first; fewer of long names."""
         where = "WHERE sequence < ? ORDER BY sequence DESC LIMIT ?"
         with reported(self._path), self._transaction("BEGIN") as database:
             latest = sys.maxsize if before is None else before
-            return self._changes(database.execute(f"{_CHANGE_COLUMNS} {where}", (latest, limit)))
+            found: list[Change] = []
+            left = MAX_AUDIT_CHARACTERS
+            for change in self._changes(database.execute(f"{_CHANGE_COLUMNS} {where}", (latest, limit))):
+                left -= change.characters()
+                if found and left < 0:
+                    break
+                found.append(change)
+            return found
+
+    def import_state(self) -> ImportState:
+        """Return how far the import of the brokers' quotas is."""
+        with reported(self._path), self._transaction("BEGIN") as database:
+            if database.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is not None:
+                row = database.execute("SELECT value FROM meta WHERE name = 'import'").fetchone()
+                return ImportState.BEGUN if row == (ImportState.BEGUN.value,) else ImportState.OVER
+            return ImportState.OVER if _last_sequence(database) else ImportState.POSSIBLE
+
+    def set_import_state(self, state: ImportState) -> None:
+        """Store how far the import is. The table for it is created then, since most files do not need it."""
+        with reported(self._path):
+            self._checked()
+            with (
+                locked(self._path, self._lock, self._wait_s),
+                self._transaction("BEGIN IMMEDIATE") as database,
+            ):
+                database.execute("CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value TEXT NOT NULL)")
+                database.execute("INSERT OR REPLACE INTO meta VALUES ('import', ?)", (state.value,))
 
     def snapshot(self, *, pauses: bool = True) -> Snapshot:
         """Return all quotas. With ``pauses`` the other threads of the process can run meanwhile, at half the speed."""
@@ -177,6 +213,17 @@ class SqliteFile:
                     quotas[self._entity(text)] = of_entity
                 of_entity[sys.intern(key)] = value
         return Snapshot(sequence=last, quotas=quotas)
+
+    def _remove_old_changes(self, database: sqlite3.Connection, last: int) -> None:
+        """Remove what exceeds the number of audit records, and an eighth of them if the file is large."""
+        oldest = last - self._audit_rows
+        pages, unused, page_bytes = (
+            database.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        if (pages - unused) * page_bytes > MAX_FILE_BYTES * _LARGE:
+            first: int = database.execute("SELECT min(sequence) FROM changes").fetchone()[0]
+            oldest = max(oldest, first + (last - first) // 8)
+        database.execute("DELETE FROM changes WHERE sequence <= ?", (oldest,))
 
     @contextmanager
     def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
@@ -215,9 +262,9 @@ class SqliteFile:
             finally:
                 self._database.execute(f"PRAGMA busy_timeout = {round(self._wait_s * 1000)}")
 
-    def _changes(self, rows: sqlite3.Cursor) -> Sequence[Change]:
-        return [
-            Change(
+    def _changes(self, rows: sqlite3.Cursor) -> Iterator[Change]:
+        for sequence, time_ms, principal, address, text, key, old, new in _paced(rows):
+            yield Change(
                 sequence=sequence,
                 time_ms=time_ms,
                 author=Author(principal=principal, address=address),
@@ -226,8 +273,6 @@ class SqliteFile:
                 old=old,
                 new=new,
             )
-            for sequence, time_ms, principal, address, text, key, old, new in _paced(rows)
-        ]
 
     def _entity(self, text: str) -> QuotaEntity:
         try:

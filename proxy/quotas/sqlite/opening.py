@@ -38,6 +38,9 @@ APPLICATION_ID: Final = 0x48525151
 """Value of ``PRAGMA application_id``: "HRQQ" in ASCII."""
 SCHEMA_VERSION: Final = 1
 """Version of the tables, the value of ``PRAGMA user_version``."""
+MAX_FILE_BYTES: int = 2**30
+"""Maximum size of the file: more than 1,000,000 entities and 1,000,000 audit records with usual names have. It bounds
+what clients that may change quotas can store, with names of 32 KiB."""
 LOCK_END: Final = "-lock"
 BESIDE: Final = ("-wal", "-shm", "-journal")
 """The ends of the names of the files that SQLite creates beside the file, with its permissions."""
@@ -156,6 +159,8 @@ def _set_up(database: sqlite3.Connection, path: str) -> None:
     database.execute("PRAGMA wal_autocheckpoint = 0")  # a checkpoint needs the lock file
     if application_id == 0:
         database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+    page_bytes: int = database.execute("PRAGMA page_size").fetchone()[0]
+    database.execute(f"PRAGMA max_page_count = {MAX_FILE_BYTES // page_bytes}")
     check_schema_version(database, path)
     problem = " ".join(database.execute("PRAGMA quick_check(1)").fetchone()[0].split())
     if problem != "ok":
@@ -208,6 +213,11 @@ def _cause(name: str, text: str, path: str) -> str:
     match name.split("_")[1] if name.startswith("SQLITE_") else name:
         case "BUSY" | "LOCKED":
             return _LOCKED
+        case "FULL" if Path(path).stat().st_size >= MAX_FILE_BYTES / 2:
+            return (
+                f"the disk is full, or the quotas need more than {MAX_FILE_BYTES} bytes: free space in "
+                f"{_folder(path)}, or remove quotas that are not needed. Nothing was changed"
+            )
         case "FULL":
             return f"the disk is full: free space in {_folder(path)}. Nothing was changed"
         case "NOTADB":

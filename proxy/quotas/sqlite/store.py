@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from headrace.proxy.quotas.sqlite.file import PreparedAlter
-    from headrace.proxy.quotas.store import Alteration, Author, Change, Snapshot
+    from headrace.proxy.quotas.store import Alteration, Author, Change, ImportState, Snapshot
 
 AUDIT_ROWS: Final = 100_000
 """Default number of changes that are kept: 20 MB, at about 200 bytes each."""
@@ -128,6 +128,14 @@ class SqliteStore:
         if limit < 0:
             raise ValueError(f"limit = {limit}: must not be below 0")
         return await self._in_thread(lambda: self._file.audit(limit, before), self._timeout_s)
+
+    async def import_state(self) -> ImportState:
+        """Return how far the import of the brokers' quotas is."""
+        return await self._in_thread(self._file.import_state, self._timeout_s)
+
+    async def set_import_state(self, state: ImportState) -> None:
+        """Store how far the import is."""
+        await self._in_thread(lambda: self._file.set_import_state(state), self._timeout_s)
 
     async def close(self) -> None:
         """Close the file. May be called several times."""

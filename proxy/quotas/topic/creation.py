@@ -1,4 +1,7 @@
-"""Creating the topic of quotas, and checking the settings of one that exists. Blocks; called by `replica`."""
+"""Creating the topic of quotas, checking the settings of one that exists, and noticing that it was created again.
+
+Blocks; called by `replica` and `log`.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic.log import ClientErrors, client_settings, reason_of
+from headrace.proxy.quotas.topic.clients import ClientErrors, client_settings, reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from confluent_kafka.admin import AdminClient
 
-    from headrace.proxy.quotas.topic.log import TopicSettings
+    from headrace.proxy.quotas.topic.clients import TopicSettings
 
 log = structlog.get_logger("headrace.quotas")
 
@@ -24,31 +27,171 @@ REPLICAS: Final = 3
 DAY_MS: Final = 86_400_000
 DELETE_RETENTION_MS: Final = 7 * DAY_MS
 """How long the record of a removal is kept after its segment was compacted (Kafka's default is a day)."""
+QUESTION_S: Final = 1.0
+"""Seconds between two questions for the id of the topic, each of which is a request of its own."""
+LONGEST_ANSWER_S: Final = 1.0
+"""Seconds until a question for the id is given up; a broker answers within milliseconds."""
+RETRY_S: Final = 0.05
+"""Pause before the question is asked again, by a new client."""
 
 
-def ensure_topic(settings: TopicSettings, deadline_s: float) -> int:
-    """Create the topic unless it exists, and check it. Return its ``delete.retention.ms``. Raises `StoreError`."""
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import AdminClient
+class TopicAdmin:
+    """The administration of one topic: `ensure` and `is_replaced`. Connects again by itself."""
 
-    errors = ClientErrors()
-    try:
-        admin = AdminClient(client_settings(settings, errors))
-    except KafkaException as error:
-        raise StoreError(reason_of(error, settings)) from None
-    try:
-        replicas, known = _create(admin, settings, deadline_s)
+    def __init__(self, settings: TopicSettings) -> None:
+        self._settings = settings
+        self._errors = ClientErrors()
+        self._client: AdminClient | None = None
+        self._id: str | None = None
+        self._next_question_s = 0.0
+        self._is_doubted = False
+
+    def ensure(self, deadline_s: float) -> int:
+        """Create the topic unless it exists, and check it. Return its ``delete.retention.ms``. Raises `StoreError`."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        try:
+            replicas, known = self._create(deadline_s)
+            while True:
+                try:
+                    return self._check(replicas, deadline_s)
+                except KafkaException as error:
+                    if not known or error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                        raise
+                time.sleep(0.02)  # brokers learn of a new topic one after the other
+        except KafkaException as error:
+            self._client = None
+            raise self._translated(error) from None
+        except TimeoutError:
+            self._client = None
+            cause = f"the cluster cannot be reached{self._errors.suffix()}"
+            raise StoreTimeoutError(self._settings.about(cause)) from None
+
+    def is_replaced(self, deadline_s: float) -> bool:
+        """Return whether the topic has another id than when `ensure` was called: it was deleted and created again.
+
+        Asks a broker if it has not asked for `QUESTION_S`, or `doubt` was called since; in the latter case, raises
+        `StoreTimeoutError` if no broker answers. Returns ``False`` for brokers before Kafka 2.8, which have no ids of
+        topics.
+        """
+        if self._id is None or time.monotonic() < self._next_question_s:
+            return False
+        found = self._asked_id(deadline_s)
+        self._is_doubted = False
+        self._next_question_s = time.monotonic() + QUESTION_S
+        return found is not None and found != self._id
+
+    def _asked_id(self, deadline_s: float) -> str | None:
+        """Return the id that a broker gives, or ``None`` if none answers, or none knows the topic."""
+        from confluent_kafka import KafkaException
+
         while True:
             try:
-                return _check(admin, settings, replicas, deadline_s)
+                return _id_of(self._describe(min(deadline_s, time.monotonic() + LONGEST_ANSWER_S)))
+            except (KafkaException, TimeoutError) as error:
+                if _is_unknown_topic(error):
+                    return None
+            # librdkafka would go on to ask the broker that it takes for the controller, which may be gone.
+            self._client = None
+            if not self._is_doubted:
+                return None
+            if time.monotonic() + RETRY_S >= deadline_s:
+                cause = f"no broker answers whether it was created again{self._errors.suffix()}"
+                raise StoreTimeoutError(self._settings.about(cause))
+            time.sleep(RETRY_S)
+
+    def doubt(self) -> None:
+        """Let `is_replaced` ask at its next call: a broker has not known the topic, or a change is about to succeed."""
+        self._is_doubted = True
+        self._next_question_s = 0.0
+
+    def close(self) -> None:
+        """Close the client."""
+        self._client = None
+
+    def _connected(self) -> AdminClient:
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        if self._client is None:
+            try:
+                self._client = AdminClient(client_settings(self._settings, self._errors))
             except KafkaException as error:
-                if not known or error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise
-            time.sleep(0.02)  # brokers learn of a new topic one after the other
-    except KafkaException as error:
-        raise _translated(error, settings, errors) from None
-    except TimeoutError:
-        raise StoreTimeoutError(settings.about(f"the cluster cannot be reached{errors.suffix()}")) from None
+                raise StoreError(reason_of(error, self._settings)) from None
+        return self._client
+
+    def _create(self, deadline_s: float) -> tuple[int, bool]:
+        """Create the topic. Return the number of replicas that it should have, and whether it is known to exist."""
+        from confluent_kafka import KafkaError, KafkaException
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
+
+        admin, settings = self._connected(), self._settings
+        brokers = len(_result(admin.describe_cluster(request_timeout=_left(deadline_s)), deadline_s).nodes)
+        replicas = settings.replication_factor or min(REPLICAS, brokers)
+        new = NewTopic(settings.topic, 1, replicas, config=topic_config(replicas, settings.history_ms))
+        try:
+            _result(admin.create_topics([new], request_timeout=_left(deadline_s))[settings.topic], deadline_s)
+        except KafkaException as error:
+            if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
+                return replicas, False
+            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+        else:
+            log.info("the topic of quotas was created", topic=settings.topic, replicas=replicas)
+        return replicas, True
+
+    def _check(self, replicas: int, deadline_s: float) -> int:
+        from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
+
+        admin, settings = self._connected(), self._settings
+        described = self._describe(deadline_s)
+        partitions = len(described.partitions)
+        if partitions != 1:
+            raise StoreError(
+                settings.about(
+                    f"it has {partitions} partitions and must have 1, which orders the changes: set another topic"
+                )
+            )
+        resource = ConfigResource(ConfigResource.Type.TOPIC, settings.topic)
+        found = _result(admin.describe_configs([resource], request_timeout=_left(deadline_s))[resource], deadline_s)
+        config = {name: str(entry.value) for name, entry in found.items()}
+        policies = {each.strip() for each in config.get("cleanup.policy", "").split(",")}
+        if policies != {"compact"}:
+            found_policy = f"cleanup.policy = {config.get('cleanup.policy')}"
+            raise StoreError(
+                settings.about(
+                    f"{found_policy} and must be compact, since quotas would be deleted: change it with kafka-configs, "
+                    "or set another topic"
+                )
+            )
+        _warn(settings, config, topic_config(replicas, settings.history_ms))
+        self._id, self._next_question_s = _id_of(described), time.monotonic() + QUESTION_S
+        return int(config.get("delete.retention.ms", DAY_MS))
+
+    def _describe(self, deadline_s: float) -> Any:
+        from confluent_kafka import TopicCollection
+
+        topics = TopicCollection([self._settings.topic])
+        described = self._connected().describe_topics(topics, request_timeout=_left(deadline_s))
+        return _result(described[self._settings.topic], deadline_s)
+
+    def _translated(self, error: Exception) -> StoreError:
+        from confluent_kafka import KafkaError
+
+        settings, cause = self._settings, error.args[0]
+        if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
+            return StoreError(settings.about("it does not exist, and the proxy may not create it"))
+        permanent = (
+            KafkaError.TOPIC_AUTHORIZATION_FAILED,
+            KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+            KafkaError.INVALID_REPLICATION_FACTOR,
+            KafkaError.TOPIC_EXCEPTION,
+            KafkaError.INVALID_CONFIG,
+            KafkaError.POLICY_VIOLATION,
+        )
+        if cause.code() in permanent:
+            return StoreError(settings.about(f"it cannot be created or checked: {cause.str()}"))
+        return StoreTimeoutError(settings.about(f"the cluster cannot be reached: {cause.str()}{self._errors.suffix()}"))
 
 
 def topic_config(replicas: int, history_ms: int) -> dict[str, str]:
@@ -69,51 +212,6 @@ def topic_config(replicas: int, history_ms: int) -> dict[str, str]:
     }
 
 
-def _create(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> tuple[int, bool]:
-    """Create the topic. Return the number of replicas that it should have, and whether it is known to exist."""
-    from confluent_kafka import KafkaError, KafkaException
-    from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
-
-    brokers = len(_result(admin.describe_cluster(request_timeout=_left(deadline_s)), deadline_s).nodes)
-    replicas = settings.replication_factor or min(REPLICAS, brokers)
-    new = NewTopic(settings.topic, 1, replicas, config=topic_config(replicas, settings.history_ms))
-    try:
-        _result(admin.create_topics([new], request_timeout=_left(deadline_s))[settings.topic], deadline_s)
-    except KafkaException as error:
-        if error.args[0].code() in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED):
-            return replicas, False
-        if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
-            raise
-    else:
-        log.info("the topic of quotas was created", topic=settings.topic, replicas=replicas)
-    return replicas, True
-
-
-def _check(admin: AdminClient, settings: TopicSettings, replicas: int, deadline_s: float) -> int:
-    from confluent_kafka.admin import ConfigResource  # type: ignore[attr-defined]
-
-    partitions = len(_describe(admin, settings, deadline_s).partitions)
-    if partitions != 1:
-        raise StoreError(
-            settings.about(
-                f"it has {partitions} partitions and must have 1, which orders the changes: set another topic"
-            )
-        )
-    resource = ConfigResource(ConfigResource.Type.TOPIC, settings.topic)
-    found = _result(admin.describe_configs([resource], request_timeout=_left(deadline_s))[resource], deadline_s)
-    config = {name: str(entry.value) for name, entry in found.items()}
-    policies = {each.strip() for each in config.get("cleanup.policy", "").split(",")}
-    if policies != {"compact"}:
-        raise StoreError(
-            settings.about(
-                f"cleanup.policy = {config.get('cleanup.policy')} and must be compact, since quotas would be deleted: "
-                "change it with kafka-configs, or set another topic"
-            )
-        )
-    _warn(settings, config, topic_config(replicas, settings.history_ms))
-    return int(config.get("delete.retention.ms", DAY_MS))
-
-
 def _warn(settings: TopicSettings, config: Mapping[str, str], wanted: Mapping[str, str]) -> None:
     """Log which settings are weaker than those of a new topic."""
     for name in ("min.insync.replicas", "min.compaction.lag.ms", "delete.retention.ms"):
@@ -131,11 +229,12 @@ def _warn(settings: TopicSettings, config: Mapping[str, str], wanted: Mapping[st
         )
 
 
-def _describe(admin: AdminClient, settings: TopicSettings, deadline_s: float) -> Any:
-    from confluent_kafka import TopicCollection
-
-    topics = TopicCollection([settings.topic])
-    return _result(admin.describe_topics(topics, request_timeout=_left(deadline_s))[settings.topic], deadline_s)
+def _id_of(described: Any) -> str | None:
+    """Return the id of a topic, or ``None`` if the broker has none."""
+    found = described.topic_id
+    if found is None or not (found.get_most_significant_bits() or found.get_least_significant_bits()):
+        return None
+    return str(found)
 
 
 def _result(future: Any, deadline_s: float) -> Any:
@@ -149,20 +248,7 @@ def _left(deadline_s: float) -> float:
     return max(left_s, 0.1)
 
 
-def _translated(error: Exception, settings: TopicSettings, errors: ClientErrors) -> StoreError:
-    from confluent_kafka import KafkaError
+def _is_unknown_topic(error: Exception) -> bool:
+    from confluent_kafka import KafkaError, KafkaException
 
-    cause = error.args[0]
-    if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-        return StoreError(settings.about("it does not exist, and the proxy may not create it"))
-    permanent = (
-        KafkaError.TOPIC_AUTHORIZATION_FAILED,
-        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-        KafkaError.INVALID_REPLICATION_FACTOR,
-        KafkaError.TOPIC_EXCEPTION,
-        KafkaError.INVALID_CONFIG,
-        KafkaError.POLICY_VIOLATION,
-    )
-    if cause.code() in permanent:
-        return StoreError(settings.about(f"it cannot be created or checked: {cause.str()}"))
-    return StoreTimeoutError(settings.about(f"the cluster cannot be reached: {cause.str()}{errors.suffix()}"))
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART

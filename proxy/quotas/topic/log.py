@@ -16,17 +16,19 @@ from __future__ import annotations
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
+from headrace.proxy.quotas.topic.clients import ClientErrors, client_settings, reason_of
 from headrace.proxy.quotas.topic.records import HEADER, LogRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
+    from headrace.proxy.quotas.topic.clients import TopicSettings
+    from headrace.proxy.quotas.topic.creation import TopicAdmin
     from headrace.proxy.quotas.topic.records import NewRecord
 
 MAX_BATCH_BYTES: Final = 900_000
@@ -49,38 +51,8 @@ class LogReplacedError(Exception):
     """The log does not continue where it was read last: the topic was created again, or the log was truncated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicSettings:
-    """Which topic, and how to reach it."""
-
-    topic: str
-    properties: Mapping[str, str] = field(repr=False)
-    """librdkafka's settings, with ``bootstrap.servers``."""
-    replication_factor: int | None = None
-    """That of a topic that is created; ``None`` is 3, or the number of brokers if that is lower."""
-    history_ms: int
-    """How long every record is kept; afterwards, compaction removes those that later ones supersede."""
-
-    def about(self, what: str) -> str:
-        """Return an error message that begins with the topic."""
-        return f"the topic of quotas {self.topic}: {what}"
-
-
-class ClientErrors:
-    """The latest error that librdkafka reported in the background, which explains a time-out."""
-
-    def __init__(self) -> None:
-        self.latest = ""
-        self.fatal = False
-
-    def note(self, error: KafkaError) -> None:
-        """Remember an error. Called by librdkafka in the thread that polls it."""
-        self.latest = error.str()
-        self.fatal = self.fatal or error.fatal()
-
-    def suffix(self) -> str:
-        """Return the latest error, for the end of a message."""
-        return f" ({self.latest})" if self.latest else ""
+class UnknownTopicError(StoreError):
+    """The topic does not exist."""
 
 
 class TopicReader:
@@ -89,30 +61,38 @@ class TopicReader:
     Another consumer asks for the end: a broker answers the requests of a connection one after the other, and the first
     consumer's connection has a Fetch that waits for new records.
 
+    ``admin`` knows whether the topic was deleted and created again, also if the new log is longer already.
+
     Every method may raise `StoreError`, and `StoreTimeoutError` when ``deadline_s`` of the monotonic clock has passed.
     """
 
-    def __init__(self, settings: TopicSettings) -> None:
-        from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+    def __init__(self, settings: TopicSettings, admin: TopicAdmin) -> None:
+        from confluent_kafka import Consumer, KafkaException, TopicPartition
 
         self._settings = settings
+        self._admin = admin
         self._errors = ClientErrors()
         self._pending: deque[Message] = deque()
         """Records that were fetched and are beyond the end up to which the caller has read: a `PIECE` at most."""
         self.position = 0
         """The offset of the next record."""
-        self._partition: TopicPartition = TopicPartition(settings.topic, 0, OFFSET_BEGINNING)
+        self._is_reading = False
+        """Whether the consumer fetches from the position on."""
+        self._partition: TopicPartition = TopicPartition(settings.topic, 0)
         try:
             self._consumer: Consumer = Consumer(self._consumer_settings())
             self._asking: Consumer = Consumer(self._consumer_settings())
         except KafkaException as error:
             raise StoreError(reason_of(error, settings)) from None
-        self._consumer.assign([self._partition])
+
+    def go_to(self, offset: int) -> None:
+        """Let `read` begin with the record at ``offset``, or the first one after it."""
+        self.position, self._is_reading = offset, False
 
     def end(self, deadline_s: float) -> int:
         """Ask the leader for the end of the log: everything that was acknowledged before is in front of it.
 
-        Raises `LogReplacedError` if the end is before the position.
+        Raises `LogReplacedError` if the end is before the position, or if the topic was created again.
         """
         from confluent_kafka import KafkaException
 
@@ -123,17 +103,25 @@ class TopicReader:
                     self._partition, timeout=max(0.01, min(LONGEST_QUESTION_S, deadline_s - time.monotonic()))
                 )
             except KafkaException as error:
+                if _is_unknown(error.args[0]):
+                    self._admin.doubt()
                 if not (_is_unknown(error.args[0]) and time.monotonic() < unknown_until_s):
                     self._check(error.args[0])
                 self._pause(deadline_s)
                 self._learn_leader(deadline_s)
                 continue
-            if end < self.position:
+            if end < self.position or self._admin.is_replaced(deadline_s):
                 raise LogReplacedError
             return int(end)
 
+    def doubt(self) -> None:
+        """Let the next call of `end` ask whether the topic is still the same."""
+        self._admin.doubt()
+
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:
         """Yield the records from the position to ``end`` in pieces. Raises `LogReplacedError` if they do not exist."""
+        if not self._is_reading:
+            self._begin()
         while self.position < end:
             if not self._pending:
                 self._pending.extend(self._poll(deadline_s))
@@ -143,6 +131,14 @@ class TopicReader:
                     break
             if piece:
                 yield piece
+
+    def _begin(self) -> None:
+        from confluent_kafka import OFFSET_BEGINNING, TopicPartition
+
+        self._pending.clear()
+        offset = self.position or OFFSET_BEGINNING  # also if the first records were deleted
+        self._consumer.assign([TopicPartition(self._settings.topic, 0, offset)])
+        self._is_reading = True
 
     def _learn_leader(self, deadline_s: float) -> None:
         """Ask any broker for the leader: librdkafka would go on to ask one that is gone."""
@@ -175,6 +171,7 @@ class TopicReader:
             raise LogReplacedError
         elif _is_unknown(error):
             self._errors.note(error)  # to a broker that has just started; `end` finds out
+            self._admin.doubt()
         else:
             self._check(error)
         self._pending.popleft()
@@ -221,10 +218,6 @@ class TopicReader:
             "queued.max.messages.kbytes": 16_384,
             "fetch.queue.backoff.ms": 5,  # its default of a second is what limits a replay
         }
-
-
-class UnknownTopicError(StoreError):
-    """The topic does not exist."""
 
 
 class TopicWriter:
@@ -334,26 +327,6 @@ class TopicWriter:
             "batch.size": 1_000_000,
             "message.max.bytes": 1_000_000,
         }
-
-
-def client_settings(settings: TopicSettings, errors: ClientErrors) -> dict[str, Any]:
-    """Return the settings of every client; those of the operator take precedence over the first ones."""
-    return {
-        "client.id": "headrace-quotas",
-        "log_level": 0,
-        "reconnect.backoff.max.ms": 1_000,
-        **settings.properties,
-        "allow.auto.create.topics": False,
-        "error_cb": errors.note,
-    }
-
-
-def reason_of(error: Exception, settings: TopicSettings) -> str:
-    """Return librdkafka's error message about its settings, without the values that it quotes."""
-    reason = str(error.args[0].str()) if hasattr(error.args[0], "str") else str(error)
-    for value in settings.properties.values():
-        reason = reason.replace(f'"{value}"', '"<hidden>"')
-    return f"client_quotas.topic_properties: {reason}"
 
 
 def _offset(message: Message) -> int:

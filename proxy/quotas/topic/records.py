@@ -8,7 +8,8 @@ What a record does to its quota depends on this record alone. This is what makes
 keeps at least the last record of each key, so a reader of the compacted topic ends with the same quotas as one that
 has read all records. Therefore a record with a valid key and an unreadable value removes the quota, as if it was null;
 if it was ignored instead, the previous value would be in force in processes that read it before compaction, and in no
-other. For the same reason a key has exactly one valid form. A record with another key concerns no quota.
+other. For the same reason a key has exactly one valid form. A record with another key concerns no quota; that with the
+key `IMPORT_KEY` says how far the import of the brokers' quotas is.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
-from headrace.proxy.quotas.store import Author
+from headrace.proxy.quotas.store import Author, ImportState
+from headrace.quota_callbacks.entities import bounded_name
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
@@ -32,6 +34,8 @@ UNKNOWN_AUTHOR: Final = Author(principal="unknown", address="unknown")
 """The author of a record without a readable header, such as one of ``kafka-console-producer``."""
 RECORD_OVERHEAD: Final = 64
 """Bytes of a record beside its key, value and header, at most: eight varints, and the name of the header."""
+
+IMPORT_KEY: Final = b'{"import":"brokers"}'
 
 _PREFIX: Final = '{"entity":'
 _MIDDLE: Final = ',"key":'
@@ -118,11 +122,22 @@ def new_record(entity: QuotaEntity, key: str, new: float | None, header: Header)
     return NewRecord(record_key(entity, key), value, _encode(content).encode())
 
 
+def import_record(state: ImportState) -> NewRecord:
+    """Return the record that says how far the import of the brokers' quotas is."""
+    return NewRecord(IMPORT_KEY, _encode(state.value).encode(), _encode({"version": VERSION}).encode())
+
+
+def parse_import_state(data: bytes | None) -> ImportState:
+    """Return how far the import is; of a value that is not known, that it is over."""
+    return ImportState.BEGUN if data == import_record(ImportState.BEGUN).value else ImportState.OVER
+
+
 def parse_value(data: bytes | None) -> float | None:
     """Return the value of a record; ``None`` for a removal. Raises `ValueError` if it is not a number."""
     if data is None:
         return None
-    number = float(data.decode("ascii")) if len(data) <= _LONGEST_NUMBER else math.nan
+    text = data.decode("ascii") if len(data) <= _LONGEST_NUMBER else ""
+    number = float(text) if text and "_" not in text else math.nan  # Python reads 1_0 as 10
     if math.isnan(number):
         raise ValueError("the value of the record is not a number")
     return number
@@ -142,17 +157,19 @@ def parse_header(data: bytes | None) -> Header:
     principal, address, old = content.get("principal"), content.get("address"), content.get("old")
     if not isinstance(principal, str) or not isinstance(address, str):
         return UNKNOWN_HEADER
-    return Header(str(content.get("alter")), Author(principal=principal, address=address), _float_or_none(old))
+    author = Author(principal=bounded_name(principal), address=bounded_name(address))
+    return Header(str(content.get("alter")), author, _finite_or_none(old))
 
 
 _LONGEST_NUMBER: Final = 400
 """Bytes; Python writes floats with 24 characters at most. Longer texts are not parsed."""
 
 
-def _float_or_none(value: object) -> float | None:
+def _finite_or_none(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:
         return None
+    return number if math.isfinite(number) else None  # JSON has no others, and a page of audit records is JSON

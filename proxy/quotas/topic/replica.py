@@ -7,46 +7,60 @@ The blocking side of `store`, which calls it in a thread, one call at a time. Kn
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Final, Protocol
-from uuid import uuid4
 
 import structlog
 
 from headrace.proxy.long_work import PAUSE_S, collector_off
-from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic.creation import ensure_topic
+from headrace.proxy.quotas.store import MAX_AUDIT_CHARACTERS, ImportState, StoreError, StoreTimeoutError
+from headrace.proxy.quotas.topic.creation import TopicAdmin
 from headrace.proxy.quotas.topic.log import (
-    MAX_BATCH_BYTES,
     MAX_BATCH_RECORDS,
     LogReplacedError,
     TopicReader,
     TopicWriter,
     UnknownTopicError,
 )
-from headrace.proxy.quotas.topic.records import Header, NewRecord, exact_number, new_record
-from headrace.proxy.quotas.topic.state import KEPT_CHANGES, MAX_QUOTAS, TopicState, accept_all
+from headrace.proxy.quotas.topic.plan import Plan
+from headrace.proxy.quotas.topic.records import import_record
+from headrace.proxy.quotas.topic.state import KEPT_CHANGES, TopicState, accept_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headrace.proxy.quotas.store import Alteration, Author, Change, Snapshot
-    from headrace.proxy.quotas.topic.log import TopicSettings
-    from headrace.proxy.quotas.topic.records import LogRecord
+    from headrace.proxy.quotas.store import Change, Snapshot
+    from headrace.proxy.quotas.topic.clients import TopicSettings
+    from headrace.proxy.quotas.topic.plan import PreparedAlter
+    from headrace.proxy.quotas.topic.records import LogRecord, NewRecord
     from headrace.proxy.quotas.topic.state import Check
-    from headrace.quota_callbacks.entities import QuotaEntity
 
 log = structlog.get_logger("headrace.quotas")
 
 BROKEN_S: Final = 30.0
 """Seconds until a topic is read again that could not be understood, which takes seconds of processor time."""
+AUDIT_OVERLAP: Final = MAX_BATCH_RECORDS
+"""Records that an audit reads before those that it lists. An old value is that of the previous record of the quota, if
+it is among them, and otherwise the one that the writer knew; these differ only if another process has appended its
+records between the writer's last reading and its append, so the previous record is near."""
+AUDIT_GROWTH: Final = 4
+"""Factor by which an audit lengthens the part of the log that it reads, until it has found enough changes."""
 
 
 class LogReader(Protocol):
     """A position in the log. See `headrace.proxy.quotas.topic.log.TopicReader`."""
 
+    def go_to(self, offset: int) -> None:
+        """Make ``offset`` the position."""
+
     def end(self, deadline_s: float) -> int:
-        """Return the end of the log: everything that was acknowledged before is in front of it."""
+        """Return the end of the log: everything that was acknowledged before is in front of it.
+
+        Raises `LogReplacedError` if the log is not the one that was read up to the position.
+        """
+
+    def doubt(self) -> None:
+        """Let the next call of `end` ask whether the log is still the same, which it otherwise asks once a second."""
 
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:
         """Yield the records from the position up to ``end``, which becomes the position."""
@@ -76,54 +90,35 @@ class KafkaLog:
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
+        self._admin = TopicAdmin(settings)
         self._writer = TopicWriter(settings)
 
     def prepare(self, deadline_s: float) -> int:
         """Create the topic unless it exists, check it, and create the producer."""
-        removals_kept_ms = ensure_topic(self._settings, deadline_s)
+        removals_kept_ms = self._admin.ensure(deadline_s)
         self._writer.connect()
         return removals_kept_ms
 
     def reader(self) -> TopicReader:
         """Return a reader at the first record."""
-        return TopicReader(self._settings)
+        return TopicReader(self._settings, self._admin)
 
     def append(self, records: Sequence[NewRecord], deadline_s: float) -> None:
         """Append records as one batch."""
         self._writer.append(records, deadline_s)
 
     def close(self) -> None:
-        """Close the producer."""
+        """Close the producer and the administration."""
         self._writer.close()
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedAlter:
-    """The alterations of one call of `QuotaStore.alter`, whose values can be stored exactly."""
-
-    name: str
-    """Identifies the call among those of all processes."""
-    author: Author
-    alterations: Sequence[tuple[QuotaEntity, Sequence[tuple[str, float | None]]]]
-
-
-def prepared(alterations: Sequence[Alteration], author: Author) -> PreparedAlter:
-    """Return alterations as the log stores them. Raises `ValueError` for a value that cannot be stored."""
-    return PreparedAlter(
-        uuid4().hex,
-        author,
-        [
-            (
-                each.entity,
-                [(key, None if value is None else exact_number(value, key)) for key, value in each.values.items()],
-            )
-            for each in alterations
-        ],
-    )
+        self._admin.close()
 
 
 class TopicReplica:
-    """The quotas of the topic up to the position of a reader. Every method blocks, and may raise `StoreError`."""
+    """The quotas of the topic up to the position of a reader. Every method blocks, and may raise `StoreError`.
+
+    Whenever the log is read from its beginning again, its sequences continue after all former ones, so that a position
+    that was given out before is never taken for one of the log as it is now.
+    """
 
     def __init__(self, source: QuotaLog, *, check: Check = accept_all, kept_changes: int = KEPT_CHANGES) -> None:
         self._log = source
@@ -131,13 +126,16 @@ class TopicReplica:
         self._kept_changes = kept_changes
         self._removals_kept_ms: int | None = None
         self._reader: LogReader | None = None
-        self._state = self._new_state()
+        self._state = self._new_state(0)
         self._loading: TopicState | None = None
         """The state that replaces ``_state`` once the log was read to its end."""
+        self._was_loaded = False
+        self._is_replaced = False
+        """Whether the log that is read next is another one than that of ``_state``."""
+        self._end = 0
+        """The end of the log when it was read last."""
         self._caught_up_s = 0.0
         self._broken: tuple[float, StoreError] | None = None
-        self._replaced = True
-        """Whether a follower has to take a snapshot, since positions that it knows may be those of another log."""
 
     def catch_up(self, deadline_s: float, *, pauses: bool = True) -> dict[str, list[Change]]:
         """Read to the end of the log; return what has changed, by call of `alter`.
@@ -148,37 +146,39 @@ class TopicReplica:
         if self._broken is not None and time.monotonic() < self._broken[0]:
             raise self._broken[1]
         self._broken = None
-        if self._removals_kept_ms is None:
-            self._removals_kept_ms = self._log.prepare(deadline_s)
         if self._was_absent():
             log.info("the topic of quotas is read from its beginning", reason="removals may have been missed")
             self._begin_again()
-        try:
-            return self._read_to_end(deadline_s, pauses=pauses)
-        except LogReplacedError:
-            log.warning(
-                "the topic of quotas is read from its beginning", reason="it does not continue where it was read"
-            )
-            self._begin_again()
-            return self._read_to_end(deadline_s, pauses=pauses)
-        except UnknownTopicError:
-            self._begin_again()
-            self._removals_kept_ms = None
-            raise
-        except StoreTimeoutError:
-            raise
-        except StoreError as error:
-            self._begin_again()
-            self._broken = time.monotonic() + BROKEN_S, error
-            raise
+        while True:
+            if self._removals_kept_ms is None:
+                self._removals_kept_ms = self._log.prepare(deadline_s)
+            try:
+                return self._read_to_end(deadline_s, pauses=pauses)
+            except LogReplacedError:
+                reason = "it does not continue where it was read, or was created again"
+                log.warning("the topic of quotas is read from its beginning", reason=reason)
+                self._forget_topic()
+                self._is_replaced = True
+            except UnknownTopicError:
+                self._forget_topic()
+                self._is_replaced = True
+                raise
+            except StoreTimeoutError:
+                raise
+            except StoreError as error:
+                self._begin_again()
+                self._broken = time.monotonic() + BROKEN_S, error
+                raise
 
     def write(self, alters: Sequence[PreparedAlter], deadline_s: float) -> list[Sequence[Change] | StoreError]:
         """Append what the calls of `alter` change, and return for each what has changed, in the order of the log.
 
-        Raises `StoreError` if nothing was appended.
+        Before a call succeeds, also one that has changed nothing, the log is known to be the one in which its quotas
+        were found or appended. Raises `StoreError` if nothing was appended.
         """
         self.catch_up(deadline_s)
-        plan = _Plan(self._state)
+        state = self._state
+        plan = Plan(state)
         outcomes: list[Sequence[Change] | StoreError | None] = [plan.add(each) for each in alters]
         failure: StoreError | None = None
         appended = 0
@@ -191,10 +191,13 @@ class TopicReplica:
         changes: dict[str, list[Change]] = {}
         not_read: StoreError | None = None
         try:
-            if appended:
-                changes = self.catch_up(deadline_s)
+            if self._reader is not None:
+                self._reader.doubt()
+            changes = self.catch_up(deadline_s)
         except StoreError as error:
             not_read = StoreTimeoutError(f"{error}. The change may or may not have been made")
+        if not_read is None and self._state is not state:
+            not_read = StoreTimeoutError("the topic of quotas was replaced. The change may or may not have been made")
         return [
             outcome or plan.outcome(each, changes.get(each.name, []), appended, failure, not_read)
             for each, outcome in zip(alters, outcomes, strict=True)
@@ -203,34 +206,74 @@ class TopicReplica:
     def changes_since(self, sequence: int, deadline_s: float) -> Sequence[Change] | None:
         """Return the changes after a position until now; ``None`` if they are not kept."""
         self.catch_up(deadline_s)
-        return None if self._replaced else self._state.changes_since(sequence)
+        return self._state.changes_since(sequence)
 
     def snapshot(self, deadline_s: float, *, pauses: bool = True) -> Snapshot:
         """Return all quotas until now."""
         self.catch_up(deadline_s, pauses=pauses)
-        self._replaced = False
         return self._state.snapshot()
+
+    def import_state(self, deadline_s: float) -> ImportState:
+        """Return how far the import is. It is possible if nothing was ever appended, whatever compaction has left."""
+        self.catch_up(deadline_s)
+        if self._state.import_state is not None:
+            return self._state.import_state
+        return ImportState.OVER if self._end else ImportState.POSSIBLE
+
+    def set_import_state(self, state: ImportState, deadline_s: float) -> None:
+        """Append how far the import is."""
+        self.catch_up(deadline_s)
+        self._log.append([import_record(state)], deadline_s)
 
     def audit(self, limit: int, before: int | None, deadline_s: float) -> Sequence[Change]:
         """Return the latest changes before a position, the latest first. Reads the log with a reader of its own.
 
-        May be called while another method runs in another thread.
+        Reads from the end backwards, in steps, until the changes are found. May be called while another method runs in
+        another thread.
         """
-        state = TopicState(check=self._check, kept_changes=limit, believe_writers=True)
         reader = self._log.reader()
         try:
             end = reader.end(deadline_s)
             if before is not None:
                 end = max(0, min(end, before - 1))
-            for piece in reader.read(end, deadline_s):
-                for record in piece:
-                    state.apply(record)
-                time.sleep(PAUSE_S)
+            return self._latest_before(reader, end, limit, deadline_s)
         except LogReplacedError:
             raise StoreError("the topic of quotas was replaced while it was read: try again") from None
         finally:
             reader.close()
-        return state.latest()
+
+    def _latest_before(self, reader: LogReader, end: int, limit: int, deadline_s: float) -> Sequence[Change]:
+        length = limit + AUDIT_OVERLAP
+        while length < end:
+            with suppress(LogReplacedError):  # if the first records were deleted, the part may begin before the log
+                found, is_full = self._audit_of(reader, range(end - length, end), limit, deadline_s)
+                if is_full:
+                    return found
+            length *= AUDIT_GROWTH
+        return self._audit_of(reader, range(end), limit, deadline_s)[0]
+
+    def _audit_of(
+        self, reader: LogReader, offsets: range, limit: int, deadline_s: float
+    ) -> tuple[Sequence[Change], bool]:
+        """Return the latest changes of a part of the log, and whether a page has no more.
+
+        The first `AUDIT_OVERLAP` records of the part give old values alone.
+        """
+        state = TopicState(
+            check=self._check,
+            kept_changes=limit,
+            kept_characters=MAX_AUDIT_CHARACTERS,
+            believe_writers=True,
+        )
+        reader.go_to(offsets.start)
+        for piece in reader.read(offsets.stop, deadline_s):
+            for record in piece:
+                state.apply(record)
+            time.sleep(PAUSE_S)
+        after = offsets.start + AUDIT_OVERLAP if offsets.start else 0
+        kept = state.latest()
+        found = [change for change in kept if change.sequence > after]
+        return found, len(found) == limit or (state.has_dropped and len(found) == len(kept))
 
     def close(self) -> None:
         """Close the clients."""
@@ -239,16 +282,18 @@ class TopicReplica:
         self._reader = None
         self._log.close()
 
-    def _new_state(self) -> TopicState:
-        return TopicState(check=self._check, kept_changes=self._kept_changes)
+    def _new_state(self, base: int) -> TopicState:
+        return TopicState(check=self._check, kept_changes=self._kept_changes, base=base)
 
     def _read_to_end(self, deadline_s: float, *, pauses: bool) -> dict[str, list[Change]]:
         if self._reader is None:
-            self._reader, self._loading = self._log.reader(), self._new_state()
+            base = self._state.sequence + 1 if self._was_loaded else 0
+            self._reader, self._loading = self._log.reader(), self._new_state(base)
         state = self._state if self._loading is None else self._loading
         changes: dict[str, list[Change]] = {}
-        with collector_off():
-            for piece in self._reader.read(self._reader.end(deadline_s), deadline_s):
+        end = self._reader.end(deadline_s)
+        with nullcontext() if self._loading is None else collector_off():
+            for piece in self._reader.read(end, deadline_s):
                 for record in piece:
                     if (found := state.apply(record)) is not None:
                         changes.setdefault(found[0], []).append(found[1])
@@ -256,14 +301,23 @@ class TopicReplica:
                     time.sleep(PAUSE_S)
         if self._loading is not None:
             state.forget_changes()
-            self._state, self._loading, self._replaced, changes = state, None, True, {}
-        self._caught_up_s = _clock_s()
+            if self._is_replaced and self._was_loaded:
+                before, after = len(self._state), len(state)
+                log.warning("the topic of quotas was replaced", quotas_before=before, quotas=after)
+            self._is_replaced = False
+            self._state, self._loading, self._was_loaded, changes = state, None, True, {}
+        self._end, self._caught_up_s = end, _clock_s()
         return changes
 
     def _was_absent(self) -> bool:
         """Return whether the log was not read for so long that removals may be missing where it continues."""
         kept_s = (self._removals_kept_ms or 0) / 1000
         return self._reader is not None and self._loading is None and _clock_s() - self._caught_up_s > kept_s / 2
+
+    def _forget_topic(self) -> None:
+        """Check the settings of the topic the next time, and read from the beginning."""
+        self._begin_again()
+        self._removals_kept_ms = None
 
     def _begin_again(self) -> None:
         """Read from the beginning the next time. The quotas stay as they are until that is done."""
@@ -272,77 +326,6 @@ class TopicReplica:
         self._reader, self._loading = None, None
 
 
-class _Plan:
-    """What several calls of `alter` append: the records, in batches, and the batches of each call."""
-
-    def __init__(self, state: TopicState) -> None:
-        self.batches: list[list[NewRecord]] = []
-        self._state = state
-        self._values: dict[tuple[QuotaEntity, str], float | None] = {}
-        self._size = 0
-        self._of_alter: dict[str, range] = {}
-
-    def add(self, alter: PreparedAlter) -> StoreError | None:
-        """Add the records of one call; return an error, and add none, if they cannot be stored."""
-        groups: list[list[NewRecord]] = []
-        known: dict[tuple[QuotaEntity, str], float | None] = {}
-        for entity, values in alter.alterations:
-            group: list[NewRecord] = []
-            for key, new in values:
-                quota = entity, key
-                old = known[quota] if quota in known else self._value(quota)
-                if old != new:
-                    group.append(new_record(entity, key, new, Header(alter.name, alter.author, old)))
-                    known[quota] = new
-            if sum(record.size for record in group) > MAX_BATCH_BYTES or len(group) > MAX_BATCH_RECORDS:
-                return StoreError(f"the alteration of {str(entity)[:200]} is too large: nothing was changed")
-            groups.append(group)
-        if len(self._state) + sum(value is not None for value in known.values()) > MAX_QUOTAS:
-            return StoreError(f"there would be more than {MAX_QUOTAS} quotas: nothing was changed")
-        self._values |= known
-        used = [self._place(group) for group in groups if group]
-        self._of_alter[alter.name] = range(used[0], used[-1] + 1) if used else range(0)
-        return None
-
-    def outcome(
-        self,
-        alter: PreparedAlter,
-        changes: Sequence[Change],
-        appended: int,
-        failure: StoreError | None,
-        not_read: StoreError | None,
-    ) -> Sequence[Change] | StoreError:
-        """Return the changes of a call, or its error.
-
-        ``appended`` batches were appended before ``failure``; ``not_read`` is why they were not read afterwards.
-        """
-        batches = self._of_alter[alter.name]
-        if failure is None or batches.stop <= appended:
-            return changes if not_read is None or not batches else not_read
-        if batches.start > appended:
-            return StoreError(f"{failure}. Nothing was changed")
-        if batches.start < appended:
-            return StoreTimeoutError(f"{failure}. A part of the changes was made")
-        return failure
-
-    def _value(self, quota: tuple[QuotaEntity, str]) -> float | None:
-        return self._values[quota] if quota in self._values else self._state.value(*quota)
-
-    def _place(self, group: list[NewRecord]) -> int:
-        """Add the records of one alteration to the last batch, or to a new one; return its number."""
-        size = sum(record.size for record in group)
-        if (
-            not self.batches
-            or self._size + size > MAX_BATCH_BYTES
-            or len(self.batches[-1]) + len(group) > MAX_BATCH_RECORDS
-        ):
-            self.batches.append([])
-            self._size = 0
-        self.batches[-1] += group
-        self._size += size
-        return len(self.batches) - 1
-
-
 def _clock_s() -> float:
-    """Return the seconds since the machine was started, including those in which it was suspended."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+    """Return seconds of a clock that never goes back; on Linux it also counts while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import structlog
 
 from headrace.proxy.quotas.store import Change, Snapshot
-from headrace.proxy.quotas.topic.records import parse_header, parse_record_key, parse_value
+from headrace.proxy.quotas.topic.records import (
+    IMPORT_KEY,
+    parse_header,
+    parse_import_state,
+    parse_record_key,
+    parse_value,
+)
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from headrace.proxy.quotas.store import ImportState
     from headrace.proxy.quotas.topic.records import LogRecord
     from headrace.quota_callbacks.entities import QuotaEntity
 
@@ -24,12 +31,23 @@ log = structlog.get_logger("headrace.quotas")
 MAX_QUOTAS: Final = 1_000_000
 """Quotas in memory, at about 600 bytes each: ten times what is measured, so that a topic that is filled by mistake ends
 in an error and not in a process without memory."""
+MAX_QUOTA_CHARACTERS: Final = 2**28
+"""The most characters of the names and keys of all quotas, for the same reason: a name has up to 32 KiB. A million
+quotas with names of 100 characters have less than half."""
 KEPT_CHANGES: Final = 10_000
 """Changes that are kept for followers: 5 MB. A follower that is further behind takes a snapshot."""
+KEPT_CHARACTERS: Final = 16 * 2**20
+"""The most characters of the names in these changes: without this bound, those of the longest names, each of which has
+32 KiB, would need a gigabyte."""
 
 _NO_VALUES: Mapping[str, float] = {}
 _SHOWN_BYTES: Final = 200
 """Maximum length of a malformed key, and of the reason, in a log line."""
+
+
+def quota_characters(entity: QuotaEntity, key: str) -> int:
+    """Return the length of the names of a quota, which determines how much memory one with long names needs."""
+    return sum(len(name) for _, name in entity.parts() if isinstance(name, str)) + len(key)
 
 
 def accept_all(_entity: QuotaEntity, _key: str, _value: float) -> None:
@@ -40,23 +58,40 @@ class TopicState:
     """The quotas after the records so far, and the latest changes.
 
     ``check`` raises `ValueError` for a value that must not be in force; a record with such a value removes the quota.
-    ``kept_changes`` is the number of latest changes to keep. With ``believe_writers``, the old value of a change is
-    what the writer says if the previous record of the same quota was removed by compaction: for audits only.
+    ``kept_changes`` is the number of latest changes to keep; fewer are kept, but at least one, if their names have more
+    than ``kept_characters``. With ``believe_writers``, the old value of a change is
+    what the writer says if the previous record of the same quota was removed by compaction: for audits only. ``base``
+    is added to all sequences.
     """
 
     def __init__(
-        self, *, check: Check = accept_all, kept_changes: int = KEPT_CHANGES, believe_writers: bool = False
+        self,
+        *,
+        check: Check = accept_all,
+        kept_changes: int = KEPT_CHANGES,
+        kept_characters: int = KEPT_CHARACTERS,
+        believe_writers: bool = False,
+        base: int = 0,
     ) -> None:
         self._check = check
         self._believe_writers = believe_writers
-        self._seen: set[bytes] = set()
+        self._seen: set[int] = set()
+        """The hashes of the keys of records so far, for ``believe_writers``."""
         self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
         self._count = 0
-        self._changes: deque[Change] = deque(maxlen=kept_changes)
+        self._quota_characters = 0
+        """Those of the names and keys of all quotas."""
+        self._changes: deque[Change] = deque()
+        self._kept_changes, self._kept_characters = kept_changes, kept_characters
+        self._characters = 0
+        """Those of the changes that are kept."""
         self._repeated = RepeatedLines()
-        self.sequence = 0
-        """That of the last change: its offset plus 1."""
-        self._complete_from = 0
+        self._base = base
+        self.sequence = base
+        """That of the last change: the base, its offset and 1."""
+        self.import_state: ImportState | None = None
+        """What the latest record about the import says."""
+        self._complete_from = base
         """All changes after this position are kept."""
 
     def value(self, entity: QuotaEntity, key: str) -> float | None:
@@ -72,6 +107,9 @@ class TopicState:
 
         A record that is invalid, or the quota of which would be one too many, is reported and left out.
         """
+        if record.key == IMPORT_KEY:
+            self.import_state = parse_import_state(record.value)
+            return None
         header = parse_header(record.header)
         try:
             entity, key = parse_record_key(record.key)
@@ -86,20 +124,18 @@ class TopicState:
             self._report("a record of the topic of quotas removes the quota, since its value is invalid", record, error)
             new = None
         old = before = self.value(entity, key)
-        if new is not None and before is None and self._count >= MAX_QUOTAS:
-            too_many = ValueError(f"there are {MAX_QUOTAS} quotas already: remove those that are not needed")
+        if new is not None and before is None and (problem := self.too_many(1, quota_characters(entity, key))):
+            too_many = ValueError(f"{problem}: remove those that are not needed")
             self._report("a record of the topic of quotas is ignored", record, too_many)
             return None
         if self._believe_writers:
-            old = header.old if old is None and record.key not in self._seen else old
-            self._seen.add(record.key or b"")
+            old = header.old if old is None and hash(record.key) not in self._seen else old
+            self._seen.add(hash(record.key))
         if before != new:
             self._set(entity, key, before, new)
         if old == new:
             return None
-        self.sequence = record.offset + 1
-        if len(self._changes) == self._changes.maxlen and self._changes:
-            self._complete_from = self._changes[0].sequence
+        self.sequence = self._base + record.offset + 1
         change = Change(
             sequence=self.sequence,
             time_ms=record.time_ms,
@@ -109,12 +145,21 @@ class TopicState:
             old=old,
             new=new,
         )
-        self._changes.append(change)
+        self._keep(change)
         return header.alter, change
+
+    def too_many(self, quotas: int, characters: int) -> str:
+        """Return why there is no room for so many quotas more; empty if there is."""
+        if self._count + quotas > MAX_QUOTAS:
+            return f"there would be more than {MAX_QUOTAS} quotas"
+        if self._quota_characters + characters > MAX_QUOTA_CHARACTERS:
+            return f"the names of all quotas would have more than {MAX_QUOTA_CHARACTERS} characters"
+        return ""
 
     def forget_changes(self) -> None:
         """Keep no change until now: those of a replay, whose old values may be wrong after compaction."""
         self._changes.clear()
+        self._characters = 0
         self._complete_from = self.sequence
 
     def changes_since(self, sequence: int) -> Sequence[Change] | None:
@@ -134,13 +179,31 @@ class TopicState:
         """Return the changes that are kept, the latest first."""
         return list(reversed(self._changes))
 
+    @property
+    def has_dropped(self) -> bool:
+        """Whether there were more changes than are kept."""
+        return self._complete_from > self._base
+
     def snapshot(self) -> Snapshot:
         """Return all quotas. What is returned does not change later: an entity's values are replaced as a whole."""
         return Snapshot(sequence=self.sequence, quotas=dict(self._quotas))
 
+    def _keep(self, change: Change) -> None:
+        """Keep a change, and no longer the earliest ones if there are too many."""
+        self._changes.append(change)
+        self._characters += change.characters()
+        while len(self._changes) > self._kept_changes or (
+            self._characters > self._kept_characters and len(self._changes) > 1
+        ):
+            dropped = self._changes.popleft()
+            self._characters -= dropped.characters()
+            self._complete_from = dropped.sequence
+
     def _set(self, entity: QuotaEntity, key: str, old: float | None, new: float | None) -> None:
         values = {**self._quotas.get(entity, _NO_VALUES)}
-        self._count += (new is not None) - (old is not None)
+        more = (new is not None) - (old is not None)
+        self._count += more
+        self._quota_characters += more * quota_characters(entity, key)
         if new is None:
             values.pop(key)
         else:

@@ -23,6 +23,11 @@ readers stop only between batches (`log`); so an alteration of an entity has all
 a tombstone and continues after it was removed would keep the quota. So a process that could not read for half of that
 time reads the log from its beginning.
 
+**A topic that is deleted and created again** is another log, although its offsets may continue where the former one was
+read, as after a restored backup. So the topic's id is compared about once a second (`creation`), and after each append,
+before a change is acknowledged. Positions that were given out before are never valid for the new log (`replica`), so
+every follower takes a snapshot, whichever call has noticed the new log.
+
 **What an alter returns** follows from its own records as they were read back, in the order of the log. A quota that is
 set already is not written again: the log is read to its end first, so an earlier change of another process cannot be
 missed.
@@ -44,15 +49,17 @@ import structlog
 import trio
 
 from headrace.proxy.quotas.store import Snapshot, StoreError, StoreTimeoutError
-from headrace.proxy.quotas.topic.replica import TopicReplica, prepared
+from headrace.proxy.quotas.topic.plan import prepared
+from headrace.proxy.quotas.topic.replica import TopicReplica
 from headrace.proxy.quotas.topic.state import accept_all
 from headrace.proxy.repeated_lines import RepeatedLines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from headrace.proxy.quotas.store import Alteration, Author, Change
-    from headrace.proxy.quotas.topic.replica import PreparedAlter, QuotaLog
+    from headrace.proxy.quotas.store import Alteration, Author, Change, ImportState
+    from headrace.proxy.quotas.topic.plan import PreparedAlter
+    from headrace.proxy.quotas.topic.replica import QuotaLog
     from headrace.proxy.quotas.topic.state import Check
 
 log = structlog.get_logger("headrace.quotas")
@@ -173,13 +180,22 @@ class TopicStore:
     async def audit(self, *, limit: int, before: int | None = None) -> Sequence[Change]:
         """Return the latest ``limit`` changes that are kept, before the position ``before``, the latest first.
 
-        Reads the whole log, in a thread of its own.
+        Their sequences are those of the log, which are the same for all processes. Reads as much of the log as is
+        needed, in a thread of its own, for `LOADING_TIMEOUT_S` at most.
         """
         if limit < 0:
             raise ValueError(f"limit = {limit}: must not be below 0")
         return await self._in_thread(
             lambda end_s: self._replica.audit(limit, before, end_s), LOADING_TIMEOUT_S, self._audit_thread
         )
+
+    async def import_state(self) -> ImportState:
+        """Return how far the import of the brokers' quotas is."""
+        return await self._in_thread(self._replica.import_state, self._timeout_s)
+
+    async def set_import_state(self, state: ImportState) -> None:
+        """Store how far the import is."""
+        await self._in_thread(lambda end_s: self._replica.set_import_state(state, end_s), self._timeout_s)
 
     async def close(self) -> None:
         """Close the clients. May be called several times. Waits for a thread until its time-out, and not longer."""

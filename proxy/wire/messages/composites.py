@@ -18,6 +18,7 @@ from headrace.proxy.wire.messages.scalars import (
     bytes_codec,
     check_count,
     count_codec,
+    count_numbers,
     count_rows,
     fixed_codec,
     string_codec,
@@ -103,6 +104,7 @@ def _array_codec(element: Codec, field: Field) -> Codec:
             return start
         check_count(body, at, start, count, min_bytes)
         if width is not None:
+            count_numbers(body, count)
             return start + count * width
         count_rows(body, count)
         for _ in range(count):

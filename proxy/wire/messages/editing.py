@@ -13,7 +13,7 @@ they are first used, and then cached, like the codecs of `headrace.proxy.wire.me
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
@@ -24,6 +24,15 @@ from headrace.proxy.wire.messages.codec import Buffer, Message, malformed
 from headrace.proxy.wire.messages.composites import UNFIT, element_codec, field_codec, skip_steps, too_early
 from headrace.proxy.wire.messages.scalars import Broken, Writer, check_count, count_codec, uvarint
 from headrace.proxy.wire.messages.schemas import Field, schema
+from headrace.proxy.wire.messages.stepwise import (
+    ALL,
+    ROWS_A_STEP,
+    Steps,
+    encode_row_in_steps,
+    finish,
+    read_row,
+    rows_reader,
+)
 from headrace.proxy.wire.messages.tagged_fields import TAGS, read_tag, read_tag_count
 
 
@@ -61,7 +70,11 @@ class Rows:
     The raw bytes of a `Row` are copied; a `Message` is encoded. The function is not called for an array that is null.
     """
 
-    change: Callable[[list[Row]], Sequence[Row | Message]]
+    change: Callable[[list[Row]], Sequence[Row | Message] | Steps[Sequence[Row | Message]]]
+    """It may be a generator, which yields between its steps."""
+    fields: frozenset[str] | None = None
+    """The fields that values of rows have, if they are structs, where decoding all would cost too much; ``None`` is
+    all."""
 
 
 Edit: TypeAlias = ValueEdit | Rows
@@ -75,12 +88,17 @@ def edit(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> by
     (the contents of skipped strings are not checked), `UnencodableValue` for a new value that does not fit its field,
     and the exceptions of the edits.
     """
+    return finish(edit_in_steps(name, version, body, edits))
+
+
+def edit_in_steps(name: str, version: int, body: Buffer, edits: Mapping[str, Edit]) -> Steps[bytes]:
+    """Edit a message as `edit` does, in steps of some rows of an array."""
     data = bytes(body)
     out = _Splice(data, 0)
     at = 0
     try:
         for walk in _steps(name, version, frozenset(edits)):
-            at = walk(out, at, edits)
+            at = yield from walk(out, at, edits)
     except Broken as broken:
         raise malformed(name, version, broken) from broken
     if at > len(data):
@@ -113,8 +131,8 @@ class _Splice:
         return b"".join((*self._chunks, memoryview(self.body)[self._kept : stop]))
 
 
-_Walk: TypeAlias = Callable[[_Splice, int, Mapping[str, Edit]], int]
-"""A function that processes one field, or several: takes the copy, the position and the edits, and returns the
+_Walk: TypeAlias = Callable[[_Splice, int, Mapping[str, Edit]], Steps[int]]
+"""A generator that processes one field, or several: takes the copy, the position and the edits, and returns the
 position after the field."""
 
 
@@ -147,10 +165,11 @@ def _pass(fields: list[Field]) -> list[_Walk]:
     skips = skip_steps([field_codec(field) for field in fields])
     names = "..".join(dict.fromkeys((fields[0].name, fields[-1].name)))
 
-    def walk(out: _Splice, at: int, _edits: Mapping[str, Edit]) -> int:
+    def walk(out: _Splice, at: int, _edits: Mapping[str, Edit]) -> Steps[int]:
         with _reading(out.body, at, names):
             for skip in skips:
                 at = skip(out.body, at)
+        yield
         return at
 
     return [walk]
@@ -193,9 +212,10 @@ def _value_step(field: Field) -> _Walk:
     codec = field_codec(field)
     name = field.name
 
-    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> int:
+    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> Steps[int]:
         with _reading(out.body, at, name):
             value, stop = codec.read(out.body, at)
+        yield
         change = edits[name]
         if isinstance(change, Rows):
             raise UnencodableValue(f"{name} is not an array")
@@ -208,48 +228,68 @@ def _value_step(field: Field) -> _Walk:
 
 
 def _array_step(field: Field) -> _Walk:
-    read_count, pack_count = count_codec(flexible=field.flexible, nullable=field.nullable)
-    element = element_codec(field)
+    _, pack_count = count_codec(flexible=field.flexible, nullable=field.nullable)
 
-    def rows_of(body: bytes, at: int, start: int, count: int) -> list[Row]:
-        check_count(body, at, start, count, element.min_bytes)
-        rows = []
-        for _ in range(count):
-            value, stop = element.read(body, start)
-            rows.append(Row(value=value, raw=body[start:stop]))
-            start = stop
-        return rows
-
-    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> int:
-        with _reading(out.body, at, field.name):
-            count, start = read_count(out.body, at)
-            rows = rows_of(out.body, at, start, count) if count > 0 else []
-        stop = start + sum(len(row.raw) for row in rows)
-        if count < 0:
-            return stop
+    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> Steps[int]:
         change = edits[field.name]
-        new = [
-            row.raw if isinstance(row, Row) else _encoded(field.name, element.write, row)
-            for row in (change.change(rows) if isinstance(change, Rows) else _each(field, change, rows))
-        ]
-        if len(new) != count:
-            out.replace(at, stop, pack_count(len(new)) + b"".join(new))
-        elif any(one is not row.raw for one, row in zip(new, rows, strict=True)):
-            out.replace(start, stop, b"".join(new))
+        with _reading(out.body, at, field.name):
+            rows, start, stop = yield from _read_rows(field, out.body, at, change)
+        if rows is None:
+            return stop
+        if isinstance(change, Rows):
+            changed = change.change(rows)
+            new = (yield from changed) if isinstance(changed, Generator) else changed
+        else:
+            new = yield from _each(field, change, rows)
+        raws: list[bytes] = []
+        same = len(new) == len(rows)
+        for number, row in enumerate(new):
+            raw = row.raw if isinstance(row, Row) else (yield from encode_row_in_steps(field, row))
+            raws.append(raw)
+            same = same and raw is rows[number].raw
+            if number % ROWS_A_STEP == ROWS_A_STEP - 1:
+                yield
+        if len(raws) != len(rows):
+            out.replace(at, stop, pack_count(len(raws)) + b"".join(raws))
+        elif not same:
+            out.replace(start, stop, b"".join(raws))
         return stop
 
     return walk
 
 
-def _each(field: Field, change: ValueEdit, rows: list[Row]) -> list[Row | Message]:
+def _read_rows(field: Field, body: bytes, at: int, change: Edit) -> Steps[tuple[list[Row] | None, int, int]]:
+    """Return the rows of an array, none if it is null, and the positions where they begin and end."""
+    fields = change.fields if isinstance(change, Rows) else None
+    reader = rows_reader(field, ALL if fields is None else fields)
+    count, first = reader.read_count(body, at)
+    if count < 0:
+        return None, first, first
+    check_count(body, at, first, count, reader.min_bytes)
+    rows: list[Row] = []
+    start = first
+    for _ in range(count):
+        value, stop = (
+            reader.read_one(body, start) if reader.struct is None else (yield from read_row(reader.struct, body, start))
+        )
+        rows.append(Row(value=value, raw=body[start:stop]))
+        start = stop
+        if len(rows) % ROWS_A_STEP == 0:
+            yield
+    return rows, first, start
+
+
+def _each(field: Field, change: ValueEdit, rows: list[Row]) -> Steps[list[Row | Message]]:
     """Apply a `ValueEdit` to each row, and leave out the dropped ones."""
     out: list[Row | Message] = []
-    for row in rows:
+    for number, row in enumerate(rows):
         new = change(row.value)
         if new is row.value or new == row.value:
             out.append(row)
         elif new is not DROP:
             out.append(Row(value=new, raw=_rewritten(field, row, new)))
+        if number % ROWS_A_STEP == ROWS_A_STEP - 1:
+            yield
     return out
 
 
@@ -276,7 +316,7 @@ def _tags_step(tagged: Mapping[int, Field]) -> _Walk:
     """Return the step that processes the tagged fields at the message's end, and edits the given ones."""
     steps = {tag: _edit_step(field) for tag, field in tagged.items()}
 
-    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> int:
+    def walk(out: _Splice, at: int, edits: Mapping[str, Edit]) -> Steps[int]:
         with _reading(out.body, at, TAGS):
             count, at = read_tag_count(out.body, at)
         for _ in range(count):
@@ -285,7 +325,7 @@ def _tags_step(tagged: Mapping[int, Field]) -> _Walk:
                 tag, start, at = read_tag(out.body, at)
             if tag in steps:
                 inner = _Splice(out.body, start)
-                end = steps[tag](inner, start, edits)
+                end = yield from steps[tag](inner, start, edits)
                 if end != at:
                     raise Broken(start, f"tagged field {tag} has a size of {at - start} bytes, but takes {end - start}")
                 if inner.changed:

@@ -1,6 +1,7 @@
-"""Reading a few fields of an array's structs and skipping the others, where decoding all of it would cost too much.
+"""Reading a few fields of the structs of a long array, where decoding all would cost too much.
 
-Called by `headrace.proxy.wire.topic_lookups`. Compiled per message, version and fields on first use, like the codecs.
+Called by `headrace.proxy.wire.topic_lookups`. The steps are compiled per message,
+version and fields on first use, like the codecs.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from headrace.proxy.wire.messages.codec import malformed
-from headrace.proxy.wire.messages.composites import field_codec, skip_steps, too_early
+from headrace.proxy.wire.messages.composites import element_codec, field_codec, skip_steps, too_early
 from headrace.proxy.wire.messages.scalars import Broken, Codec, LengthReader, Skipper, check_count, count_codec
 from headrace.proxy.wire.messages.schemas import schema
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 from headrace.proxy.wire.messages.tagged_fields import skip_tags
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.schemas import Field
+    from headrace.proxy.wire.messages.stepwise import Steps
 
 
 def read_rows(name: str, version: int, body: Buffer, array: str, wanted: tuple[str, ...]) -> Iterator[Message]:
@@ -50,8 +54,60 @@ def read_rows(name: str, version: int, body: Buffer, array: str, wanted: tuple[s
         raise malformed(name, version, too_early(data, at, array)) from None
 
 
+def count_elements_in_steps(
+    name: str, version: int, body: Buffer, array: str, wanted: tuple[str, ...], counted: str
+) -> Steps[list[Message]]:
+    """Return the ``wanted`` fields of each struct as `read_rows`, and how many elements its array ``counted`` has.
+
+    The elements are stepped over. Yields after every `ROWS_A_STEP` structs or elements.
+    """
+    data = bytes(body)
+    before, read_count, steps, min_bytes = _steps(name, version, array, (*wanted, counted))
+    [outer] = [field for field in schema(name, version).fields if field.name == array]
+    [inner] = [field for field in outer.fields if field.name == counted]
+    rows: list[Message] = []
+    at = 0
+    try:
+        for skip in before:
+            at = skip(data, at)
+        count, start = read_count(data, at)
+        check_count(data, at, start, count, min_bytes)
+        at = start
+        for number in range(count):
+            row: Message = {}
+            for field, codec, skips in steps:
+                for skip in skips:
+                    at = skip(data, at)
+                if field == counted:
+                    row[field], at = yield from _count_elements(inner, data, at)
+                elif codec is not None:
+                    row[field], at = codec.read(data, at)
+            rows.append(row)
+            if number % ROWS_A_STEP == 0:
+                yield
+    except Broken as broken:
+        raise malformed(name, version, broken) from broken
+    except (IndexError, struct.error):
+        raise malformed(name, version, too_early(data, at, array)) from None
+    if at > len(data):
+        raise malformed(name, version, too_early(data, len(data), array))
+    return rows
+
+
+def _count_elements(field: Field, data: bytes, at: int) -> Steps[tuple[int, int]]:
+    read_count, _ = count_codec(flexible=field.flexible, nullable=field.nullable)
+    element = element_codec(field)
+    count, start = read_count(data, at)
+    check_count(data, at, start, count, element.min_bytes)
+    for number in range(count):
+        start = element.skip(data, start)
+        if number % ROWS_A_STEP == 0:
+            yield
+    return max(count, 0), start
+
+
 _Step = tuple[str, Codec | None, list[Skipper]]
-"""A field that is wanted and its codec, behind what is stepped over first; the last step has no field."""
+"""A field that is wanted and its codec, after what is skipped first; the last step has no field."""
 
 
 @cache

@@ -63,6 +63,8 @@ class BoundedBody(bytes):
 
     rows_left: int
     """Number of elements and tagged fields that may follow."""
+    counts_numbers: bool = False
+    """Whether elements of fixed width count, too."""
 
 
 def count_rows(body: bytes, count: int) -> None:
@@ -71,6 +73,12 @@ def count_rows(body: bytes, count: int) -> None:
         body.rows_left -= count
         if body.rows_left < 0:
             raise TooManyRows
+
+
+def count_numbers(body: bytes, count: int) -> None:
+    """Count ``count`` elements of fixed width, if they count. Raises `TooManyRows`."""
+    if isinstance(body, BoundedBody) and body.counts_numbers:
+        count_rows(body, count)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

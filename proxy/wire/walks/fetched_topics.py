@@ -1,6 +1,7 @@
 """A walk through a Fetch response of any version that sums the bytes of the records by topic.
 
-It serves callbacks that charge topics, and is used only if one of them asks for it. It skips the records, and makes the
+It serves callbacks that charge topics, and is used only if one of them asks for it, as is `read_share_fetched`, which
+reads a ShareFetch response: that is small and has been collected. The walk skips the records, and makes the
 addresses of new leaders inert, as `headrace.proxy.wire.walks.fetch` does.
 
 Source: ``FetchResponse.json``, v0-v18.
@@ -12,6 +13,7 @@ from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
+from headrace.proxy.wire.messages.rows import read_rows
 from headrace.proxy.wire.walks.body import SHORT
 from headrace.proxy.wire.walks.fetch import FetchWalk
 
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.heads import Buffer
 
 LAST_VERSION: Final = 18
-MAX_TOPICS: Final = 4096
-"""Maximum number of topics whose bytes are summed; they take about 600 KiB."""
 
 _FIRST_WITH_THROTTLE: Final = 1
 _FIRST_WITH_ABORTED: Final = 4
@@ -34,6 +34,17 @@ _ABORTED_BYTES: Final = 16
 
 _int16 = Struct(">h").unpack_from
 _int32 = Struct(">i").unpack_from
+
+
+def read_share_fetched(version: int, body: Buffer) -> dict[str | bytes, int]:
+    """Return the bytes of the records in a whole ShareFetch response by topic id. Raises `UnknownMessage` and
+    `MalformedMessage`."""
+    by_topic: dict[str | bytes, int] = {}
+    for row in read_rows("ShareFetchResponse", version, body, "responses", ("topic_id", "partitions")):
+        fetched = sum(len(partition["records"] or b"") for partition in row["partitions"])
+        if fetched:
+            by_topic[row["topic_id"]] = by_topic.get(row["topic_id"], 0) + fetched
+    return by_topic
 
 
 class FetchedTopicsWalk(FetchWalk):
@@ -54,7 +65,8 @@ class FetchedTopicsWalk(FetchWalk):
         self._before_records = 4 if version >= _FIRST_WITH_REPLICA else 0
         self._topic: str | bytes = ""
         self.by_topic: dict[str | bytes, int] = {}
-        """Bytes of records by topic: its name, or from v13 on its id of 16 bytes. At most `MAX_TOPICS`."""
+        """Bytes of records by topic: its name, or from v13 on its id of 16 bytes. Topics without records are
+        missing, so the sums take no more memory than the records."""
 
     def _read_reply(self, buffer: Buffer, at: int, end: int) -> int:
         self._topics, at = self._read_count(buffer, at + self._before_topics, end)
@@ -122,7 +134,7 @@ class FetchedTopicsWalk(FetchWalk):
         by_topic = self.by_topic
         if self._topic in by_topic:
             by_topic[self._topic] += length
-        elif length and len(by_topic) < MAX_TOPICS:
+        elif length:
             by_topic[self._topic] = length
         if self._flexible:
             self._step = self._read_partition_tags

@@ -73,7 +73,7 @@ class ProduceWalk(BodyWalk):
         "_topics",
         "_version",
         "batches",
-        "left_out",
+        "left_out_bytes",
     )
 
     what = "a Produce request"
@@ -95,8 +95,9 @@ class ProduceWalk(BodyWalk):
         self._records_left = 0
         self.batches: list[ProducedBatch] = []
         """The batches read so far, in the order of the request; at least one for each partition."""
-        self.left_out = 0
-        """Number of batches after the first `MAX_BATCHES`, which are not in `batches`."""
+        self.left_out_bytes: dict[tuple[str | bytes, int], int] = {}
+        """Bytes of the batches after the first `MAX_BATCHES`, which are not in `batches`: by topic and partition, of
+        which there are fewer than ``max_rows``."""
         self._step = self._read_request
 
     def _read_request(self, buffer: Buffer, at: int, end: int) -> int:
@@ -217,7 +218,8 @@ class ProduceWalk(BodyWalk):
         if len(self.batches) < MAX_BATCHES:
             self.batches.append(ProducedBatch(self._topic, self._partition, records_bytes, producer_id))
         else:
-            self.left_out += 1
+            partition = (self._topic, self._partition)
+            self.left_out_bytes[partition] = self.left_out_bytes.get(partition, 0) + records_bytes
 
     def _end_partition(self) -> None:
         self._partitions -= 1

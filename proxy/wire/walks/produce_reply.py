@@ -1,4 +1,4 @@
-"""Finding the throttle time and the leader hints (KIP-951) at the end of a Produce response.
+"""Finding the throttle time and the leader hints (KIP-951) at the end of a Produce response, and refused partitions.
 
 They follow an array of variable length, which is skipped without decoding it. Since Produce is on the hot path, this is
 a hand-written equivalent of `headrace.proxy.wire.messages.codec` for one message. Called by
@@ -25,6 +25,10 @@ NODE_ENDPOINTS_TAG: Final = 0
 
 _NO_ERRORS: Final = b"\x01\x00\x00"
 """The end of a partition without errors, message and hint, from version 9: no elements, null, no tagged fields."""
+
+_APPENDED: Final = frozenset({0, 7, 20})
+"""NONE, and errors of a leader that has appended the records, but has not seen enough replicas do so: REQUEST_TIMED_OUT
+and NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
 
 _MAX_VERSION: Final = 13
 _INT16: Final = Struct(">h").unpack_from
@@ -59,6 +63,56 @@ def find_produce_tail(body: Buffer, version: int) -> tuple[int | None, int | Non
     if at > len(data):
         raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early"))
     return throttle_at, hints_at
+
+
+def read_refused(body: Buffer, version: int) -> set[tuple[str | bytes, int]]:
+    """Return topic (name, or from v13 on id) and index of the partitions that the broker did not append to.
+
+    The errors of `_APPENDED` occur after the leader has appended the records. Raises the errors of `find_produce_tail`.
+    """
+    if not 0 <= version <= _MAX_VERSION:
+        raise UnknownMessage(f"no schema for ProduceResponse v{version}: known are 0 to {_MAX_VERSION}")
+    data = bytes(body)
+    try:
+        return _read_refused(data, version)
+    except Broken as broken:
+        raise malformed("ProduceResponse", version, broken) from broken
+    except (IndexError, struct.error) as error:
+        raise malformed("ProduceResponse", version, Broken(len(data), "the message ends too early")) from error
+
+
+def _read_refused(data: bytes, version: int) -> set[tuple[str | bytes, int]]:
+    width, flexible = _PARTITION_BYTES[version], version >= 9
+    refused: set[tuple[str | bytes, int]] = set()
+    topics, at = _read_count(data, 0, version)
+    for _ in range(topics):
+        name_at = at
+        if version >= 13:
+            at += 16
+        elif flexible:
+            length, name_at = _count(data, at)
+            at = name_at + length
+        else:
+            name_at, at = at + 2, _skip_plain_string(data, at)
+        partitions, partition_at = _read_count(data, at, version)
+        name = data[name_at:at]
+        topic = name if version >= 13 else name.decode(errors="replace")
+        at = partition_at
+        for _ in range(partitions):
+            if _INT16(data, at + 4)[0] not in _APPENDED:
+                refused.add((topic, _INT32(data, at)[0]))
+            at += width
+            if flexible:
+                at = _skip_flexible_errors(data, at)
+            elif version == 8:
+                at = _skip_plain_errors(data, at)
+        if flexible:
+            at = skip_tags(data, at)
+    return refused
+
+
+def _read_count(data: bytes, at: int, version: int) -> tuple[int, int]:
+    return _count(data, at) if version >= 9 else (_INT32(data, at)[0], at + 4)
 
 
 def _skip_plain(data: bytes, version: int) -> int:
@@ -111,16 +165,17 @@ def _skip_flexible(data: bytes, version: int) -> int:
         partitions, at = _count(data, at)
         for _ in range(partitions):
             at += width
-            if data.startswith(_NO_ERRORS, at):
-                at += 3
-                continue
-            errors, at = _count(data, at)
-            for _ in range(errors):
-                at = skip_tags(data, _skip_compact(data, at + 4))
-            at = _skip_compact(data, at)
-            at = skip_tags(data, at)
+            at = at + 3 if data.startswith(_NO_ERRORS, at) else _skip_flexible_errors(data, at)
         at = skip_tags(data, at)
     return at
+
+
+def _skip_flexible_errors(data: bytes, at: int) -> int:
+    """Skip ``record_errors``, ``error_message`` and tagged fields of a partition, from version 9 on."""
+    errors, at = _count(data, at)
+    for _ in range(errors):
+        at = skip_tags(data, _skip_compact(data, at + 4))
+    return skip_tags(data, _skip_compact(data, at))
 
 
 def _count(data: bytes, at: int) -> tuple[int, int]:

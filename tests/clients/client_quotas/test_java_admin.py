@@ -10,11 +10,12 @@ import pytest
 from testbed.proxy_process import ProxyProcess
 from tests.clients.client_quotas.java_quotas import java_quotas
 from tests.clients.fronts import unique
+from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.clients.client_quotas.java_quotas import Alteration, Names
+    from tests.clients.client_quotas.java_quotas import Alteration, JavaQuotas, Names
     from tests.shared_cluster import FirstBroker
 
 HIGH: Final = 10.0**9
@@ -74,6 +75,7 @@ def test_a_matrix_of_changes_and_filters(proxy: ProxyProcess, kafka: FirstBroker
             for validate_only in (True, False):
                 expected = at_broker.alter(request, validate_only=validate_only)
                 assert at_proxy.alter(request, validate_only=validate_only) == expected, request
+        wait_until(lambda: not _of_client(at_broker, name), "the broker describes the last change")
         for wanted in filters(name):
             for strict in (False, True):
                 expected_here, found = (
@@ -82,6 +84,11 @@ def test_a_matrix_of_changes_and_filters(proxy: ProxyProcess, kafka: FirstBroker
                 )
                 assert own(found, name) == own(expected_here, name), (wanted, strict)
         assert own(at_proxy.describe([]), name)
+
+
+def _of_client(admin: JavaQuotas, name: str) -> str | dict[str, str]:
+    """What the last change takes away; a broker of KRaft may describe the state before it for some moments."""
+    return admin.describe([admin.component("client-id", name)], strict=True)
 
 
 def own(described: str | dict[str, str], name: str) -> str | dict[str, str]:

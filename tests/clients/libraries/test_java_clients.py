@@ -38,7 +38,9 @@ def create(front: Front, java: JavaClients, partitions: int = 1) -> str:
     return topic
 
 
-@pytest.mark.parametrize("version", CLIENT_VERSIONS)
+@pytest.mark.parametrize(
+    "version", [CLIENT_VERSIONS[0], *(pytest.param(each, marks=pytest.mark.exhaustive) for each in CLIENT_VERSIONS[1:])]
+)
 def test_compression(front: Front, version: str) -> None:
     java = JavaClients(version, front.bootstrap_servers)
     for codec in CODECS:

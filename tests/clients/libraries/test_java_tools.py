@@ -48,6 +48,7 @@ def consume_lines(front: Front, topic: str, *more: str, version: str | None = No
     return tool(front, Tool.CONSOLE_CONSUMER, *arguments, *more, version=version).splitlines()
 
 
+@pytest.mark.exhaustive
 def test_topics(front: Front) -> None:
     topic = unique("java-tools")
     printed = tool(front, Tool.TOPICS, "--create", "--topic", topic, "--partitions", "2")
@@ -64,6 +65,7 @@ def test_topics(front: Front) -> None:
         eventually(lambda: connection.ask(ApiKey.METADATA, 9, request)["topics"][0]["error_code"] == 3, "it is gone")
 
 
+@pytest.mark.exhaustive
 def test_configs(front: Front) -> None:
     topic, user = front.create_topic("java-tools"), unique("java-tools-user")
     of_topic = ("--entity-type", "topics", "--entity-name", topic)
@@ -76,6 +78,7 @@ def test_configs(front: Front) -> None:
     assert f"Quota configs for user-principal '{user}' are producer_byte_rate=1048576.0" in printed
 
 
+@pytest.mark.exhaustive
 def test_performance_and_transactions(front: Front) -> None:
     topic, transactional_id = front.create_topic("java-tools", 3), unique("java-tools")
     produce(front, topic, "compression.type=zstd", "acks=all")
@@ -112,6 +115,7 @@ def test_consoles_and_groups(front: Front) -> None:
     assert all(group in printed for group in (classic, consumer))
 
 
+@pytest.mark.exhaustive
 def test_share_groups(front43: Front) -> None:
     topic, group = front43.create_topic("java-tools", 2), unique("java-tools-share")
     of_group = ("--entity-type", "groups", "--entity-name", group)
@@ -133,6 +137,7 @@ def test_cluster(front: Front) -> None:
     assert tool(front, Tool.CLUSTER, "cluster-id") == f"Cluster ID: {front.cluster.cluster_id}\n"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("front", "version"), [("front43", "3.9.1"), ("front39", "4.3.1")], indirect=["front"])
 def test_tools_of_another_version_than_the_brokers(front: Front, version: str) -> None:
     topic = unique("java-tools")

@@ -1,4 +1,4 @@
-"""What the tests of ``producer_ids_rate`` share: log-ins, and Produce requests of any producer id."""
+"""What the tests of ``producer_ids_rate`` share: logins, and Produce requests of any producer id."""
 
 from __future__ import annotations
 

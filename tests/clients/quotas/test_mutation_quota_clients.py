@@ -113,7 +113,7 @@ def test_java_gets_all_its_deletions_and_partitions(quick: Front, behind: Behind
         behind.will_have(topic, 8)
 
 
-def test_java_without_retries_is_told_of_creations(slow: Front, behind: Behind) -> None:
+def test_java_without_retries_gets_the_quota_error_for_creations(slow: Front, behind: Behind) -> None:
     first, second, third = names(3)
     with java_admin(JavaClients(NEWEST, slow.bootstrap_servers)) as admin:
 
@@ -128,7 +128,7 @@ def test_java_without_retries_is_told_of_creations(slow: Front, behind: Behind) 
     assert [behind.partitions(topic) for topic in (first, second, third)] == [SLOW_BURST + 2, 0, 0]
 
 
-def test_java_without_retries_is_told_of_deletions(slow: Front, behind: Behind) -> None:
+def test_java_without_retries_gets_the_quota_error_for_deletions(slow: Front, behind: Behind) -> None:
     topics = names(4)
     behind.makes(*((topic, SLOW_BURST + 3) for topic in topics))
     first, second, *by_id = topics
@@ -156,7 +156,7 @@ def test_java_without_retries_is_told_of_deletions(slow: Front, behind: Behind) 
     assert (behind.partitions(second), behind.partitions(by_id[1])) == (SLOW_BURST + 3, SLOW_BURST + 3)
 
 
-def test_java_without_retries_is_told_of_additions(slow: Front, behind: Behind) -> None:
+def test_java_without_retries_gets_the_quota_error_for_additions(slow: Front, behind: Behind) -> None:
     first, second = names(2)
     behind.makes((first, 2), (second, 2))
     with java_admin(JavaClients(NEWEST, slow.bootstrap_servers)) as admin:

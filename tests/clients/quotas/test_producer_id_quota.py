@@ -183,7 +183,7 @@ def test_several_ids_in_one_request(secured: Front, topic: str) -> None:
         assert has_throttle_time(2 * ID_MS, answer, answer)
 
 
-def test_without_acks_only_the_mute_tells(secured: Front, topic: str) -> None:
+def test_without_acks_only_the_mute_shows_the_throttle(secured: Front, topic: str) -> None:
     with RawProducer(secured, topic, "unheard") as client:
         client.produces_unheard(next(_ids))
         sent_s = time.monotonic()

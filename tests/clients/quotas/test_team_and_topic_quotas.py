@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
@@ -112,6 +112,7 @@ def test_a_topic_is_limited_for_all_clients_while_they_are_connected(proxy: Prox
     assert [client.produce(topic, 20) for client in clients] == [0, 0]
 
 
+@pytest.mark.exhaustive
 def test_a_pattern_limits_fetches(proxy: ProxyProcess, topic: str) -> None:
     Client(proxy, "writer").produce(topic, 20)
     assert alter(proxy, {"topic": f"{topic[:-2]}*"}, consumer_byte_rate=10_000.0) == (0, None)
@@ -122,7 +123,7 @@ def test_a_pattern_limits_fetches(proxy: ProxyProcess, topic: str) -> None:
         messages = consumer.consume(20, DEADLINE_S)
         assert [len(message.value() or b"") for message in messages] == [len(RECORD)] * 20
         proxy.wait_for_log(f"entity='topic={topic}'")
-        assert "quota=consumer_byte_rate" in proxy.log
+        proxy.wait_for_log("quota=consumer_byte_rate")
     finally:
         consumer.close()
         alter(proxy, {"topic": f"{topic[:-2]}*"}, consumer_byte_rate=None)
@@ -142,10 +143,38 @@ def test_a_team_is_limited_beside_its_members(proxy: ProxyProcess, topic: str) -
     assert alter(proxy, {"client-id": "pay-0"}, producer_byte_rate=None) == (0, None)
 
 
+@pytest.mark.exhaustive
+def test_a_team_has_every_key_that_users_have(proxy: ProxyProcess, topic: str) -> None:
+    """Three partitions are more than a window of 11 s lets pass; librdkafka is muted, as all old clients are."""
+    keys = {"request_percentage": 0.001, "controller_mutation_rate": 0.1, "producer_ids_rate": 1.0}
+    assert alter(proxy, {"team": "payments"}, **keys) == (0, None)
+    assert describe(proxy, "team", "payments") == keys
+    try:
+        member = AdminClient({"bootstrap.servers": proxy.bootstrap_servers, "client.id": "pay-admin"})
+        name = f"{topic}-wide"
+        made = member.create_topics([NewTopic(name, num_partitions=3, replication_factor=1)])
+        assert made[name].result(DEADLINE_S) is None
+        proxy.wait_for_log("quota=controller_mutation_rate")
+        proxy.wait_for_log("quota=request_percentage")
+        for number in range(2):
+            producer = Producer(
+                {
+                    "bootstrap.servers": proxy.bootstrap_servers,
+                    "client.id": f"pay-{number}",
+                    "enable.idempotence": True,
+                }
+            )
+            producer.produce(topic, b"x")
+            assert producer.flush(DEADLINE_S) == 0
+        proxy.wait_for_log("quota=producer_ids_rate")
+    finally:
+        assert alter(proxy, {"team": "payments"}, **dict.fromkeys(keys)) == (0, None)
+
+
 @pytest.mark.parametrize(
     ("entity", "values", "message"),
     [
-        ({"team": "payments"}, {"request_percentage": 50.0}, "Invalid configuration key request_percentage"),
+        ({"topic": "orders"}, {"request_percentage": 50.0}, "Invalid configuration key request_percentage"),
         ({"team": "payments", "user": "a"}, {"producer_byte_rate": 5.0}, "Invalid quota entity combination: "),
         ({"topic": "or*ers"}, {"producer_byte_rate": 5.0}, "or*ers is neither the name of a topic nor the beginning"),
         ({"topic": ""}, {"producer_byte_rate": 5.0}, "Empty topic not supported"),
@@ -161,7 +190,7 @@ def test_what_the_definitions_refuse(
     assert (text or "").startswith(message)
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_quotas_of_the_file_are_checked_and_follow_a_reload(
     kafka: FirstBroker, tmp_path: Path, topic: str, workers: int
 ) -> None:

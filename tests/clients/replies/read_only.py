@@ -28,7 +28,7 @@ DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: Final = 64
 GROUP_ID_NOT_FOUND: Final = 69
 
 
-class Whom(Enum):
+class SentTo(Enum):
     """The broker that can answer."""
 
     ANY = "any"
@@ -63,7 +63,7 @@ class ReadOnly:
     """How to ask one API."""
 
     asks: tuple[Ask, ...]
-    whom: Whom = Whom.ANY
+    sent_to: SentTo = SentTo.ANY
     differs: Mapping[str, Differs] | None = None
     """Fields by name, at whatever depth."""
 
@@ -108,22 +108,22 @@ TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 
 READ_ONLY: Final[dict[ApiKey, ReadOnly]] = {
-    ApiKey.FETCH: ReadOnly(asks=(Ask(about=_fetch),), whom=Whom.LEADER),
-    ApiKey.LIST_OFFSETS: ReadOnly(asks=(_list_offsets(LATEST), _list_offsets(EARLIEST)), whom=Whom.LEADER),
+    ApiKey.FETCH: ReadOnly(asks=(Ask(about=_fetch),), sent_to=SentTo.LEADER),
+    ApiKey.LIST_OFFSETS: ReadOnly(asks=(_list_offsets(LATEST), _list_offsets(EARLIEST)), sent_to=SentTo.LEADER),
     ApiKey.METADATA: ReadOnly(
         asks=(
             Ask(about=lambda scene: _metadata(scene.topic, NO_ID)),
             Ask(about=lambda scene: _metadata(None, scene.topic_id), since=12),
             Ask(about=lambda _: {"topics": []}),
         ),
-        differs={"controller_id": Differs.NAMES_A_BROKER},  # KRaft hides the controller, and names whom it likes
+        differs={"controller_id": Differs.NAMES_A_BROKER},  # KRaft hides the controller, and names any broker
     ),
     ApiKey.OFFSET_FETCH: ReadOnly(
         asks=(
             Ask(about=_offset_fetch, until=0, errors=frozenset({UNSUPPORTED_VERSION})),  # offsets kept in ZooKeeper
             Ask(about=_offset_fetch, since=1),
         ),
-        whom=Whom.GROUP_COORDINATOR,
+        sent_to=SentTo.GROUP_COORDINATOR,
     ),
     ApiKey.FIND_COORDINATOR: ReadOnly(
         asks=(
@@ -134,18 +134,18 @@ READ_ONLY: Final[dict[ApiKey, ReadOnly]] = {
     ),
     ApiKey.DESCRIBE_GROUPS: ReadOnly(
         asks=(Ask(about=lambda scene: {"groups": [scene.classic_group], "include_authorized_operations": True}),),
-        whom=Whom.GROUP_COORDINATOR,
+        sent_to=SentTo.GROUP_COORDINATOR,
     ),
-    ApiKey.LIST_GROUPS: ReadOnly(asks=(_ask(),), whom=Whom.GROUP_COORDINATOR),
+    ApiKey.LIST_GROUPS: ReadOnly(asks=(_ask(),), sent_to=SentTo.GROUP_COORDINATOR),
     ApiKey.API_VERSIONS: ReadOnly(asks=(_ask(SOFTWARE),), differs={"finalized_features_epoch": Differs.GROWS}),
-    ApiKey.OFFSET_FOR_LEADER_EPOCH: ReadOnly(asks=(Ask(about=_epochs),), whom=Whom.LEADER),
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: ReadOnly(asks=(Ask(about=_epochs),), sent_to=SentTo.LEADER),
     ApiKey.DESCRIBE_ACLS: ReadOnly(asks=(_ask(ANY_ACL, SECURITY_DISABLED),)),
     ApiKey.DESCRIBE_CONFIGS: ReadOnly(
         asks=(
             Ask(about=lambda scene: {"resources": [_resource(TOPIC_RESOURCE, scene.topic)], "include_synonyms": True}),
             Ask(about=lambda _: {"resources": [_resource(BROKER_RESOURCE, "0")], "include_documentation": True}),
         ),
-        whom=Whom.GROUP_COORDINATOR,  # which is broker 0
+        sent_to=SentTo.GROUP_COORDINATOR,  # which is broker 0
     ),
     ApiKey.DESCRIBE_LOG_DIRS: ReadOnly(
         asks=(Ask(about=lambda scene: {"topics": [{"topic": scene.topic, "partitions": [0]}]}),),
@@ -171,20 +171,20 @@ READ_ONLY: Final[dict[ApiKey, ReadOnly]] = {
     ),
     ApiKey.DESCRIBE_PRODUCERS: ReadOnly(
         asks=(Ask(about=lambda scene: {"topics": [{"name": scene.topic, "partition_indexes": [0]}]}),),
-        whom=Whom.LEADER,
+        sent_to=SentTo.LEADER,
     ),
     ApiKey.DESCRIBE_TRANSACTIONS: ReadOnly(
         asks=(Ask(about=lambda scene: {"transactional_ids": [scene.transactional_id]}),),
-        whom=Whom.TRANSACTION_COORDINATOR,
+        sent_to=SentTo.TRANSACTION_COORDINATOR,
     ),
-    ApiKey.LIST_TRANSACTIONS: ReadOnly(asks=(_ask(),), whom=Whom.TRANSACTION_COORDINATOR),
+    ApiKey.LIST_TRANSACTIONS: ReadOnly(asks=(_ask(),), sent_to=SentTo.TRANSACTION_COORDINATOR),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ReadOnly(
-        asks=(Ask(about=lambda scene: {"group_ids": [scene.consumer_group]}),), whom=Whom.GROUP_COORDINATOR
+        asks=(Ask(about=lambda scene: {"group_ids": [scene.consumer_group]}),), sent_to=SentTo.GROUP_COORDINATOR
     ),
     ApiKey.LIST_CONFIG_RESOURCES: ReadOnly(asks=(_ask(),)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ReadOnly(asks=(Ask(about=lambda scene: {"topics": [{"name": scene.topic}]}),)),
     ApiKey.SHARE_GROUP_DESCRIBE: ReadOnly(
-        asks=(Ask(about=lambda scene: {"group_ids": [scene.share_group]}),), whom=Whom.GROUP_COORDINATOR
+        asks=(Ask(about=lambda scene: {"group_ids": [scene.share_group]}),), sent_to=SentTo.GROUP_COORDINATOR
     ),
     ApiKey.STREAMS_GROUP_DESCRIBE: ReadOnly(
         asks=(
@@ -193,11 +193,11 @@ READ_ONLY: Final[dict[ApiKey, ReadOnly]] = {
                 errors=frozenset({GROUP_ID_NOT_FOUND}),  # as a group of streams
             ),
         ),
-        whom=Whom.GROUP_COORDINATOR,
+        sent_to=SentTo.GROUP_COORDINATOR,
     ),
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ReadOnly(
         asks=(Ask(about=lambda scene: {"groups": [{"group_id": scene.share_group, "topics": None}]}),),
-        whom=Whom.GROUP_COORDINATOR,
+        sent_to=SentTo.GROUP_COORDINATOR,
     ),
 }
 
@@ -208,7 +208,7 @@ SINCE_4: Final = frozenset(
 
 _WRITES: Final = "it changes something, so that the second asking has another answer"
 _AMONG_BROKERS: Final = "brokers ask it among themselves"
-_SASL: Final = "it belongs to a log-in, and this listener has none"
+_SASL: Final = "it belongs to a login, and this listener has none"
 _SESSION: Final = "it belongs to a session, which the first asking opens or moves on"
 
 LEFT_OUT: Final[dict[ApiKey, str]] = {

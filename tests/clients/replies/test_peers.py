@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -29,8 +30,12 @@ def test_a_connection_around_the_proxy_is_named(front: Front, watch: PeerWatch) 
 def test_one_that_is_over_at_once_is_counted(front: Front, watch: PeerWatch) -> None:
     broker = front.cluster.brokers[0]
     strict = PeerWatch([front])
-    with WireConnection((broker.host, broker.port)) as connection:
-        watch.allow(connection.local_port)
+    with ExitStack() as stack:
+        while True:  # until one has a port that no connection had that is still in TIME_WAIT
+            connection = stack.enter_context(WireConnection((broker.host, broker.port)))
+            watch.allow(connection.local_port)
+            if connection.local_port not in strict.earlier_ports:
+                break
         connection.ask(ApiKey.API_VERSIONS, 0)
     strict.start()  # only now: it looks for the first time when the connection has ended
     found = strict.stop()

@@ -14,7 +14,7 @@ import pytest
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
 from tests.clients.fronts import FRONTS
-from tests.clients.replies.read_only import LEFT_OUT, READ_ONLY, SINCE_4, Differs, Whom
+from tests.clients.replies.read_only import LEFT_OUT, READ_ONLY, SINCE_4, Differs, SentTo
 from tests.clients.replies.scene import Scene, set_up
 from tests.clients.wire_connection import WireConnection, read_reply, request_frame
 
@@ -58,7 +58,7 @@ def scene(front: Front, scenes: dict[str, Scene], watch: PeerWatch) -> Scene:
 @pytest.mark.parametrize(("front", "api_key"), CASES, indirect=["front"])
 def test_same_reply_in_every_version(front: Front, scene: Scene, watch: PeerWatch, api_key: ApiKey) -> None:
     how = READ_ONLY[api_key]
-    node_id = node_of(how.whom, scene)
+    node_id = node_of(how.sent_to, scene)
     with two_ways(front, node_id, watch) as (direct, through):
         versions = offered(direct)[api_key]
         assert offered(through)[api_key] == versions
@@ -188,14 +188,14 @@ def offered(connection: WireConnection) -> dict[int, range]:
     return {row["api_key"]: range(row["min_version"], row["max_version"] + 1) for row in reply["api_keys"]}
 
 
-def node_of(whom: Whom, scene: Scene) -> int:
+def node_of(sent_to: SentTo, scene: Scene) -> int:
     """The node id of the broker to ask."""
     return {
-        Whom.ANY: 0,
-        Whom.LEADER: scene.leader,
-        Whom.GROUP_COORDINATOR: scene.group_coordinator,
-        Whom.TRANSACTION_COORDINATOR: scene.transaction_coordinator,
-    }[whom]
+        SentTo.ANY: 0,
+        SentTo.LEADER: scene.leader,
+        SentTo.GROUP_COORDINATOR: scene.group_coordinator,
+        SentTo.TRANSACTION_COORDINATOR: scene.transaction_coordinator,
+    }[sent_to]
 
 
 def test_every_api_is_asked_or_left_out_for_a_reason(front: Front) -> None:

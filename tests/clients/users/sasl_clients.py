@@ -1,4 +1,4 @@
-"""One log-in by each kind of client: it asks for the cluster's brokers, or raises `RefusedError`."""
+"""One login by each kind of client: it asks for the cluster's brokers, or raises `RefusedError`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MODULES = {
 
 
 class RefusedError(Exception):
-    """The broker has refused the log-in."""
+    """The broker has refused the login."""
 
 
 def java_settings(mechanism: str, name: str, password: str, *more: str) -> dict[str, str]:
@@ -95,12 +95,14 @@ def librdkafka(bootstrap_servers: str, mechanism: str, name: str, password: str)
         except KafkaException:
             return False
 
-    eventually(settled, "an answer to the log-in", pause_s=0)
+    eventually(settled, "an answer to the login", pause_s=0)
     if KafkaError._AUTHENTICATION in [error.code() for error in errors]:
         raise RefusedError(str(errors[0]))
 
 
-def kafka_python(bootstrap_servers: str, mechanism: str, name: str, password: str) -> None:
+def kafka_python(bootstrap_servers: str, mechanism: str, name: str, password: str, **more: Any) -> None:
+    """``more`` are further arguments of the client."""
+
     class Token(AbstractTokenProvider):
         def token(self) -> str:
             return unsecured({"sub": name})
@@ -116,6 +118,7 @@ def kafka_python(bootstrap_servers: str, mechanism: str, name: str, password: st
                 sasl_mechanism=mechanism,
                 bootstrap_timeout_ms=TRIES_MS,  # it tries again after a refusal, too
                 **settings,
+                **more,
             )
         ) as client:
             assert client.describe_cluster()["brokers"]

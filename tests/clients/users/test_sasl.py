@@ -1,4 +1,4 @@
-"""SASL through the proxy: every mechanism, refused log-ins, and the headerless tokens of SaslHandshake v0 (KIP-43)."""
+"""SASL through the proxy: every mechanism, refused logins, and the headerless tokens of SaslHandshake v0 (KIP-43)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, Front, eventually, unique
 from tests.clients.wire_connection import WireConnection, read_reply, request_frame
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -183,7 +183,7 @@ def test_tokens_out_of_place_are_not_logged(secured: Front) -> None:
 
 @contextlib.contextmanager
 def _proxy(cluster: FirstBroker) -> Iterator[Front]:
-    with ProxyProcess(cluster.addresses(LISTENER), arguments=DEBUG_LOG) as proxy:
+    with ProxyProcess(cluster.addresses(LISTENER), config=HIGH_QUOTAS, arguments=DEBUG_LOG) as proxy:
         yield Front(cluster=cluster, proxy=proxy)
 
 

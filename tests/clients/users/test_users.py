@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, Front, eventually, unique
 from tests.clients.java_clients import JavaClients, done
 from tests.clients.users.sasl_clients import (
     CLIENTS,
@@ -46,7 +46,7 @@ MESSAGE_BYTES: Final = 12_000
 CONFIG: Final = f"""
 [plugins.options.sasl_identity]
 fallback_user = "{FALLBACK}"
-
+{HIGH_QUOTAS}
 [[quotas]]
 entity = {{ user = "alice" }}
 producer_byte_rate = {LIMIT}
@@ -135,6 +135,7 @@ def test_a_delegation_token_is_the_fallback_users(secured: Front, log: Log) -> N
 
     eventually(logged_in, "the token is accepted")
     assert {(line["user"], line["mechanism"]) for line in log.adopted} == {("alice", "PLAIN"), (FALLBACK, mechanism)}
+    assert f'"counted_as": "{FALLBACK}"' in secured.proxy.wait_for_log("the owners of delegation tokens are not known")
     assert secret not in secured.proxy.log
 
 

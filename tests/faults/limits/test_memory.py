@@ -184,6 +184,7 @@ def assert_flat_while_many_consumers_stop_reading(connections: int, reply_bytes:
         watch.assert_within_promise()
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_consumers_that_stop_reading_do_not_grow_the_proxy() -> None:
     """With replies that are copied, so that the proxy is left with what a client does not take."""
     assert_flat_while_many_consumers_stop_reading(1000, 60_000)
@@ -272,6 +273,7 @@ def assert_flat_while_many_producers_are_held_up(connections: int, config: str, 
         broker.deaf.clear()
 
 
+@pytest.mark.exhaustive
 def test_a_thousand_producers_whose_broker_does_not_read_do_not_grow_the_proxy() -> None:
     assert_flat_while_many_producers_are_held_up(1000, "", deaf=True)
 

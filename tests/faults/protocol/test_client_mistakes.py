@@ -85,11 +85,11 @@ MISTAKES = {
     "garbage behind a good size": Mistake(data=size(64) + b"\xa5" * 64, reason="api key -23131 is unknown"),
     "TLS": Mistake(
         data=client_hello(),
-        reason="the client speaks TLS, but the bootstrap listener (listen.address) accepts plaintext only",
+        reason="client: speaks TLS, but the bootstrap listener (listen.address) accepts plaintext only",
     ),
     "HTTP": Mistake(
         data=b"GET / HTTP/1.1\r\nHost: kafka\r\n\r\n",
-        reason="the client speaks HTTP, but the bootstrap listener (listen.address) accepts Kafka's protocol only",
+        reason="client: speaks HTTP, but the bootstrap listener (listen.address) accepts Kafka's protocol only",
     ),
     "size 0": Mistake(data=size(0), reason="a frame of 0 bytes is shorter"),
     "size -1": Mistake(data=size(-1), reason="a frame of -1 bytes is shorter"),
@@ -333,7 +333,7 @@ def test_bytes_one_by_one_are_as_good_as_any(proxy: ProxyProcess, bystander: Bys
     assert lines_of(proxy, client.name) == []
 
 
-def test_a_connection_that_says_nothing_costs_no_upstream_connection(proxy: ProxyProcess, bystander: Bystander) -> None:
+def test_a_silent_connection_opens_no_upstream_connection(proxy: ProxyProcess, bystander: Bystander) -> None:
     """The broker is dialled when the first request came, so probes of a load balancer cost nothing."""
     bystander.wait_for_answers()
     wait_until(lambda: proxy.metric("headrace_connections") == 1, "the bystander alone is left")

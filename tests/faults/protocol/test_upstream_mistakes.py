@@ -129,7 +129,7 @@ MISTAKES = {
     ),
     "TLS": Mistake(
         behaviour=sends(lambda _: bytes.fromhex("15030300020250")),
-        reason="speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_PLAINTEXT listener",
+        reason="speaks TLS, but the proxy connects in plaintext; set upstream.tls.enabled = true",
     ),
     "size 0": Mistake(behaviour=sends(announces(0)), reason="a frame of 0 bytes is shorter"),
     "size -1": Mistake(behaviour=sends(announces(-1)), reason="a frame of -1 bytes is shorter"),
@@ -295,7 +295,7 @@ def test_replies_byte_by_byte_are_as_good_as_any(proxy: ProxyProcess, bystander:
     assert lines_of(proxy, client.name) == []
 
 
-def test_clients_are_told_at_once_while_no_broker_is_there_and_served_when_one_comes() -> None:
+def test_clients_get_an_error_at_once_without_a_broker_and_are_served_when_one_starts() -> None:
     with (
         reserve_ports(1) as later,
         ProxyProcess(f"127.0.0.1:{later.first}", config=CONFIG, arguments=JSON_LOG) as proxy,

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
 import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from testbed.preloaded_command import run_headrace
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
 
     from tests.shared_cluster import FirstBroker
@@ -48,17 +48,7 @@ def produce(client: RawClient, topic: str) -> int:
 
 
 def enforcement(state: str, proxy: ProxyProcess) -> subprocess.CompletedProcess[str]:
-    return headrace("enforcement", state, "--admin", proxy.admin, "--token-file", str(proxy.token_file))
-
-
-def headrace(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "headrace.proxy.cli", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    return run_headrace("enforcement", state, "--admin", proxy.admin, "--token-file", str(proxy.token_file))
 
 
 def test_off_releases_who_is_muted_and_on_holds_again(proxy: ProxyProcess, topic: str) -> None:
@@ -84,8 +74,8 @@ def test_off_releases_who_is_muted_and_on_holds_again(proxy: ProxyProcess, topic
     assert proxy.wait_for_log("enforcement switched")
 
 
-def test_the_switch_says_where_it_found_nobody(unused_port: Callable[[], int]) -> None:
-    result = headrace("enforcement", "off", "--admin", f"127.0.0.1:{unused_port()}")
+def test_the_switch_names_the_address_where_no_admin_server_answers(unused_port: Callable[[], int]) -> None:
+    result = run_headrace("enforcement", "off", "--admin", f"127.0.0.1:{unused_port()}")
     assert result.returncode == 1
     assert result.stderr.startswith("headrace: cannot reach an admin server at 127.0.0.1:")
     assert "Traceback" not in result.stderr

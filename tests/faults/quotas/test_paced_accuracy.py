@@ -185,8 +185,8 @@ def test_who_dies_while_held_gives_the_place_back(proxy: ProxyProcess, topic: st
         wait_until(lambda: held(proxy) == 0, "the proxy has noticed")
         produce(later, small)
         produce(first, small)
-    reasons = {client.name: [line["reason"] for line in wait_for_lines(proxy, client.name)] for client in ends}
-    assert reasons == {name: ["the client hung up while it was muted"] for name in reasons}
+    reasons = {client.name: wait_for_lines(proxy, client.name)[-1]["reason"] for client in ends}  # ports are reused
+    assert set(reasons.values()) == {"the client hung up while it was muted"}
 
 
 def test_a_place_that_comes_after_more_than_half_a_minute_is_warned_of(proxy: ProxyProcess, topic: str) -> None:

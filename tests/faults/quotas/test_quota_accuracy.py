@@ -203,7 +203,7 @@ def test_the_proxy_lets_through_what_a_broker_does_for_minutes() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_consumers_that_fetch_a_megabyte_get_what_their_quota_says() -> None:
+def test_consumers_that_fetch_a_megabyte_get_the_rate_of_their_quota() -> None:
     """A known difference. A fetch over the quota is answered with nothing by a broker, and forgotten; asked again after
     the throttle, it is charged then. So with fetches of 1 MiB, the clients' default for a partition, a broker lets
     through 95 % of 2 MiB/s, and less with larger ones. The proxy has the bytes already: it charges them, hands them on,

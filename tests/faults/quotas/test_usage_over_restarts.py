@@ -48,7 +48,9 @@ def saved(file: Path) -> bool:
     return any(b"producer_byte_rate" in each.read_bytes() for each in file.parent.glob(f"{file.name}*"))
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL], ids=["drained", "killed"]
+)
 def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
     file = tmp_path / "usage.sqlite"
     with ProxyProcess(kafka.bootstrap_servers, config=config(file), arguments=JSON_LOG) as proxy:

@@ -46,8 +46,8 @@ def page(url: str) -> tuple[int, str]:
         return 0, ""
 
 
-@pytest.mark.parametrize("workers", [1, 2])
-def test_it_says_what_it_waits_for_and_stops(tmp_path: Path, workers: int) -> None:
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_the_log_names_what_the_start_waits_for_and_sigterm_ends_it(tmp_path: Path, workers: int) -> None:
     file, log = tmp_path / "headrace.toml", tmp_path / "log"
     with reserve_ports(4) as block, log.open("wb") as errors:
         first, _, admin, broker = block.ports

@@ -136,7 +136,9 @@ def replaced(proxy: ProxyProcess) -> int:
     return sum(event["event"] == "worker replaced" for event in events(proxy))
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL], ids=["drained", "killed"])
+@pytest.mark.parametrize(
+    "end", [pytest.param(signal.SIGTERM, marks=pytest.mark.exhaustive), signal.SIGKILL], ids=["drained", "killed"]
+)
 def test_the_debt_is_there_after_a_restart(kafka: FirstBroker, topic: str, tmp_path: Path, end: signal.Signals) -> None:
     file = tmp_path / "usage.sqlite"
     config = f'[quota.state]\nfile = "{file}"\ninterval = "1s"\n{WINDOW}{quota("greedy", LIMIT, AS_KAFKA)}'

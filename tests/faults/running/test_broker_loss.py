@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 3
 TIMEOUT_S = 60.0
-OUT_OF_RANGE = "a broker's id is outside listen.node_ids"
+OUT_OF_RANGE = "a broker's id is outside the range"
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +122,7 @@ def leads(port: int, topic: str) -> bool:
     return messages.read_produce_reply(reply).error_code == 0
 
 
+@pytest.mark.exhaustive
 def test_a_broker_that_moves_is_followed(proxy: ProxyProcess, cluster: KafkaCluster) -> None:
     """It comes back at another port; at the proxy it stays where it was."""
     broker = cluster.broker(2)
@@ -159,6 +160,7 @@ def test_a_broker_that_joins_is_reached_at_its_port(proxy: ProxyProcess, cluster
     assert changes[-1]["brokers"][str(broker.node_id)] == broker.address
 
 
+@pytest.mark.exhaustive
 def test_a_broker_without_a_port_is_an_error_that_names_the_setting(cluster: KafkaCluster) -> None:
     with ProxyProcess(cluster.bootstrap_servers, node_ids="0-1", arguments=JSON_LOG) as proxy:
         topic = create_topic(cluster, [[0, 1], [1, 0]])

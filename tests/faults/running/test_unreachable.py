@@ -34,7 +34,7 @@ def line_of(proxy: ProxyProcess, event: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_brokers_that_refuse_connections(workers: int) -> None:
     with reserve_ports(2) as block:
         addresses = [f"127.0.0.1:{block.first}", f"127.0.0.1:{block.first + 1}"]
@@ -47,7 +47,7 @@ def test_brokers_that_refuse_connections(workers: int) -> None:
             assert not [event for event in events(proxy) if event["event"].startswith(INFO)]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_a_broker_that_answers(workers: int) -> None:
     with FakeBroker({}) as broker, ProxyProcess(broker.address, config=f"workers = {workers}\n") as proxy:
         assert "headrace ready" in proxy.output
@@ -93,7 +93,7 @@ def answering(data: bytes) -> Iterator[str]:
     [
         (
             bytes.fromhex("15030300020250"),
-            "speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or SASL_P",
+            "speaks TLS, but the proxy connects in plaintext; set upstream.tls.ena",
         ),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "speaks HTTP instead of Kafka's protocol; check upstream.bootstrap_"),
         (b"", "closed the connection without an answer"),

@@ -8,8 +8,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -18,6 +16,7 @@ import pytest
 from headrace.proxy.admin.why import LINES_PER_GROUP
 from headrace.proxy.workers.worker import LAST_MESSAGES_S
 from testbed.errors import TestbedError, TestbedTimeoutError
+from testbed.preloaded_command import run_headrace
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
@@ -30,6 +29,7 @@ from tests.faults.steady_clients import SteadyGroup, SteadyProducer, read_all
 from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -136,7 +136,7 @@ def test_connections_are_spread_and_what_is_counted_is_added_up(proxy: ProxyProc
         assert min(of_workers(proxy, "cpu_seconds_total")) > 0
 
 
-def test_a_reload_reaches_all_and_is_told_once(proxy: ProxyProcess, topic: str) -> None:
+def test_a_reload_reaches_all_workers_and_is_logged_once(proxy: ProxyProcess, topic: str) -> None:
     with crowd(proxy.port) as clients:
         assert {produce(client, topic) for client in clients[:8]} == {0}
         proxy.reload(TWO + SLOW)
@@ -181,13 +181,11 @@ def test_the_switch_of_enforcement_reaches_all_and_who_comes_later(kafka: FirstB
 
 
 def switch(proxy: ProxyProcess, state: str) -> None:
-    command = [sys.executable, "-m", "headrace.proxy.cli", "enforcement", state, "--admin", proxy.admin]
-    command += ["--token-file", str(proxy.token_file)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = run_headrace("enforcement", state, "--admin", proxy.admin, "--token-file", proxy.token_file)
     assert done.stdout == f"enforcement is {state}\n", done.stderr
 
 
-def test_why_tells_what_all_workers_decided_newest_first(kafka: FirstBroker, topic: str) -> None:
+def test_why_lists_the_decisions_of_all_workers_newest_first(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers, SLOW) as proxy, crowd(proxy.port) as clients:
         for client in clients:
             produce(client, topic)
@@ -198,8 +196,7 @@ def test_why_tells_what_all_workers_decided_newest_first(kafka: FirstBroker, top
         assert ages == sorted(ages)
         newest = json.loads(proxy.get("/decisions?newest=3")[1])["decisions"]
         assert {each["peer"] for each in newest} == {client.name for client in clients[-3:]}
-        command = [sys.executable, "-m", "headrace.proxy.cli", "why", "--admin", proxy.admin, "--newest", "1"]
-        said = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+        said = run_headrace("why", "--admin", proxy.admin, "--newest", "1").stdout.splitlines()
         assert said[1 + LINES_PER_GROUP] == f"  and {CROWD - LINES_PER_GROUP} more connections"
         assert len(said) == LINES_PER_GROUP + 3  # quota, listed connections, number of others, last decision
         assert clients[-1].name in said[-1]
@@ -275,7 +272,7 @@ def test_signals_are_for_the_supervisor(proxy: ProxyProcess) -> None:
         assert proxy.get("/livez")[0] == 200
 
 
-def test_a_worker_that_hangs_is_told_of_and_does_what_it_was_told_when_it_can(proxy: ProxyProcess) -> None:
+def test_a_worker_that_hangs_is_logged_and_executes_its_commands_later(proxy: ProxyProcess) -> None:
     with crowd(proxy.port) as clients:
         hanging = proxy.worker_pids[0]
         os.kill(hanging, signal.SIGSTOP)
@@ -320,7 +317,8 @@ def configure(context):
 """
 
 
-def test_a_worker_that_cannot_start_again_is_tried_again_and_says_why(kafka: FirstBroker, tmp_path: Path) -> None:
+@pytest.mark.exhaustive
+def test_a_worker_that_cannot_start_again_logs_why_and_is_retried(kafka: FirstBroker, tmp_path: Path) -> None:
     (tmp_path / "breakable.py").write_text(BREAKABLE)
     broken = tmp_path / "broken"
     config = f'{TWO}[plugins]\nload = ["breakable"]\n[plugins.options.breakable]\nfile = "{broken}"\n'
@@ -365,7 +363,7 @@ def runs(process: psutil.Process) -> bool:
         return False
 
 
-def test_without_the_process_that_forks_the_proxy_drains_and_says_why(kafka: FirstBroker) -> None:
+def test_without_the_fork_server_the_proxy_drains_and_logs_why(kafka: FirstBroker) -> None:
     with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
         os.kill(psutil.Process(proxy.pid).children()[0].pid, signal.SIGKILL)
         assert proxy.wait(20) == 1
@@ -387,6 +385,7 @@ def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
         assert not any(map(runs, workers))
 
 
+@pytest.mark.exhaustive
 def test_idle_workers_are_woken_a_few_times_a_second_at_most(kafka: FirstBroker) -> None:
     """How often they were switched to is what idling costs, and the same on every machine."""
     with ProxyProcess(kafka.bootstrap_servers, config=TWO) as proxy:
@@ -422,11 +421,10 @@ def test_a_stop_lets_all_workers_drain_and_a_second_one_cuts() -> None:
 def headrace(*arguments: str, config: str, file: Path) -> subprocess.CompletedProcess[str]:
     file.write_text(config)
     required = ("--bootstrap-servers", "127.0.0.1:1", "--advertised-host", "localhost", "--config", str(file))
-    command = [sys.executable, "-m", "headrace.proxy.cli", "run", *required, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return run_headrace("run", *required, *arguments)
 
 
-def test_a_port_that_is_taken_is_told_once(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_once(tmp_path: Path) -> None:
     with reserve_ports(3) as block, socket.socket() as taken:
         taken.bind(("127.0.0.1", block.first + 2))
         taken.listen()
@@ -446,7 +444,7 @@ def test_a_second_proxy_does_not_slip_in_at_the_shared_ports(proxy: ProxyProcess
     assert result.stderr.startswith(f"headrace: cannot listen on 127.0.0.1:{proxy.port} for bootstrapping: address")
 
 
-def test_an_admin_port_that_is_taken_is_told(proxy: ProxyProcess) -> None:
+def test_an_admin_port_in_use_is_reported(proxy: ProxyProcess) -> None:
     with pytest.raises(TestbedError, match=f"cannot listen on {proxy.admin} for the admin server") as caught:
         ProxyProcess("127.0.0.1:1", config=TWO, arguments=["--admin", proxy.admin])
     assert "Traceback" not in str(caught.value)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tests.fuzzing.targets.admin import admin_http
+from tests.fuzzing.targets.authorization import authorization
 from tests.fuzzing.targets.configuration import cost_file, document, environment, price_sheet, quota_tables
 from tests.fuzzing.targets.frames import reply_heads, request_heads, scan_frames
 from tests.fuzzing.targets.messages import (
@@ -20,11 +21,15 @@ from tests.fuzzing.targets.messages import (
     rewriting,
     tokens,
 )
+from tests.fuzzing.targets.oauth import answers, messages
+from tests.fuzzing.targets.oauth import tokens as oauth_tokens
+from tests.fuzzing.targets.opening import certificates, mapping_rules, proxy_header, server_names
 from tests.fuzzing.targets.quota_commands import quota_arguments, quota_files
 from tests.fuzzing.targets.quotas import alterations, quota_filters
 from tests.fuzzing.targets.records import trace_lines, usage_rows, why
 from tests.fuzzing.targets.relays import logins, relays
 from tests.fuzzing.targets.sasl import names, observers
+from tests.fuzzing.targets.sasl_exchanges import clients, servers
 from tests.fuzzing.targets.walks import produce_reply_tail, walk_fetch, walk_fetched_topics, walk_produce
 
 if TYPE_CHECKING:
@@ -47,12 +52,22 @@ TARGETS: Final[dict[str, Target]] = {
     "lookups": lookups,
     "refusals": refusals,
     "tokens": tokens,
+    "authorization": authorization,
     "alterations": alterations,
     "quota_filters": quota_filters,
     "quota_arguments": quota_arguments,
     "quota_files": quota_files,
     "sasl_names": names,
     "sasl_observers": observers,
+    "proxy_header": proxy_header,
+    "server_names": server_names,
+    "certificates": certificates,
+    "mapping_rules": mapping_rules,
+    "oauth_messages": messages,
+    "oauth_tokens": oauth_tokens,
+    "oauth_answers": answers,
+    "sasl_servers": servers,
+    "sasl_clients": clients,
     "relays": relays,
     "logins": logins,
     "configuration": document,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Final
 
@@ -10,8 +11,9 @@ import trio.testing
 
 from headrace.config import Admin
 from headrace.proxy.admin.access import Access
-from headrace.proxy.admin.http import HttpConnection
+from headrace.proxy.admin.http import HttpConnection, RefusedConnection
 from headrace.proxy.admin.server import AdminServer
+from headrace.proxy.admin.turns import AdminTurns
 from headrace.proxy.counters import AdminCounters
 from tests.fuzzing.choices import Choices, pieces
 
@@ -103,9 +105,14 @@ def _answers(chunks: list[bytes]) -> list[bytes]:
             async for piece in ours:
                 reply.extend(piece)
 
+        async def serve() -> None:
+            connection = HttpConnection(theirs, "client", timeout_s=5.0, counters=counters, turns=AdminTurns())
+            with contextlib.suppress(RefusedConnection):  # the input begins as TLS does
+                await connection.serve(answer)
+
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
-            nursery.start_soon(HttpConnection(theirs, "client", timeout_s=5.0, counters=counters).serve, answer)
+            nursery.start_soon(serve)
             try:
                 for chunk in chunks:
                     await ours.send_all(chunk)

@@ -12,14 +12,8 @@ from headrace.proxy.wire.headerless_tokens import HeaderlessTokens, handshake_me
 from headrace.proxy.wire.messages.codec import TAGS, decode, encode
 from headrace.proxy.wire.messages.editing import edit
 from headrace.proxy.wire.messages.schemas import message_names, schema
-from headrace.proxy.wire.mutations import (
-    TopicRefusal,
-    merge_response,
-    read_mutation,
-    read_topic_errors,
-    split_request,
-)
-from headrace.proxy.wire.refusals import refuse_whole
+from headrace.proxy.wire.messages.stepwise import finish
+from headrace.proxy.wire.mutations import TopicRefusal
 from headrace.proxy.wire.topic_lookups import (
     TOPIC_IDS_FROM,
     VALIDATE_VERSION,
@@ -36,6 +30,7 @@ from headrace.proxy.wire.topic_lookups import (
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from tests.fuzzing.choices import Choices
 from tests.fuzzing.wire_messages import API_KEYS, any_version, message_body
+from tests.proxy.wire.at_once import merge_response, read_mutation, read_topic_errors, refuse_whole, split_request
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,21 +194,31 @@ def lookups(data: bytes) -> None:
             assert message is None
         return
     for reading, name in (
-        (read_partition_counts, "MetadataResponse"),
+        (partition_counts, "MetadataResponse"),
         (read_unknown_topics, "MetadataResponse"),
         (lambda version, body: list(read_topic_names(version, body)), "MetadataResponse"),
-        (read_validated, "CreateTopicsResponse"),
+        (validated, "CreateTopicsResponse"),
     ):
         version = any_version(choices, name)
-        if reading is read_validated:  # only responses to the proxy's own requests are read
+        if reading is validated:  # only responses to the proxy's own requests are read
             version = max(version, VALIDATE_VERSION)
-        elif reading not in (read_partition_counts, read_unknown_topics):
+        elif reading not in (partition_counts, read_unknown_topics):
             version = max(version, TOPIC_IDS_FROM)
         body = message_body(choices, name, version)
         try:
             reading(version, body)
         except MalformedMessage:
             assert _decoded(name, version, body) is None
+
+
+def partition_counts(version: int, body: bytes) -> dict[str | bytes, int]:
+    """Read the partition counts without a pause."""
+    return finish(read_partition_counts(version, body))
+
+
+def validated(version: int, body: bytes) -> dict[str, int | None]:
+    """Read the reply to a validating request without a pause."""
+    return finish(read_validated(version, body))
 
 
 def refusals(data: bytes) -> None:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import Refusal
-from headrace.proxy.quotas.rules.validation import validate_entry, validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
-    alter_response,
     describe_error,
-    read_alterations,
     read_filter,
 )
-from headrace.proxy.wire.errors import MalformedMessage
+from headrace.proxy.wire.errors import MalformedFrame, MalformedMessage
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
 from tests.fuzzing.choices import Choices
 from tests.fuzzing.wire_messages import any_version, message_body
+from tests.proxy.quotas.in_one_step import alter_response, read_alterations, validate_entry, validate_request
 
 ENTITIES = (
     QuotaEntity(user="t"),
@@ -36,7 +34,7 @@ def alterations(data: bytes) -> None:
     body = message_body(choices, "AlterClientQuotasRequest", version)
     try:
         request = read_alterations(version, body)
-    except MalformedMessage:
+    except (MalformedFrame, MalformedMessage):
         return
     validated = validate_request(request, BUILTIN_SCHEMA, lambda _entity: {})
     answered = decode("AlterClientQuotasResponse", version, alter_response(version, validated.results))["entries"]

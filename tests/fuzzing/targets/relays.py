@@ -33,6 +33,8 @@ MECHANISMS: Final = (b"PLAIN", b"SCRAM-SHA-256", b"GSSAPI", b"OAUTHBEARER", b"X"
 LONGEST_MUTE_S: Final = 3e6
 """Longer than any throttle time: 2**31 ms."""
 MOST_FRAMES: Final = 40
+LONGEST_PART: Final = 16 * 1024
+"""Length in bytes that each body and each answer can have; four of them are as long as the longest input."""
 _ANYBODY: Final = QuotaEntity(user=None, client_id="t")
 _RATES: Final = (QuotaKey.PRODUCER_BYTE_RATE, QuotaKey.CONSUMER_BYTE_RATE)
 Quotas: TypeAlias = tuple[tuple[QuotaKey, QuotaEntity, float], ...]
@@ -95,7 +97,7 @@ def _script(choices: Choices, api_keys: tuple[int, ...]) -> Script:
             script.chunks.append(struct.pack(">i", len(token)) + token)
         else:
             script.chunks.append(_request(choices, script, api_keys, number))
-        script.answers.append(choices.take(choices.number() % 600))
+        script.answers.append(choices.take(choices.number() % LONGEST_PART))
     script.answers += [choices.take(8) for _ in range(4)]
     return script
 
@@ -110,7 +112,7 @@ def _request(choices: Choices, script: Script, api_keys: tuple[int, ...], number
         mechanism = choices.pick(MECHANISMS)
         body = struct.pack(">h", len(mechanism)) + mechanism
         return request_frame(choices, key, version, correlation_id, body)
-    raw = choices.take(choices.number() % 600)
+    raw = choices.take(choices.number() % LONGEST_PART)
     return request_frame(choices, key, version, correlation_id, message_body(Choices(raw), name, version))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name
+from headrace.plugins.sasl_identity.names import oauth_name, plain_name, scram_name, token_id
 from headrace.plugins.sasl_identity.observers import OAuthIdentity, PlainIdentity, ScramIdentity, UnseenIdentity
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from tests.fuzzing.choices import Choices
@@ -15,11 +15,13 @@ PARTS: Final = (
     b"Bearer ", b"eyJhbGciOiJub25lIn0", b".", b"eyJzdWIiOiJhbGljZSJ9", b"v=", b"e=", b"p=tls-unique,,", b"\xff",
     b"W1tbW1tbW1s",
 )  # fmt: skip
+LONGEST_PART: Final = 16 * 1024
+"""Length in bytes that a token can have."""
 
 
 def _token(choices: Choices) -> bytes:
     if choices.flag():
-        return choices.take(choices.number() % 600)
+        return choices.take(choices.number() % LONGEST_PART)
     return b"".join(
         PARTS[decision % len(PARTS)] if (decision := choices.byte()) < 230 else choices.take(4)
         for _ in range(choices.byte() % 12)
@@ -34,8 +36,9 @@ def names(data: bytes) -> None:
     """Read the user's name from a token of each mechanism."""
     choices = Choices(data)
     token = _token(choices)
-    for name in (plain_name(token), scram_name(token), oauth_name(token, "sub")):
+    for name in (plain_name(token), scram_name(token), token_id(token), oauth_name(token, "sub")):
         _check(name)
+    assert scram_name(token) is None or token_id(token) is None
 
 
 def observers(data: bytes) -> None:
@@ -56,10 +59,13 @@ def observers(data: bytes) -> None:
         if not isinstance(observer, UnseenIdentity):
             _check(observer.claimed_user(token))
         known = observer.principal
+        known_token = observer.token_id if isinstance(observer, ScramIdentity) else None
         observer.exchanged(token, answer)
         _check(observer.principal)
-        if isinstance(observer, ScramIdentity) and known is None and observer.principal is not None:
-            assert answer.startswith(b"v=")
+        if isinstance(observer, ScramIdentity):
+            _check(observer.token_id)
+            if (known, known_token) == (None, None) != (observer.principal, observer.token_id):
+                assert answer.startswith(b"v=")
         if isinstance(observer, OAuthIdentity) and known is None and observer.principal is not None:
             assert not answer
         if choices.flag():

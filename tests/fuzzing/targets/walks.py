@@ -47,7 +47,11 @@ def walk_produce(data: bytes) -> None:
     except MalformedMessage:
         message = None
     if found:
-        assert (split.batches, split.left_out, split.longest) == (whole.batches, whole.left_out, whole.longest)
+        assert (split.batches, split.left_out_bytes, split.longest) == (
+            whole.batches,
+            whole.left_out_bytes,
+            whole.longest,
+        )
     if message is not None:
         assert found, "a message that a broker reads is refused"
         sums: dict[tuple[Any, int], int] = {}

@@ -45,7 +45,7 @@ def test_its_configuration_is_taken() -> None:
     assert options == {"request_percentage": {"costs_file": "/etc/headrace/costs.toml"}}
 
 
-def test_it_samples_brokers_as_the_command_says() -> None:
+def test_the_page_shows_the_command_that_samples_brokers() -> None:
     (command,) = re.findall(r"```\n(kafka-run-class .*?)\n\n", PAGE, re.DOTALL)
     documented = command.replace("\\\n", " ").split()
     assert sorted(documented) == sorted(HOW.replace("BROKER:PORT", "broker-0:9999").split())

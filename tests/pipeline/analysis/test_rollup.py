@@ -263,7 +263,7 @@ def test_a_bill_by_day(by_period: dict[Period, list[Row]]) -> None:
     }  # fmt: skip
 
 
-def test_a_line_says_what_it_is_of(by_period: dict[Period, list[Row]]) -> None:
+def test_the_columns_of_a_line_of_a_bill(by_period: dict[Period, list[Row]]) -> None:
     (row,) = [row for row in by_period[Period.DAY] if (row.team, row["item"]) == ("search", "produced")]
     assert row.asDict() == {
         "period": "day", "date": MONDAY, "team": "search", "line": 1, "item": "produced", "used": GIB // 2,
@@ -323,7 +323,7 @@ def bytes_by_date(lake: Lake) -> dict[dt.date, int]:
     return {row.date: row["sum(size)"] for row in days.groupBy("date").sum("size").collect()}
 
 
-def test_the_command_rolls_up_and_says_what(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
+def test_the_command_rolls_up_and_reports_the_sums(spark: SparkSession, lake: Lake, tmp_path: Path) -> None:
     (tmp_path / "teams.csv").write_text("user,client_id,team\nalice,,payments\n", encoding="utf-8")
     result = run(tmp_path / "lake", "--teams", str(tmp_path / "teams.csv"))
     assert result.exit_code == 0, result.output

@@ -171,7 +171,7 @@ def test_who_is_over_the_quota_is_throttled_and_who_is_not_is_not(spark: SparkSe
     assert 100_000 <= over.waited_ms <= 130_000
 
 
-def test_as_recorded_it_is_what_replay_says(spark: SparkSession) -> None:
+def test_as_recorded_the_result_equals_that_of_replay(spark: SparkSession) -> None:
     chance = random.Random(7)  # noqa: S311
     records = [
         record(NOON + second, user=user, request_bytes=chance.randrange(3000), thread_ms=chance.random() * 30)
@@ -278,7 +278,7 @@ def test_what_comes_in_a_mute_waits_for_its_end() -> None:
 @pytest.mark.parametrize(
     "field", ["request_bytes", "mutations", pytest.param("response_bytes", marks=pytest.mark.exhaustive)]
 )
-def test_senders_that_wait_are_reckoned_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
+def test_waiting_senders_are_computed_as_if_from_the_beginning(spark: SparkSession, field: str) -> None:
     """The bucket of waiting senders is created at the first throttle from the state recorded until then."""
     chance = random.Random(3)  # noqa: S311 -- no secrets
     key = {

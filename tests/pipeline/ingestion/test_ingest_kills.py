@@ -175,7 +175,7 @@ def test_of_two_that_find_a_dead_ones_lock_one_has_it(lake: Lake, monkeypatch: p
     assert json.loads(Path(lake.path(FILE)).read_text())["since"] == "just now"
 
 
-def test_a_lake_that_cannot_be_written_says_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_for_a_lake_that_cannot_be_written_names_the_cause(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
     with pytest.raises(OutputError, match=r"cannot write .*/file/lake/_ingest/lock.json: not a directory"):

@@ -147,7 +147,7 @@ def test_the_watermark_is_kept_as_it_is(lake: Lake) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "{}", '{"second": "x", "runs": {}}', '{"second": 1, "runs": {"a": 1}}']
 )
-def test_a_damaged_watermark_says_what_to_do(lake: Lake, tmp_path: Path, text: str) -> None:
+def test_the_error_for_a_damaged_watermark_names_the_remedy(lake: Lake, tmp_path: Path, text: str) -> None:
     write_text(lake.spark, lake.path(FILE), text)
     write_lines(tmp_path / "in" / "usage-a-1.jsonl", record())
     with pytest.raises(OutputError, match=r"_ingest/watermark.json is damaged .*; remove it to start without"):

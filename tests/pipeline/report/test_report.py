@@ -183,7 +183,7 @@ def test_others_are_summed_so_that_all_is_all(spark: SparkSession) -> None:
 # --- what is not there ---
 
 
-def test_without_tables_it_says_which_job_makes_them() -> None:
+def test_without_tables_the_report_names_the_jobs_that_write_them() -> None:
     read = Read(report({}, made=MADE))
     no_references(read)
     for anchor, table in {

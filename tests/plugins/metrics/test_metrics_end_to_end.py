@@ -125,7 +125,7 @@ def test_beyond_the_cap_and_idle(kafka: FirstBroker, topic: str) -> None:
         assert one(proxy, "quota_entities", quota=PRODUCE, state="idle") == 5
 
 
-def test_the_receiver_is_told_of_it(kafka: FirstBroker, topic: str) -> None:
+def test_the_receiver_gets_the_series(kafka: FirstBroker, topic: str) -> None:
     with OtlpReceiver() as receiver:
         environment = {"OTEL_EXPORTER_OTLP_ENDPOINT": receiver.endpoint, "OTEL_METRIC_EXPORT_INTERVAL": "100"}
         with (
@@ -208,7 +208,7 @@ def test_prometheus_scrapes_it(kafka: FirstBroker, topic: str, tmp_path: Path) -
             running.wait(30)
 
 
-def test_promtool_likes_the_whole_page(kafka: FirstBroker, topic: str) -> None:
+def test_promtool_accepts_the_whole_page(kafka: FirstBroker, topic: str) -> None:
     promtool = needs("promtool")
     with (
         ProxyProcess(kafka.bootstrap_servers, config=config()) as proxy,

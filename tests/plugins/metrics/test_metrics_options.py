@@ -70,7 +70,7 @@ def test_an_option_that_is_wrong_is_named(table: dict[str, object], sentence: st
         ({"OTEL_METRICS_EXPORTER": "prometheus, otlp"}, True),
     ],
 )
-def test_who_says_where_to_pushes(environment: dict[str, str], push: bool) -> None:
+def test_which_variables_switch_pushing_on(environment: dict[str, str], push: bool) -> None:
     options = options_of({}, environment)
     assert (options.enabled, options.push, options.endpoint) == (True, push, None)
 

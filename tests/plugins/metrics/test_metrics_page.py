@@ -44,10 +44,10 @@ class SharedState:
 class PluginsPage(MetricsPage):
     """The page without what is the proxy's own."""
 
-    def _nothing(self) -> Iterator[Any]:
+    def _nothing(self, *_: object) -> Iterator[Any]:
         return iter(())
 
-    _connection_metrics = _byte_metrics = _quota_metrics = _loop_metrics = _nothing
+    _connection_metrics = _tls_metrics = _byte_metrics = _quota_metrics = _loop_metrics = _nothing
 
 
 def plugged(metered: Metered, **options: Any) -> HookCalls:
@@ -100,7 +100,7 @@ async def test_a_page_has_kafkas_metrics() -> None:
     assert "otel_scope" not in page
 
 
-async def test_promtool_likes_the_page() -> None:
+async def test_promtool_accepts_the_page() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
         pytest.skip("promtool is not installed")
@@ -215,7 +215,7 @@ def test_it_is_found_as_a_strangers_plugin_is() -> None:
     assert point.load() is Metrics
 
 
-async def test_switched_off_it_tells_nothing() -> None:
+async def test_switched_off_there_are_no_series() -> None:
     metered = Metered()
     metered.use("alice")
     assert "headrace_quota" not in await page_of(metered, enabled=False)

@@ -76,7 +76,9 @@ def test_the_last_state_is_pushed_at_the_end(otlp_receiver: OtlpReceiver, starte
     assert thread.pushed == 1
 
 
-def test_a_receiver_that_refuses_is_told_once(otlp_receiver: OtlpReceiver, started: Callable[..., PushThread]) -> None:
+def test_a_receiver_that_refuses_is_logged_once(
+    otlp_receiver: OtlpReceiver, started: Callable[..., PushThread]
+) -> None:
     otlp_receiver.answer(400, times=3)
     with capture_logs() as logs:
         thread = started(snapshots())

@@ -104,7 +104,7 @@ def test_beyond_the_cap_all_others_are_one() -> None:
     assert entities(metered, metered.reader(max_series=15)) == {"own": 5, "other": 15, "idle": 0}
 
 
-def test_of_others_the_fewest_tokens_are_told() -> None:
+def test_the_series_other_has_the_fewest_tokens() -> None:
     metered = Metered(limit=10)
     for user, mutations in (("a", 130), ("b", 500), ("c", 30)):
         metered.use(user, mutations, MUTATIONS)

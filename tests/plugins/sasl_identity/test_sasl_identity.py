@@ -12,7 +12,7 @@ from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.names import MAX_JWT_CHARACTERS, oauth_name, plain_name, scram_name
 from headrace.plugins.sasl_identity.options import IdentityOptions
 from headrace.quota_callbacks.hookspecs import PluginContext
-from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
+from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, TokenObserver
 from headrace.quota_callbacks.options import read_options
 from tests.plugins.sasl_identity.sasl_messages import bearer, jwt, unsecured
 
@@ -217,3 +217,26 @@ def test_options() -> None:
 def test_options_that_make_no_sense(table: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=rf"^plugins\.options\.sasl_identity\.{message}|{message}$"):
         read_options(IdentityOptions, table, "sasl_identity")
+
+
+def test_a_delegation_token_is_named_once_the_broker_has_accepted_it() -> None:
+    for extension, answer, token in (
+        ("tokenauth=true", b"e=no", None),
+        ("x=y", b"v=z", None),
+        ("tokenauth=true", b"v=z", "a,id"),
+    ):
+        watching = observer("SCRAM-SHA-256", fallback_user=FALLBACK)
+        assert isinstance(watching, TokenObserver)
+        watching.exchanged(f"n,,n=a=2Cid,r=x,{extension}".encode(), b"r=x,s=y,i=1")
+        assert watching.token_id is None
+        watching.exchanged(b"c=biws", answer)
+        assert watching.token_id == token
+    assert watching.principal == FALLBACK
+
+
+def test_a_token_whose_id_cannot_be_read_is_the_fallback_users() -> None:
+    watching = observer("SCRAM-SHA-256", fallback_user=FALLBACK)
+    watching.exchanged(b"n,,n=" + LONG.encode() + b",r=x,tokenauth=true", b"r=x,s=y,i=1")
+    watching.exchanged(b"c=biws", b"v=z")
+    assert isinstance(watching, TokenObserver)
+    assert (watching.principal, watching.token_id) == (FALLBACK, None)

@@ -20,8 +20,9 @@ from headrace.quota_callbacks.requests import Address, Connection
 PAGE = (Path(__file__).parents[3] / "docs" / "users.md").read_text(encoding="utf-8")
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
+def block(language: str, heading: str = "") -> str:
+    """The first block of a language below a heading."""
+    found = re.search(rf"```{language}\n(.*?)```", PAGE[PAGE.index(heading) :], re.DOTALL)
     assert found is not None
     return found.group(1)
 
@@ -29,7 +30,8 @@ def block(language: str) -> str:
 def test_the_options_on_the_page_are_the_plugins() -> None:
     table = tomllib.loads(block("toml"))["plugins"]["options"]["sasl_identity"]
     assert read_options(IdentityOptions, table, "sasl_identity") == IdentityOptions(**table)
-    documented = set(re.findall(r"^\| `([a-z_]+)` \|", PAGE, re.MULTILINE))
+    section = PAGE.split("\n## Options\n", 1)[1].split("\n## ", 1)[0]
+    documented = set(re.findall(r"^\| `([a-z_]+)` \|", section, re.MULTILINE))
     assert documented == set(table) == set(IdentityOptions.model_fields)
 
 
@@ -42,7 +44,7 @@ def test_the_numbers_on_the_page_are_the_codes() -> None:
 @pytest.mark.parametrize(("host", "team"), [("192.0.2.7", "blue"), ("198.51.100.7", "red")])
 def test_the_example_is_a_source_of_identities(host: str, team: str) -> None:
     namespace: dict[str, Any] = {}
-    exec(block("python"), namespace)  # noqa: S102 -- our own page
+    exec(block("python", "## Your own source of users"), namespace)  # noqa: S102 -- our own page
     plugin = namespace["TeamByAddress"]()
     register(new_plugin_manager(), "example", plugin)
     connection = Connection(connection_id=1, peer=Address(host=host, port=1))

@@ -9,6 +9,7 @@ import pytest
 
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.options import IdentityOptions
+from headrace.quota_callbacks.identities import TokenObserver
 from testbed.kafka.jvm import kafka_classes, start_jvm
 from tests.plugins.sasl_identity.sasl_messages import bearer, unsecured
 
@@ -181,6 +182,8 @@ def test_a_delegation_token_is_its_owners_and_seen_as_the_fallback_user(mechanis
     scram(exchange, scram_client(mechanism, "token-id", PASSWORD, {"tokenauth": "true"}))
     assert exchange.server.getAuthorizationID() == "alice"
     assert exchange.observer.principal == "somebody"
+    assert isinstance(exchange.observer, TokenObserver)
+    assert exchange.observer.token_id == "token-id"
 
 
 # --- OAUTHBEARER ---

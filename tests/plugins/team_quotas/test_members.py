@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import time
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.plugins.team_quotas.members import Members
 from headrace.plugins.team_quotas.options import Team, TeamOptions
@@ -43,6 +48,22 @@ def test_a_client_may_belong_to_no_team() -> None:
     assert members.team_of("bob", "app") is None
     assert members.team_of("bob", "app.1") is None  # only * has a meaning
     assert members.team_of("bob", "app.[0-9]") == "blue"
+
+
+@given(pattern=st.text("ab*", min_size=1, max_size=8).filter(lambda text: "*" in text), name=st.text("ab", max_size=12))
+def test_patterns_match_as_a_regular_expression_does(pattern: str, name: str) -> None:
+    members = Members({"blue": Team(client_ids=(pattern,))})
+    matches = re.fullmatch(".*".join(pattern.split("*")), name) is not None
+    assert members.team_of("", name) == ("blue" if matches else None)
+
+
+def test_a_name_made_for_a_pattern_costs_no_more_than_another() -> None:
+    """A regular expression takes seconds for this one: it tries all ways to place the pieces."""
+    members = Members({"blue": Team(client_ids=("*a*a*a*a*a*b",))})
+    began_s = time.perf_counter()
+    assert members.team_of("", "a" * MAX_NAME_BYTES) is None
+    assert members.team_of("", "a" * MAX_NAME_BYTES + "c") is None
+    assert time.perf_counter() - began_s < 0.1
 
 
 def test_long_names_are_compared_in_their_short_form() -> None:

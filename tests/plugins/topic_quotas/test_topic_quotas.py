@@ -17,6 +17,9 @@ from tests.proxy.playbook import open_book, read_reply, reply, request
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
+    from headrace.quota_callbacks.hookspecs import PluginContext
+    from headrace.quota_callbacks.requests import Request
+    from headrace.quota_callbacks.verdicts import Throttle
     from tests.proxy.playbook import Book
 
 PRODUCE, FETCH = ApiKey.PRODUCE, ApiKey.FETCH
@@ -106,8 +109,8 @@ async def test_fetched_records_are_charged_to_their_topics(autojump_clock: MockC
         plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(FETCHED, ORDERS, 1000)]
     ) as book:
         rows: dict[str | bytes, int] = {"orders": 12_000, "free": 60_000}
-        sent = fetched(version, 1, rows)
-        assert await book.round_trip(request(FETCH, version, 1), sent) == sent
+        sent, limited = (fetched(version, 1, rows, throttle_time_ms=ms) for ms in (0, 2000))
+        assert await book.round_trip(request(FETCH, version, 1), sent) == limited
         (decision,) = book.shared.decisions
         assert (decision.quota, decision.entity, decision.throttle_ms) == ("consumer_byte_rate", "topic=orders", 2000)
         began = trio.current_time()
@@ -170,11 +173,12 @@ def test_the_cache_is_bounded_and_follows_the_buckets(monkeypatch: pytest.Monkey
     quotas.update_quota(PRODUCED, ANY_TOPIC, 1000, QuotaPolicy())
     produced = make_request(PRODUCE)
     produced.batches = [(f"t{number}", 0, 100, -1) for number in range(8)]
-    assert quotas.batches_received(produced, 0) is None
+    produced.read_refused, produced.refused = True, ()
+    assert quotas.response_received(produced, 0) is None
     assert len(context.quotas) == 8
     assert context.quotas.expire(10_000_000) == 8
     produced.batches = [("t7", 0, 20_000, -1)]
-    assert quotas.batches_received(produced, 10_000_000) is not None
+    assert quotas.response_received(produced, 10_000_000) is not None
     assert len(context.quotas) == 1
 
 
@@ -192,9 +196,124 @@ def test_topics_are_read_only_while_there_are_quotas() -> None:
     quotas.configure(make_context(OPTIONS["topic_quotas"]))
     produced, fetch = (make_request(key) for key in (PRODUCE, FETCH))
     for each in (produced, fetch):
-        quotas.request_received(each)
+        quotas.request_received(each, 0)
     assert (produced.read_batches, fetch.read_fetched) == (False, False)
     quotas.update_quota(FETCHED, ORDERS, 1000, QuotaPolicy())
     for each in (produced, fetch):
-        quotas.request_received(each)
+        quotas.request_received(each, 0)
     assert (produced.read_batches, fetch.read_fetched) == (False, True)
+
+
+def produced_by(user: str, *parts: tuple[str | bytes, int, int], acks: int = 1) -> Request:
+    """Return a Produce of topics, partitions and sizes that was forwarded."""
+    made = make_request(PRODUCE)
+    made.connection.user = user
+    made.acks, made.forwarded_s, made.read_refused = acks, 0.0, True
+    made.batches = [(topic, partition, size, -1) for topic, partition, size in parts]
+    made.refused = ()
+    return made
+
+
+def limited_to(limit: float, entity: QuotaEntity = ORDERS) -> tuple[TopicQuotas, PluginContext]:
+    quotas = TopicQuotas()
+    context = make_context(OPTIONS["topic_quotas"], quota_limit=quotas.quota_limit)
+    quotas.configure(context)
+    quotas.update_quota(PRODUCED, entity, limit, QuotaPolicy())
+    return quotas, context
+
+
+def test_what_the_broker_refuses_is_not_charged() -> None:
+    quotas, context = limited_to(1000)
+    refused = produced_by("mallory", ("orders", 0, 10**9))
+    refused.refused = {("orders", 0)}
+    assert quotas.batches_received(refused, 0) is None
+    assert quotas.response_received(refused, 0) is None
+    assert len(context.quotas) == 0
+    partly = produced_by("alice", ("orders", 0, 12_000), ("orders", 1, 10**9))
+    partly.refused = {("orders", 1)}
+    verdict = quotas.response_received(partly, 0)
+    assert verdict is not None
+    assert verdict.throttle_ms == 2000
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_without_a_reply_only_a_user_who_may_write_uses_up_the_quota(acks: int) -> None:
+    """A Produce with acks=0 has no reply; another one has none if its connection is closed before."""
+    quotas, _ = limited_to(1000)
+
+    def send(user: str, size: int, now_ms: int) -> Throttle | None:
+        request = produced_by(user, ("orders", 0, size), acks=acks)
+        verdict = quotas.batches_received(request, now_ms)
+        if acks:
+            quotas.request_abandoned(request, now_ms)
+        return verdict
+
+    first = send("mallory", 100_000, 0)
+    assert (first is not None) == (acks == 0), "she is limited, too, and a closed connection cannot be throttled"
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 1000)), 0) is None
+    send("alice", 12_000, 1)
+    verdict = quotas.response_received(produced_by("bob", ("orders", 0, 1)), 2)
+    assert verdict is not None, "alice has used it up: the broker has let her write before"
+
+
+def test_a_user_whose_permission_was_withdrawn_uses_up_nothing_more() -> None:
+    quotas, _ = limited_to(1000)
+    assert quotas.response_received(produced_by("mallory", ("orders", 0, 100)), 0) is None
+    refused = produced_by("mallory", ("orders", 0, 100))
+    refused.refused = {("orders", 0)}
+    quotas.response_received(refused, 0)
+    quotas.batches_received(produced_by("mallory", ("orders", 0, 10**6), acks=0), 0)
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 100)), 0) is None
+
+
+def test_batches_beyond_the_maximum_are_charged() -> None:
+    quotas, _ = limited_to(1000)
+    request = produced_by("alice", *(("fake", number, 0) for number in range(4096)))
+    request.left_out_bytes = {("orders", 0): 12_000, ("orders", 1): 10**9}
+    request.refused = {("orders", 1)}
+    verdict = quotas.response_received(request, 0)
+    assert verdict is not None
+    assert verdict.throttle_ms == 2000
+
+
+def test_a_name_that_no_topic_can_have_has_no_bucket() -> None:
+    quotas, context = limited_to(1000, ANY_TOPIC)
+    quotas.batches_received(produced_by("mallory", ("x" * 250, 0, 10**6), acks=0), 0)
+    assert len(context.quotas) == 0
+    quotas.batches_received(produced_by("mallory", ("x" * 249, 0, 10**6), acks=0), 0)
+    assert len(context.quotas) == 1
+
+
+def test_invented_names_count_for_their_sender() -> None:
+    quotas, context = limited_to(1000, ANY_TOPIC)
+    quotas.batches_received(produced_by("mallory", ("invented", 0, 1), acks=0), 0)
+    (bucket,) = context.quotas
+    assert bucket.owner is not None
+    assert bucket.owner[0] == "mallory"
+
+
+def test_a_throttled_user_sends_one_request_at_a_time() -> None:
+    """Else it could send many before the first reply, which charges it."""
+    quotas, _ = limited_to(1000)
+    assert quotas.response_received(produced_by("alice", ("orders", 0, 20_000)), 0) is not None
+    alone = []
+    for user, now_ms in (("alice", 1), ("bob", 1), ("alice", plugin.ALONE_MS)):
+        request = produced_by(user, ("orders", 0, 1))
+        quotas.request_received(request, now_ms)
+        alone.append(request.alone)
+    assert alone == [True, False, False]
+
+
+async def test_a_share_fetch_is_charged_and_its_reply_has_the_throttle_time(autojump_clock: MockClock) -> None:
+    orders = bytes(range(16))
+    async with open_book(
+        plugins={"topic_quotas": TopicQuotas()}, options=OPTIONS, quotas=[(FETCHED, ORDERS, 1000)]
+    ) as book:
+        topics = [{"name": "orders", "topic_id": orders, "partitions": [{"partition_index": 0}]}]
+        await book.round_trip(request(ApiKey.METADATA, 12, 1), reply(ApiKey.METADATA, 12, 1, topics=topics))
+        responses = [{"topic_id": orders, "partitions": [{"partition_index": 0, "records": bytes(12_000)}]}]
+        sent = reply(ApiKey.SHARE_FETCH, 1, 2, responses=responses)
+        answer = await book.round_trip(request(ApiKey.SHARE_FETCH, 1, 2, max_bytes=1000), sent)
+        (decision,) = book.shared.decisions
+        assert (decision.quota, decision.entity, decision.throttle_ms) == ("consumer_byte_rate", "topic=orders", 2000)
+        assert read_reply(ApiKey.SHARE_FETCH, 1, answer)["throttle_time_ms"] == 2000

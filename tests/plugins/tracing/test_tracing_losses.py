@@ -251,7 +251,7 @@ def test_the_thread_outlives_a_mistake_of_the_exporter() -> None:
     assert logs[0]["last_error"].endswith("ZeroDivisionError: exporter")
 
 
-def test_losses_are_told_when_they_begin_and_then_once_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_are_logged_when_they_begin_and_then_at_intervals(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(export_thread.time, "monotonic", lambda: now_s)
     report = export_thread._LossReport()

@@ -47,7 +47,7 @@ def test_defaults() -> None:
     ],
 )
 @pytest.mark.parametrize("rest", [{}, ON], ids=["off", "on"])
-def test_a_wrong_option_is_told(table: dict[str, object], rest: dict[str, object], sentence: str) -> None:
+def test_an_invalid_option_is_reported(table: dict[str, object], rest: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=r"^plugins") as caught:
         options_of(rest | table, {})
     assert str(caught.value).startswith(sentence)
@@ -81,7 +81,7 @@ def test_the_ratio_of_the_environment(environment: dict[str, str], ratio: float)
         ("OTEL_BSP_SCHEDULE_DELAY", "0", {"delay_ms": 5000}),
     ],
 )
-def test_a_wrong_variable_is_passed_over_and_told(name: str, value: str, taken: dict[str, object]) -> None:
+def test_an_invalid_variable_is_ignored_with_a_warning(name: str, value: str, taken: dict[str, object]) -> None:
     options = options_of(ON, {name: value})
     (warning,) = options.warnings
     assert warning.startswith(f"{name} is {value!r}; expected ")

@@ -58,7 +58,7 @@ def test_a_forwarded_request_is_a_server_span_with_the_brokers_part_in_it(
     assert broker.length_ns == 9 * MS
 
 
-def test_what_a_forwarded_request_says_of_itself(tracing: Traced, otlp_receiver: OtlpReceiver) -> None:
+def test_the_attributes_of_a_forwarded_request(tracing: Traced, otlp_receiver: OtlpReceiver) -> None:
     trace = trace_of(tracing, otlp_receiver, request())
     shared = {
         "messaging.system": "kafka",

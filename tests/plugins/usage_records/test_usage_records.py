@@ -72,7 +72,7 @@ def test_the_proxys_own_time_belongs_to_the_next_request_that_is_answered() -> N
     assert made.connection.thread_ns == 0
 
 
-def test_what_was_charged_is_told_and_not_taken_again() -> None:
+def test_charged_thread_time_is_recorded_and_the_rest_is_kept() -> None:
     sums = seconds()
     made = request(charged_thread_ns=70)
     made.connection.thread_ns = 300
@@ -93,7 +93,7 @@ def test_what_is_exempt_takes_no_thread_time(exempt: dict[str, Any]) -> None:
     assert (only(sums.take(8)[0][0][1]).thread_ns, made.connection.thread_ns) == (0, 0)
 
 
-def test_throttles_and_refusals_are_told_by_quota_and_shadows_are_not() -> None:
+def test_throttles_and_refusals_are_recorded_by_quota_and_observed_ones_are_not() -> None:
     sums = seconds()
     sums.add(request(throttle_ms=300, reason=REASON), 7)
     sums.add(request(throttle_ms=200, reason=REASON, refused_code=89), 7)
@@ -140,7 +140,7 @@ def test_bytes_of_topics_beyond_max_rows_stay_with_their_sender() -> None:
     assert sums.unattributed == 1, "counted once"
 
 
-def test_beyond_max_rows_only_the_sender_is_not_told() -> None:
+def test_beyond_max_rows_only_the_sender_is_left_out() -> None:
     sums = seconds(max_rows=3)
     for number in range(10):
         sums.add(request(PRODUCE if number % 2 else FETCH, client_id=f"c{number}"), 7)
@@ -253,7 +253,7 @@ def test_librdkafka_refuses_a_setting_without_its_secret() -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_nothing_is_written_unless_it_is_told_where_to() -> None:
+def test_nothing_is_written_without_a_folder_or_a_topic() -> None:
     assert not options_of({}).enabled
     assert options_of({"folder": "x"}).enabled
     assert options_of({"bootstrap_servers": "b:1"}).topic == "headrace-usage"

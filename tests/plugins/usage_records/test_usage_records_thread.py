@@ -65,7 +65,7 @@ class Writing(SecondBySecond):
         return [(each["kind"], each["sequence"]) for each in self.kept.lines]
 
 
-def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
+def test_lost_records_are_reported_as_soon_as_writing_succeeds() -> None:
     writing = Writing()
     writing.kept.fails = FULL
     writing.write(request())
@@ -79,7 +79,7 @@ def test_what_could_not_be_written_is_told_as_soon_as_it_can_be() -> None:
     assert set(lost) == LostRecord.__required_keys__
 
 
-def test_however_long_it_goes_on_losses_are_told_in_one_mark_for_each_reason() -> None:
+def test_losses_of_any_duration_are_reported_in_one_mark_for_each_reason() -> None:
     writing = Writing()
     for number in range(1500):
         writing.kept.fails = FULL if number % 3 else ValueError(f"of {number % 2}")
@@ -111,7 +111,7 @@ def test_reasons_are_bounded_and_nothing_is_forgotten() -> None:
     assert sum(reasons.values()) == 2 * MOST_REASONS
 
 
-def test_what_was_taken_and_is_lost_after_all_is_told_with_what_it_held() -> None:
+def test_a_batch_that_was_accepted_and_then_lost_is_reported_with_its_sums() -> None:
     writing = Writing()
     writing.write(request(request_bytes=70))
     writing.kept.lost_after_all = [("Local: Message timed out", writing.kept.contents[0])]
@@ -159,7 +159,7 @@ def test_closing_writes_what_is_left_and_the_end() -> None:
     assert kept.closed
 
 
-def test_a_place_that_raises_whatever_it_likes_does_not_end_the_thread() -> None:
+def test_no_exception_of_a_destination_ends_the_thread() -> None:
     sums, kept = seconds(), Kept()
 
     def run_on_loop(take: Callable[[], Awaitable[None]]) -> None:

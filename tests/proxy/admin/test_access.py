@@ -20,11 +20,21 @@ if TYPE_CHECKING:
 TOKEN = "0123456789abcdef"
 
 
+async def no_body() -> bytes:
+    return b""
+
+
+def request_of(method: str, path: str, headers: dict[str, str], subject: str | None = None) -> HttpRequest:
+    return HttpRequest(
+        method=method, path=path, query={}, headers=headers, read_body=no_body, client="127.0.0.1", subject=subject
+    )
+
+
 async def status(listen: str, host: str, *, allowed: tuple[str, ...] = (), origin: str = "") -> int:
     """The status of a GET, 200 if it is not refused."""
     settings = Admin.model_validate({"listen": listen, "allowed_hosts": allowed})
     headers = {"host": host} | ({"origin": origin} if origin else {})
-    request = HttpRequest(method="GET", path="/metrics", query={}, headers=headers, body=b"", client="127.0.0.1")
+    request = request_of("GET", "/metrics", headers)
     refusal = await Access(lambda: settings, None, AdminCounters()).refusal(request, public=False, changes=False)
     return 200 if refusal is None else refusal.status
 
@@ -101,10 +111,56 @@ async def test_changes_need_a_token_or_a_unix_socket(
     file.write_text(TOKEN)
     settings = Admin.model_validate({"listen": listen})
     headers = {"host": "localhost"} | ({"authorization": authorization} if authorization else {})
-    request = HttpRequest(method="PUT", path="/enforcement", query={}, headers=headers, body=b"", client="127.0.0.1")
+    request = request_of("PUT", "/enforcement", headers)
     access = Access(lambda: settings, Tokens(str(file)) if with_file else None, AdminCounters())
     refusal = await access.refusal(request, public=False, changes=True)
     assert (200 if refusal is None else refusal.status) == expected
+
+
+CERTIFICATES = {"certificate_file": "a.pem", "client_ca_file": "ca.pem", "client_certificates": "requested"}
+
+
+@pytest.mark.parametrize(
+    ("authorizes", "with_file", "subject", "authorization", "expected"),
+    [
+        (True, False, None, "", 403),
+        (True, False, "CN=alice", "", 200),
+        (True, False, "", "", 200),
+        (True, True, None, "", 401),
+        (True, True, "CN=alice", "", 200),
+        (True, True, None, f"Bearer {TOKEN}", 200),
+        (True, True, "CN=alice", "Bearer wrong", 200),
+        (False, True, "CN=alice", "", 401),
+        (False, True, "CN=alice", f"Bearer {TOKEN}", 200),
+        (False, True, None, f"Bearer {TOKEN}", 200),
+    ],
+)
+async def test_a_certificate_is_as_good_as_a_token_if_it_authorizes(
+    tmp_path: Path, authorizes: bool, with_file: bool, subject: str | None, authorization: str, expected: int
+) -> None:
+    file = tmp_path / "token"
+    file.write_text(TOKEN)
+    tls = CERTIFICATES | {"certificate_authorizes": authorizes}
+    settings = Admin.model_validate({"listen": "0.0.0.0:9190", "tls": tls})
+    headers = {"host": "localhost"} | ({"authorization": authorization} if authorization else {})
+    access = Access(lambda: settings, Tokens(str(file)) if with_file else None, AdminCounters())
+    for method, changes in (("GET", False), ("PUT", True)):
+        request = request_of(method, "/enforcement", headers, subject)
+        refusal = await access.refusal(request, public=False, changes=changes)
+        assert (200 if refusal is None else refusal.status) == expected, method
+        assert refusal is None or (b"client certificate" in refusal.body) == authorizes
+        assert await access.refusal(request, public=True, changes=False) is None, "a probe"
+
+
+async def test_a_certificate_without_the_setting_counts_for_nothing_on_loopback() -> None:
+    settings = Admin.model_validate(
+        {"listen": "127.0.0.1:9190", "tls": CERTIFICATES | {"certificate_authorizes": False}}
+    )
+    access = Access(lambda: settings, None, AdminCounters())
+    request = request_of("PUT", "/enforcement", {"host": "localhost"}, "CN=alice")
+    refusal = await access.refusal(request, public=False, changes=True)
+    assert refusal is not None
+    assert refusal.status == 403
 
 
 def problem(path: Path) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import random
 
 ROUNDS: Final = 300
-EXPECTED: Final = {200, 400, 403, 404, 405, 413, 415, 431, 501, 503, 505}
+EXPECTED: Final = {200, 400, 403, 404, 405, 411, 413, 415, 431, 501, 503, 505}
 GET: Final = (
     b"GET /decisions?user=a%20b&client_id=%C3%A9&newest=10 HTTP/1.1\r\nHost: localhost:9190\r\nAccept: */*\r\n\r\n"
 )

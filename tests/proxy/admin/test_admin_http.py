@@ -18,21 +18,23 @@ from headrace.proxy.admin.http import (
     HttpRequest,
     HttpResponse,
 )
+from headrace.proxy.admin.turns import AdminTurns
 from headrace.proxy.counters import AdminCounters
 
 CLOSE = b"Connection: close\r\n"
 TIMEOUT_S = 5.0
 
 
-def connection(stream: trio.abc.Stream) -> HttpConnection:
-    return HttpConnection(stream, "client", timeout_s=TIMEOUT_S, counters=AdminCounters())
+def connection(stream: trio.abc.HalfCloseableStream) -> HttpConnection:
+    return HttpConnection(stream, "client", timeout_s=TIMEOUT_S, counters=AdminCounters(), turns=AdminTurns())
 
 
 async def echo(request: HttpRequest) -> HttpResponse:
     """Answer with the request as JSON."""
     if request.path == "/broken":
         raise KeyError("a mistake")
-    received = [request.method, request.path, dict(request.query), len(request.body), request.client]
+    body = await request.read_body()
+    received = [request.method, request.path, dict(request.query), len(body), request.client]
     return HttpResponse(body=json.dumps(received).encode(), content_type="application/json")
 
 
@@ -96,13 +98,60 @@ async def test_a_client_that_waits_to_be_asked_for_its_body() -> None:
         assert json.loads(parsed(await ours.receive_some(1000))[2])[3] == 3
 
 
+def put(length: int, *headers: bytes) -> bytes:
+    return get("/", f"Content-Length: {length}\r\n".encode(), *headers, method="PUT")
+
+
+@pytest.mark.parametrize("length", [0, 1, MAX_BODY_BYTES])
+async def test_a_body_of_any_split_and_the_next_request(length: int) -> None:
+    sent = put(length) + bytes(length) + get("/next", CLOSE)
+    for size in (1, 7, 2000):
+        reply = await answered(*(sent[at : at + size] for at in range(0, len(sent), size)))
+        assert reply.count(b"HTTP/1.1 200 ") == 2
+        assert json.loads(reply.split(b"\r\n\r\n")[1].partition(b"HTTP/")[0])[3] == length
+
+
 @pytest.mark.parametrize(
-    ("sent", "kept"),
-    [(0, 0), (MAX_BODY_BYTES, MAX_BODY_BYTES), (MAX_BODY_BYTES + 1, MAX_BODY_BYTES + 1), (10**6, MAX_BODY_BYTES + 1)],
+    ("request_bytes", "status"),
+    [
+        (put(MAX_BODY_BYTES + 1), 413),
+        (put(10**5) + bytes(10**5), 413),
+        (put(10**19), 413),
+        (put(1024, b"Expect: 100-continue\r\n").replace(b"1024", b"1025"), 413),
+        (get("/", b"Transfer-Encoding: chunked\r\n", method="PUT"), 411),
+        (get("/", b"Transfer-Encoding: chunked\r\n", method="PUT") + b"1\r\nx\r\n" * 20_000, 411),
+    ],
+    ids=["long", "long and sent", "huge", "long and to be asked for", "chunked", "many chunks"],
 )
-async def test_a_body_is_read_to_its_end_and_kept_to_its_cap(sent: int, kept: int) -> None:
-    head = get("/", CLOSE, f"Content-Length: {sent}\r\n".encode(), method="PUT")
-    assert json.loads(parsed(await answered(head, bytes(sent)))[2])[3] == kept
+async def test_a_body_that_is_refused_by_its_head(request_bytes: bytes, status: int) -> None:
+    pieces = [request_bytes[at : at + 10_000] for at in range(0, len(request_bytes), 10_000)]
+    found, headers, _ = parsed(await answered(*pieces))
+    assert (found, headers["connection"]) == (status, "close")
+
+
+async def test_a_body_that_no_page_asks_for_is_not_read_and_ends_the_connection() -> None:
+    async def refuse(_request: HttpRequest) -> HttpResponse:
+        return HttpResponse(status=403, body=b"{}")
+
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection(theirs).serve, refuse)
+        await ours.send_all(put(500))
+        reply = b""
+        async for piece in ours:
+            reply += piece
+        await ours.aclose()
+    found, headers, _ = parsed(reply)
+    assert (found, headers["connection"]) == (403, "close")
+
+
+async def test_a_client_that_ends_within_its_body() -> None:
+    ours, theirs = trio.testing.memory_stream_pair()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection(theirs).serve, echo)
+        await ours.send_all(put(10) + b"five.")
+        await ours.send_eof()
+        assert parsed(await ours.receive_some(1000))[0] == 400
 
 
 @pytest.mark.parametrize(
@@ -183,11 +232,19 @@ async def test_a_connection_stays_open_between_two_requests(autojump_clock: trio
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", get("/")])
 async def test_a_client_that_leaves(sent: bytes) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(connection(theirs).serve, echo)
-        if sent:
-            await ours.send_all(sent)
-        await ours.aclose()
+    ended = trio.Event()
+
+    async def serve() -> None:
+        await connection(theirs).serve(echo)
+        ended.set()
+
+    with trio.fail_after(TIMEOUT_S / 2):  # it ends because the client has left, not because of a time-out
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(serve)
+            if sent:
+                await ours.send_all(sent)
+            await ours.aclose()
+    assert ended.is_set()
 
 
 async def test_a_client_that_does_not_read_its_answer(autojump_clock: trio.testing.MockClock) -> None:

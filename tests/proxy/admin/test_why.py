@@ -209,3 +209,11 @@ def test_the_first_page_must_be_fetched() -> None:
     turns = Turns(AdminUnreachableError("cannot reach it"))
     with pytest.raises(AdminUnreachableError):
         watch(turns.fetch, as_json=False, sleep=turns.sleep)
+
+
+def test_a_denial_is_shown_with_its_rule() -> None:
+    fields = {"kind": "denied", "quota": "authorization", "entity": "Write on Topic orders", "throttle_ms": 0}
+    row = decision(**fields, observed=1, limit=0, rule="rule 2 denies Write on Topic orders to bob\n")
+    lines = list(format_page({"waiting": [], "decisions": [row]}))
+    assert lines[0] == "Write on Topic orders, authorization: rule 2 denies Write on Topic orders to bob\\n"
+    assert lines[1].startswith("  denied once 3.0 s ago: Produce v9 of user ANONYMOUS")

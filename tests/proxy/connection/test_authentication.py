@@ -144,7 +144,7 @@ async def test_plain(version: int, autojump_clock: MockClock) -> None:
         await beat(book)
     assert charges.requests == [
         (HEARTBEAT, ANONYMOUS, False),
-        (HANDSHAKE, ANONYMOUS, False),  # the broker has answered before, so this one needs no log-in
+        (HANDSHAKE, ANONYMOUS, False),  # the broker has answered before, so this one needs no login
         (AUTHENTICATE, ANONYMOUS, True),
         (HEARTBEAT, "alice", False),
     ]
@@ -209,15 +209,15 @@ async def test_in_single_bytes(autojump_clock: MockClock) -> None:
 
 
 async def test_who_sends_two_tokens_at_once_is_whom_the_broker_accepts(autojump_clock: MockClock) -> None:
-    """A broker that accepts the first token answers the second with an error; one that refuses the first closes."""
+    """The second is forwarded once the first is answered. A broker that has accepted it answers with an error."""
     async with open_book(plugins=plugins()) as book:
         await shake(book, "PLAIN")
         await book.client.sends(*(request(AUTHENTICATE, 2, n, auth_bytes=t) for n, t in ((2, ALICE), (3, BOB))))
-        await book.broker.receives()
-        await book.broker.receives()
-        await book.broker.sends(reply(AUTHENTICATE, 2, 2), reply(AUTHENTICATE, 2, 3, error_code=ILLEGAL_STATE))
-        await book.client.receives()
-        await book.client.receives()
+        for number, error in ((2, 0), (3, ILLEGAL_STATE)):
+            await book.broker.receives()
+            await trio.testing.wait_all_tasks_blocked()
+            await book.broker.sends(reply(AUTHENTICATE, 2, number, error_code=error))
+            await book.client.receives()
         assert user(book) == "alice"
 
 
@@ -230,19 +230,33 @@ async def test_a_second_handshake_does_not_hide_who_was_accepted(autojump_clock:
             request(AUTHENTICATE, 2, 4, auth_bytes=BOB),
         )
         await book.upstream.wait_for_dial(1)
-        await book.broker.sends(
-            reply(HANDSHAKE, 1, 1),
-            reply(AUTHENTICATE, 2, 2),
-            reply(HANDSHAKE, 1, 3, error_code=ILLEGAL_STATE),
-            reply(AUTHENTICATE, 2, 4, error_code=ILLEGAL_STATE),
-        )
+        await book.broker.sends(reply(HANDSHAKE, 1, 1), reply(AUTHENTICATE, 2, 2))
+        await book.client.receives()
+        await book.client.receives()
         for _ in range(4):
-            await book.client.receives()
+            await book.broker.receives()
+        await book.broker.sends(
+            reply(HANDSHAKE, 1, 3, error_code=ILLEGAL_STATE), reply(AUTHENTICATE, 2, 4, error_code=ILLEGAL_STATE)
+        )
+        await book.client.receives()
+        await book.client.receives()
         assert user(book) == "alice"
         assert not book.connection.info.authenticating
 
 
 # --- re-authentication (KIP-368) ---
+
+
+async def test_a_login_that_is_begun_again_does_not_prolong_the_session(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=plugins()) as book:
+        await shake(book, "PLAIN")
+        await exchange(book, ALICE, session_lifetime_ms=LIFETIME_MS)
+        assert book.connection.authentication is not None
+        ends_s = book.connection.authentication.session_end_s
+        await trio.sleep(REPEATED_AFTER_S)
+        await shake(book, "PLAIN")
+        await exchange(book, b"the first of several tokens", session_lifetime_ms=0)
+        assert book.connection.authentication.session_end_s == ends_s
 
 
 async def test_reauthentication(autojump_clock: MockClock) -> None:
@@ -262,7 +276,7 @@ async def test_reauthentication(autojump_clock: MockClock) -> None:
         await exchange(book, ALICE, error=FAILED)
         assert user(book) == "bob"
     exempt = [exempt for _, _, exempt in charges.requests]
-    assert exempt == [False, True, True, True, False, True, True], "the first and what follows a log-in too soon"
+    assert exempt == [False, True, True, True, False, True, True], "the first and what follows a login too soon"
 
 
 async def test_a_handshake_where_sessions_have_no_end_is_an_ordinary_request(autojump_clock: MockClock) -> None:
@@ -353,7 +367,7 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
     """The proxy first sends a request that a broker answers only to clients that it serves."""
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
-        book.upstream.serves_anybody = book.connection.accepted = False
+        book.forget_acceptance()
         asked = request(HEARTBEAT, 4, 2)
         await book.client.sends(request(API_VERSIONS, 0, 1), asked)
         await book.upstream.wait_for_dial(1)
@@ -371,10 +385,10 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
 
 
 async def test_an_answer_that_names_no_broker_is_a_refusal(autojump_clock: MockClock) -> None:
-    """As a broker answers in the middle of a log-in, before it closes the connection."""
+    """As a broker answers in the middle of a login, before it closes the connection."""
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
-        book.upstream.serves_anybody = book.connection.accepted = False
+        book.forget_acceptance()
         await book.client.sends(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(1)
         await book.broker.receives()
@@ -387,7 +401,7 @@ async def test_an_answer_that_names_no_broker_is_a_refusal(autojump_clock: MockC
 async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
-        book.upstream.serves_anybody = book.connection.accepted = False
+        book.forget_acceptance()
         await book.client.sends(request(HEARTBEAT, 4, 2))
         await book.upstream.wait_for_dial(1)
         await book.broker.receives()
@@ -400,7 +414,7 @@ async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clo
 async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: MockClock) -> None:
     charges = Charges()
     async with open_book(plugins=plugins(charges)) as book:
-        book.upstream.serves_anybody = book.connection.accepted = False
+        book.forget_acceptance()
         await shake(book, "PLAIN")
         await exchange(book, ALICE)
         await beat(book)
@@ -589,7 +603,10 @@ def test_a_client_cannot_hide_its_name_behind_unanswered_tokens() -> None:
         HookCalls(new_plugin_manager()),
         lambda: None,
         lambda *_: None,
+        lambda: None,
+        lambda _: None,
         100,
+        lambda: 0.0,
     )
     authentication.handshake("X", 0, 0.0)(memoryview(encode("SaslHandshakeResponse", 0, {})))
     watch = authentication.token(bytes(50))

@@ -127,7 +127,7 @@ async def test_metadata_that_creates_nothing_passes_untouched(autojump_clock: Mo
             assert book.shared.counters.lookups == 0, number
 
 
-async def test_why_metadata_was_refused_is_told(autojump_clock: MockClock) -> None:
+async def test_the_reason_why_metadata_was_refused_is_recorded(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         await book.round_trip(create(6, ("t", 60)), created(6, "t"))
         await book.client.sends(metadata_request(9, "new", number=2))

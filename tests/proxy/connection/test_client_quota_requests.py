@@ -21,6 +21,7 @@ from headrace.proxy.quotas.store import Snapshot
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.identities import QuotaOperation
 from tests.proxy.playbook import open_book, read_reply, reply, request
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.quotas.authorization import AskPlugins
     from headrace.proxy.quotas.store import Alteration, Author, Change
+    from headrace.quota_callbacks.requests import Connection
 
 ALTER, DESCRIBE, HEARTBEAT = ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.DESCRIBE_CLIENT_QUOTAS, ApiKey.HEARTBEAT
 BUSY_NS: Final = 30_000_000
@@ -174,3 +176,23 @@ async def test_a_client_that_may_not_change_quotas_has_the_usual_limits(
             await book.client.sends(request(ALTER, 1, 2, **fields))
             await book.client.receives_the_end()
     assert setting in str(lines)
+
+
+async def test_plugins_are_asked_once_for_each_request(autojump_clock: MockClock) -> None:
+    asked: list[QuotaOperation] = []
+
+    def deny(_connection: Connection, operation: QuotaOperation) -> bool:
+        asked.append(operation)
+        return operation is QuotaOperation.DESCRIBE
+
+    store = StubStore()
+    async with open_book() as book:
+        book.shared.client_quotas = new_apis(store, deny)
+        await book.client.sends(request(ALTER, 1, 1, **alteration(2)))
+        answer = read_reply(ALTER, 1, await book.client.receives())
+        assert [each["error_code"] for each in answer["entries"]] == [CLUSTER_AUTHORIZATION_FAILED] * 2
+        assert asked == [QuotaOperation.ALTER]
+        await book.client.sends(request(DESCRIBE, 1, 2, components=[], strict=False))
+        assert read_reply(DESCRIBE, 1, await book.client.receives())["error_code"] == 0
+        assert asked == [QuotaOperation.ALTER, QuotaOperation.DESCRIBE]
+    assert store.altered == []

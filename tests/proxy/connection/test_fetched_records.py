@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from headrace.proxy.connection import reply_relay
+from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
@@ -50,18 +52,25 @@ class Fetches:
         return Throttle(throttle_ms=1000)
 
 
+@pytest.mark.parametrize("collected", [True, False])
 @pytest.mark.parametrize("version", [4, 7, 12])
-async def test_the_client_is_muted_after_the_reply(autojump_clock: MockClock, version: int) -> None:
-    plugin = Fetches()
-    async with open_book(plugins={"fetches": plugin}) as book:
-        sent = reply(FETCH, version, 1, responses=ROWS)
+async def test_the_client_is_muted_after_the_reply(autojump_clock: MockClock, version: int, collected: bool) -> None:
+    """The reply states it, unless it is too long to be collected. Nothing else changes in it."""
+    plugin, records = Fetches(), bytes(5000 if collected else reply_relay.SETTLED_FETCH_BYTES)
+    rows = [{"topic": "t", "partitions": [{"partition_index": 0, "records": records}]}]
+    sent, limited = (reply(FETCH, version, 1, responses=rows, throttle_time_ms=ms) for ms in (0, 1000))
+    async with open_book(plugins={"fetches": plugin}, limits=Limits()) as book:
         began = trio.current_time()
-        assert await book.round_trip(request(FETCH, version, 1), sent) == sent
-        assert plugin.seen == [{"t": 5000}]
+        assert await book.round_trip(request(FETCH, version, 1), sent) == (limited if collected else sent)
+        assert plugin.seen == [{"t": len(records)}]
         assert book.connection.mute.until_s == pytest.approx(began + 1, abs=0.01)
 
 
-async def test_leader_hints_are_made_inert_all_the_same(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize("longest", [0, reply_relay.SETTLED_FETCH_BYTES])
+async def test_leader_hints_are_made_inert_all_the_same(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, longest: int
+) -> None:
+    monkeypatch.setattr(reply_relay, "SETTLED_FETCH_BYTES", longest)
     plugin = Fetches()
     rows: list[dict[str, Any]] = [{"topic_id": bytes(16), "partitions": [{"partition_index": 0, "records": b"abc"}]}]
     async with open_book(plugins={"fetches": plugin}) as book:

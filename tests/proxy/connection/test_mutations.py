@@ -12,6 +12,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import QuotaEntity
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from headrace.quota_callbacks.testing import make_request
 from tests.proxy.mutation_script import (
     ADD,
     CREATE,
@@ -75,7 +76,7 @@ async def test_the_throttle_time_shrinks_while_the_broker_works(autojump_clock: 
         assert await next_at_s(book) == pytest.approx(12, abs=0.01)
 
 
-async def test_a_strict_request_that_overdraws_is_told_nothing_and_the_next_one_the_remainder(
+async def test_a_strict_request_that_exceeds_the_quota_gets_no_throttle_time_and_the_next_one_the_rest(
     autojump_clock: MockClock,
 ) -> None:
     async with open_book(quotas=quota(5), windows={KEY: Window(samples=100, seconds=1)}) as book:
@@ -140,7 +141,7 @@ async def test_the_brokers_default_is_asked_for(autojump_clock: MockClock) -> No
         assert outcome(await book.client.receives(), CREATE, 6) == ({"doomed": 36, "default": 0, "late": 89}, 2000)
 
 
-async def test_an_old_create_is_validated_in_a_version_that_tells(autojump_clock: MockClock) -> None:
+async def test_an_old_create_topics_is_validated_in_a_version_that_returns_errors(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(1), windows=WINDOWS) as book:
         sent = create(4, ("default", -1))
         await book.client.sends(sent)
@@ -332,8 +333,8 @@ async def test_observed_mutations_are_refused_to_nobody(autojump_clock: MockCloc
         assert book.shared.counters.refused == 0
 
 
-class NoBudget:
-    """Says of every sender that nothing limits its mutations."""
+class FixedBudget:
+    """Returns the same budget for every sender."""
 
     headrace_hooks = HOOK_VERSION
 
@@ -345,9 +346,27 @@ class NoBudget:
         return self.budget
 
 
+@pytest.mark.parametrize(("budgets", "lowest"), [((5.0, -1.0), -1.0), ((None, 3.0), 3.0), ((None, None), None)])
+async def test_the_lowest_budget_counts(budgets: tuple[float | None, ...], lowest: float | None) -> None:
+    plugins = {f"budget-{number}": FixedBudget(budget) for number, budget in enumerate(budgets)}
+    async with open_book(plugins=plugins) as book:
+        assert book.shared.hooks.mutation_budget(make_request(CREATE), 0) == lowest
+
+
+@pytest.mark.parametrize("policy", [QuotaPolicy(observe=True), QuotaPolicy(mode=EnforcementMode.PACED)])
+async def test_an_overdrawn_bucket_that_refuses_nothing_does_not_hide_a_lower_budget(
+    autojump_clock: MockClock, policy: QuotaPolicy
+) -> None:
+    """Otherwise topics that the broker refuses would be taken for reasons to refuse others."""
+    async with open_book(quotas=quota(2, policy), windows=WINDOWS, plugins={"budget": FixedBudget(3.0)}) as book:
+        await book.round_trip(create(6, ("a", 40)), created(6, "a"))
+        asking = make_request(CREATE, api_version=6, client_id="c", connection=book.connection.info)
+        assert book.shared.hooks.mutation_budget(asking, 0) == 3.0
+
+
 async def test_a_budget_of_a_plugin_decides_whether_the_broker_is_asked(autojump_clock: MockClock) -> None:
-    """Overdrawn by the plugin's word, the request is validated first; by the built-in bucket it would not be."""
-    plugin = NoBudget(0.0)
+    """The plugin leaves no token, so the request is validated first; for the built-in bucket it would not be."""
+    plugin = FixedBudget(0.0)
     async with open_book(quotas=quota(1000), windows=WINDOWS, plugins={"budget": plugin}) as book:
         await book.client.sends(create(6, ("first", 3), ("second", 3)))
         await validates(book, ("first", 3), ("second", 3))

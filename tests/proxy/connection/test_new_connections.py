@@ -59,7 +59,7 @@ async def test_the_switch_releases_who_waits(autojump_clock: MockClock) -> None:
         await book.round_trip(produce(1, 500_000), reply(PRODUCE, 7, 1))
         ours, theirs = MemorySocket.pair()
         info = Connection(connection_id=2, peer=Address(host="198.51.100.8", port=5000))
-        second = ClientConnection(book.shared, info, ours)  # type: ignore[arg-type]
+        second = ClientConnection(book.shared, book.listener, info, ours)  # type: ignore[arg-type]
         nursery.start_soon(second.serve)
         await Party(theirs).sends(produce(2))
         await trio.sleep(3)
@@ -203,7 +203,7 @@ async def test_api_versions_is_charged_once_the_broker_is_known_to_serve_anybody
     """The connection was opened before that was known, and sends no other request."""
     quotas = [(QuotaKey.REQUEST_PERCENTAGE, ENTITY, 1)]
     async with open_book(plugins={"costs": Costs(250)}, quotas=quotas) as book:
-        book.connection.accepted = False
-        book.shared.upstream.serves_anybody = True
+        book.forget_acceptance()
+        book.upstream.serves_anybody = True
         await book.round_trip(request(API_VERSIONS, 0, 1), reply(API_VERSIONS, 0, 1))
         assert [each.quota for each in book.shared.decisions] == ["request_percentage"]

@@ -43,7 +43,7 @@ FOLLOW_UP: Final = 99
 """The correlation id of the Heartbeat that follows the request under test; it is not throttled."""
 
 AUTHENTICATING: Final = {
-    17: "SaslHandshake: has no throttle time; quotas do not apply before the log-in is complete",
+    17: "SaslHandshake: has no throttle time; quotas do not apply before the login is complete",
     36: "SaslAuthenticate: likewise",
 }
 """APIs whose mute is not tested here, and why; that they are forwarded unchanged is tested."""
@@ -210,7 +210,7 @@ async def throttled_s(book: Book, row: ApiRow, version: int, *, broker_ms: int, 
 
 
 @pytest.mark.parametrize("kafka", ["3.9.1", "4.3.1", "4.4.0"])
-def test_the_table_says_what_kafkas_classes_say(kafka: str) -> None:
+def test_the_table_agrees_with_kafkas_classes(kafka: str) -> None:
     """The throttle field follows the response's schema, and the client waits as in `shouldClientThrottle`."""
     compared = 0
     for row, version, has_field, waits in _as_kafka_has_it(kafka):
@@ -251,7 +251,7 @@ def test_the_table_ends_where_kafka_4_4_does() -> None:
     }
 
 
-def test_the_proxys_table_says_the_same() -> None:
+def test_the_proxys_table_agrees_with_kafkas_classes() -> None:
     assert APIS.keys() == EVERY_API.keys()
     for key, row in EVERY_API.items():
         api = APIS[key]
@@ -283,7 +283,7 @@ async def check_the_throttle(row: ApiRow, version: int, stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("stage", Stage)
-async def test_whoever_is_throttled_is_muted_and_told_where_the_version_can(
+async def test_a_throttled_client_is_muted_and_gets_a_throttle_time_if_the_version_has_one(
     autojump_clock: MockClock, stage: Stage
 ) -> None:
     for key in sorted(EVERY_API.keys() - AUTHENTICATING):
@@ -358,7 +358,9 @@ async def check_the_refusal(row: ApiRow, version: int) -> None:
         assert trio.current_time() - begin_s == approx(5), where
 
 
-async def test_whoever_is_refused_is_muted_and_told_where_the_version_can(autojump_clock: MockClock) -> None:
+async def test_a_refused_client_is_muted_and_gets_a_throttle_time_if_the_version_has_one(
+    autojump_clock: MockClock,
+) -> None:
     for key in sorted(TABLE.keys() - AUTHENTICATING):
         for version in kinds_of(TABLE[key]):
             await check_the_refusal(TABLE[key], version)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 import trio
 from structlog.testing import capture_logs
 
+from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.repeated_lines import EVERY_S
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.playbook import open_book, request
+from headrace.quota_callbacks.requests import Connection
+from tests.proxy.playbook import MemorySocket, Party, open_book, request
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -34,14 +37,14 @@ def closed(lines: Lines) -> Lines:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (CLIENT_HELLO, f"client: the client speaks TLS, but {BOOTSTRAP} accepts plaintext only; set the client's"),
+        (CLIENT_HELLO, f"client: speaks TLS, but {BOOTSTRAP} accepts plaintext only; set listen.tls"),
         (
             GET,
-            f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only; the address of",
+            f"client: speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only; the address of",
         ),
-        (b"POST", f"client: the client speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only"),
-        (b"PROXY TCP4 192.0.2.1", f"client: {BOOTSTRAP} does not accept the PROXY protocol; turn it off"),
-        (b"\r\n\r\n\0\r\nQUIT\n", f"client: {BOOTSTRAP} does not accept the PROXY protocol; turn it off"),
+        (b"POST", f"client: speaks HTTP, but {BOOTSTRAP} accepts Kafka's protocol only"),
+        (b"PROXY TCP4 192.0.2.1", f"client: {BOOTSTRAP} does not accept the PROXY protocol from this address"),
+        (b"\r\n\r\n\0\r\nQUIT\n", f"client: {BOOTSTRAP} does not accept the PROXY protocol from this address"),
     ],
     ids=["TLS", "GET", "the first 4 bytes of POST", "PROXY 1", "PROXY 2"],
 )
@@ -66,10 +69,27 @@ async def test_a_client_of_a_brokers_listener(autojump_clock: MockClock) -> None
     assert "the listener of broker 3 (listen.address) accepts plaintext only" in closed(lines)[0]["reason"]
 
 
+async def test_a_fault_at_each_listener_has_a_line(autojump_clock: MockClock) -> None:
+    """The same mistake of the same host at another listener is another line, since another setting is named."""
+    with capture_logs() as lines:
+        async with open_book() as book, trio.open_nursery() as nursery:
+            for setting in ("listen", "listeners.outside", "listeners.outside"):
+                listener = replace(book.listener, setting=setting)
+                ours, theirs = MemorySocket.pair()
+                info = Connection(connection_id=2, peer=book.connection.info.peer)
+                nursery.start_soon(ClientConnection(book.shared, listener, info, ours).serve)  # type: ignore[arg-type]
+                client = Party(theirs)
+                await client.sends(CLIENT_HELLO)
+                await client.receives_the_end()
+    levels = [(line["log_level"], line["reason"].partition("set ")[2].partition(".tls")[0]) for line in closed(lines)]
+    assert levels[:2] == [("warning", "listen"), ("warning", "listeners.outside")]
+    assert levels[2] == ("debug", "listeners.outside")
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (ALERT + bytes(1), "kafka:9092 speaks TLS, but the proxy connects in plaintext; name a PLAINTEXT or"),
+        (ALERT + bytes(1), "kafka:9092 speaks TLS, but the proxy connects in plaintext; set upstream.tls"),
         (CLIENT_HELLO, "kafka:9092 speaks TLS"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "kafka:9092 speaks HTTP instead of Kafka's protocol; check upstream."),
         (ALERT, "kafka:9092 speaks TLS"),
@@ -95,7 +115,7 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
     with capture_logs() as lines:
         async with open_book() as book:
             info = book.connection.info
-            book.connection.shared.repeated.due("fault of client", "TLS", info.peer.host, info.node_id)
+            book.connection.shared.repeated.due("fault of client", "TLS", info.peer.host, "listen", info.node_id)
             await book.client.sends(CLIENT_HELLO)
             await book.client.receives_the_end()
     assert [line["log_level"] for line in closed(lines)] == ["debug"]

@@ -52,11 +52,11 @@ class Costs:
 def second_client(book: Book, nursery: trio.Nursery) -> Party:
     ours, theirs = MemorySocket.pair()
     info = Connection(connection_id=2, peer=Address(host="198.51.100.8", port=5000))
-    nursery.start_soon(ClientConnection(book.shared, info, ours).serve)  # type: ignore[arg-type]
+    nursery.start_soon(ClientConnection(book.shared, book.listener, info, ours).serve)  # type: ignore[arg-type]
     return Party(theirs)
 
 
-async def test_the_request_itself_waits_and_its_reply_tells_nothing(autojump_clock: MockClock) -> None:
+async def test_the_request_itself_waits_and_its_reply_states_no_throttle_time(autojump_clock: MockClock) -> None:
     async with open_book(quotas=paced(1000)) as book:
         assert len(produce(1)) == 1004
         first = read_reply(PRODUCE, 7, await book.round_trip(produce(1), reply(PRODUCE, 7, 1)))
@@ -154,7 +154,7 @@ async def test_a_turn_of_over_thirty_seconds_is_warned_of(
     assert "turn_s=31.0" in output
 
 
-async def test_a_request_without_a_reply_is_told_as_abandoned(autojump_clock: MockClock) -> None:
+async def test_a_request_without_a_reply_is_reported_as_abandoned(autojump_clock: MockClock) -> None:
     class Watch:
         headrace_hooks = HOOK_VERSION
         abandoned: list[tuple[int, bool]] = []  # noqa: RUF012

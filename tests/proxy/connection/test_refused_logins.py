@@ -128,11 +128,11 @@ async def test_at_most_one_warning_a_minute_for_a_host(autojump_clock: MockClock
     assert [line["log_level"] for line in logged(lines, "login refused")] == ["warning", "debug", "debug"]
 
 
-async def test_a_client_that_does_not_log_in_is_told_apart(autojump_clock: MockClock) -> None:
+async def test_a_client_that_does_not_log_in_is_distinguished_from_a_refused_one(autojump_clock: MockClock) -> None:
     """The broker of a SASL listener closes the connection at its first request."""
     with capture_logs() as lines:
         async with open_book() as book:
-            book.connection.accepted = book.shared.upstream.serves_anybody = False
+            book.forget_acceptance()
             await book.client.sends(request(ApiKey.HEARTBEAT, 4, 1))
             await book.upstream.wait_for_dial(1)
             await book.broker.receives()

@@ -160,7 +160,7 @@ async def test_paced_thread_time_lets_requests_take_turns(autojump_clock: MockCl
         ({"costs_file": ""}, 'costs_file = "": expected the path of a TOML file'),
     ],
 )
-def test_costs_that_make_no_sense_are_told(options: dict[str, object], message: str) -> None:
+def test_invalid_costs_are_reported(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         configured(options)
 
@@ -187,7 +187,7 @@ def test_costs_of_the_options_go_before_the_measured_ones() -> None:
         ("[costs]\nProduce = { base_ms = 1 }", "costs.toml': costs.Produce = .*expected API key = "),
     ],
 )
-def test_a_file_of_costs_that_makes_no_sense_is_told(tmp_path: Path, text: str | None, message: str) -> None:
+def test_an_invalid_file_of_costs_is_reported(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "costs.toml"
     if text is not None:
         file.write_text(text, encoding="utf-8")
@@ -206,7 +206,7 @@ def test_costs_of_a_file_go_before_the_measured_ones_and_costs_of_the_options_be
     assert plugin.request_time_ms(metadata) == estimate_ms(3, 512, 0, None)
 
 
-def test_what_is_spelled_is_read_again(tmp_path: Path) -> None:
+def test_a_written_file_of_costs_can_be_read_again(tmp_path: Path) -> None:
     costs = {12: RequestCost(base_ms=0.000012345), 0: RequestCost(base_ms=1234.5, per_kib_ms=0.0015)}
     file = tmp_path / "costs.toml"
     file.write_text(spell_costs(costs, {0: "Produce"}, "Two lines\nof a head."), encoding="utf-8")

@@ -9,10 +9,11 @@ import trio
 import trio.testing
 
 from headrace.proxy.connection import request_relay
-from headrace.proxy.connection.state.connection_state import PROGRESS_BYTES
+from headrace.proxy.connection.state.timeouts import PROGRESS_BYTES, end_if_overdue
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
+from tests.proxy.mutation_script import WINDOWS, create, quota
 from tests.proxy.playbook import open_book, reply, request
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ async def dribble(book: Book, data: bytes, every_s: float) -> float:
         await trio.sleep(every_s)
         if trio.current_time() - swept_s >= SWEEP_S:
             swept_s = trio.current_time()
-            book.connection.end_if_overdue(swept_s)
+            end_if_overdue(book.connection, swept_s)
         if book.connection.reason is not None:
             break
     return trio.current_time() - began_s
@@ -66,9 +67,38 @@ async def test_a_slow_upload_that_makes_progress_is_not_cut_off(autojump_clock: 
         for at in range(0, len(frame), PROGRESS_BYTES):
             await book.client.sends(frame[at : at + PROGRESS_BYTES])
             await trio.sleep(TIMEOUT_S - 1)
-            book.connection.end_if_overdue(trio.current_time())
+            end_if_overdue(book.connection, trio.current_time())
         assert book.connection.reason is None
         assert await book.broker.receives() == frame
+
+
+async def test_a_tls_record_that_does_not_come_to_its_end_is_cut_off(autojump_clock: MockClock) -> None:
+    """As a request of which a part has arrived, although there is no byte of it that could be decrypted."""
+    async with open_book() as book:
+        await book.round_trip(request(HEARTBEAT, 4, 1), reply(HEARTBEAT, 4, 1))
+        book.connection.client.undecrypted_bytes = 1
+        began_s = trio.current_time()
+        while book.connection.reason is None and trio.current_time() - began_s < 2 * TIMEOUT_S:
+            await trio.sleep(SWEEP_S)
+            end_if_overdue(book.connection, trio.current_time())
+        assert book.connection.reason == SLOW
+        assert TIMEOUT_S < trio.current_time() - began_s <= TIMEOUT_S + 2 * SWEEP_S
+        await book.client.receives_the_end()
+
+
+async def test_a_tls_record_behind_a_request_that_waits_for_a_reply_is_not_cut_off(autojump_clock: MockClock) -> None:
+    async with open_book(quotas=quota(100), windows=WINDOWS) as book:
+        sent = create(5, ("t", 1))
+        await book.client.sends(
+            sent + request(HEARTBEAT, 4, 2)
+        )  # after a mutation, nothing is forwarded before its reply
+        await book.upstream.wait_for_dial(1)
+        assert await book.broker.receives() == sent
+        book.connection.client.undecrypted_bytes = 1
+        for _ in range(4):
+            await trio.sleep(TIMEOUT_S)
+            end_if_overdue(book.connection, trio.current_time())
+        assert book.connection.reason is None
 
 
 async def test_between_requests_a_client_may_wait(autojump_clock: MockClock) -> None:
@@ -76,7 +106,7 @@ async def test_between_requests_a_client_may_wait(autojump_clock: MockClock) -> 
         for number in range(5):
             await book.round_trip(request(HEARTBEAT, 4, number), reply(HEARTBEAT, 4, number))
             await trio.sleep(100)
-            book.connection.end_if_overdue(trio.current_time())
+            end_if_overdue(book.connection, trio.current_time())
         assert book.connection.reason is None
 
 
@@ -92,7 +122,7 @@ async def test_time_in_which_the_client_is_muted_does_not_count(autojump_clock: 
         await book.client.receives()
         for _ in range(10):
             await trio.sleep(5)
-            book.connection.end_if_overdue(trio.current_time())
+            end_if_overdue(book.connection, trio.current_time())
         assert book.connection.reason is None
         await book.client.sends(second[20:])
         await trio.sleep(200)
@@ -107,7 +137,7 @@ async def test_a_promise_that_is_not_kept_frees_its_reserved_place(autojump_cloc
         await book.upstream.wait_for_dial(1)
         for _ in range(8):
             await trio.sleep(SWEEP_S)
-            book.connection.end_if_overdue(trio.current_time())
+            end_if_overdue(book.connection, trio.current_time())
         assert book.connection.reason == SLOW
         await book.client.receives_the_end()
         assert book.shared.hooks.quotas is not None
@@ -139,8 +169,16 @@ async def test_the_work_for_a_head_does_not_grow_with_its_pieces(
 
 async def test_a_client_that_the_broker_does_not_accept_in_time_is_cut_off(autojump_clock: MockClock) -> None:
     async with open_book() as book:
-        book.connection.accepted = book.shared.upstream.serves_anybody = False
-        book.connection.end_if_overdue(trio.current_time() + 59)
+        book.forget_acceptance()
+        end_if_overdue(book.connection, trio.current_time() + 59)
         assert book.connection.reason is None
-        book.connection.end_if_overdue(trio.current_time() + 61)
+        end_if_overdue(book.connection, trio.current_time() + 61)
         assert book.connection.reason == "client: not accepted by the broker within limits.login_timeout = 60 s"
+
+
+async def test_the_broker_is_blamed_where_the_proxys_own_login_takes_too_long(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        book.forget_acceptance()
+        book.connection.note_broker_login_began(trio.current_time())
+        end_if_overdue(book.connection, trio.current_time() + 61)
+        assert book.connection.reason == "upstream: not accepted by the broker within limits.login_timeout = 60 s"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
+from headrace.proxy.admin.operations import muted_client
 from headrace.proxy.admin.why import format_page
 from headrace.proxy.hooks.decisions import KEPT_DECISIONS, Kind
 from headrace.quota_callbacks.api_keys import ApiKey
@@ -29,7 +30,7 @@ async def produce(book: Book, number: int, padding: int = 20_000) -> None:
     await book.round_trip(request(PRODUCE, 9, number, acks=1, padding=padding), reply(PRODUCE, 9, number))
 
 
-async def test_a_throttle_says_which_quota_whose_what_was_observed_and_how_long(
+async def test_a_throttle_names_quota_entity_observed_value_and_duration(
     autojump_clock: MockClock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with open_book(quotas=quota(1000)) as book:
@@ -40,7 +41,10 @@ async def test_a_throttle_says_which_quota_whose_what_was_observed_and_how_long(
         assert (decision.limit, decision.client_id, decision.user) == (1000, "c", "ANONYMOUS")
         assert decision.throttle_ms == pytest.approx(10_000, rel=0.01)
         await trio.sleep(2)
-        page = {"waiting": [book.connection.waiting(trio.current_time())], "decisions": book.shared.decisions.page(2.0)}
+        page = {
+            "waiting": [muted_client(book.connection, trio.current_time())],
+            "decisions": book.shared.decisions.page(2.0),
+        }
         head, waiting, why = format_page(page)
         assert head == "client-id=<default>, producer_byte_rate: 1.96 KiB/s of 1000 B/s"
         assert waiting.startswith("  waiting now: user ANONYMOUS, client id c at 198.51.100.7:5000, 8.")
@@ -82,7 +86,7 @@ async def test_the_page_is_by_user_and_client_and_newest_first(autojump_clock: M
         ({"longest_throttle_ms": 50}, Kind.THROTTLED, "  throttled once 0 ms ago for 50 ms"),
     ],
 )
-async def test_how_it_was_enforced_is_told(
+async def test_a_decision_names_the_kind_of_enforcement(
     policy: dict[str, Any], kind: Kind, words: str, autojump_clock: MockClock
 ) -> None:
     async with open_book(quotas=quota(1000, **policy)) as book:

@@ -64,7 +64,9 @@ def test_a_built_in_can_be_disabled() -> None:
 
 
 def test_disabling_what_is_not_there_is_an_error_that_lists_what_is() -> None:
-    message = r"plugins.disabled names 'byterate'.*installed: byte_rate, controller_mutation, default_quotas"
+    message = (
+        r"plugins.disabled names 'byterate'.*installed: authorization, byte_rate, controller_mutation, default_quotas"
+    )
     with pytest.raises(StartupError, match=message):
         load_plugins(new_plugin_manager(), Choice(disabled=("byterate",)))
 
@@ -277,8 +279,8 @@ def test_a_custom_callback_replaces_the_choice_of_tags_and_the_limit() -> None:
     assert (solo.limit, solo.entity) == (7, "user=solo")
 
 
-@pytest.mark.parametrize("limit", [0, -1.0, float("nan")])
-def test_a_limit_that_is_not_above_zero_is_the_plugins_error(limit: float) -> None:
+@pytest.mark.parametrize("limit", [0, -1.0, float("nan"), float("inf")])
+def test_a_limit_that_is_infinite_or_not_above_zero_is_the_plugins_error(limit: float) -> None:
     teams = Teams()
     teams.limit = limit
     hooks = hooks_of(teams)
@@ -394,7 +396,7 @@ def test_enforced_quotas_are_collected() -> None:
         def enforced_quotas(self) -> frozenset[QuotaKey]:
             return frozenset({QuotaKey.PRODUCER_IDS_RATE})
 
-    assert hooks_of(Enforcing()).enforced_quotas() == {QuotaKey.PRODUCER_IDS_RATE}
+    assert hooks_of(Enforcing()).enforced.keys == {QuotaKey.PRODUCER_IDS_RATE}
 
 
 def test_request_interest_narrows_what_a_plugin_hears() -> None:
@@ -421,7 +423,7 @@ def test_request_interest_narrows_what_a_plugin_hears() -> None:
     assert hooks.bodies == {19}
 
 
-def test_connection_opened_and_closed_are_told() -> None:
+def test_connection_opened_and_closed_are_called() -> None:
     calls: list[Any] = []
 
     class Watching(Plugin):

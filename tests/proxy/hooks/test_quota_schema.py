@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from headrace.proxy.errors import StartupError
 from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.builtin.default_quotas import DefaultQuotaCallback
 from headrace.quota_callbacks.definitions import (
     BUILTIN_SCHEMA,
@@ -22,6 +25,12 @@ from headrace.quota_callbacks.definitions import (
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.policies import Quota
+from headrace.quota_callbacks.requests import Interest, Request
+from headrace.quota_callbacks.testing import make_connection, make_request
+from headrace.quota_callbacks.verdicts import Throttle
+
+if TYPE_CHECKING:
+    from headrace.quota_callbacks.buckets.quota_scope import QuotaScope
 
 RATE = QuotaKeyDefinition(
     name="request_rate", value_type=ValueType.DOUBLE, entity_types=USER_AND_CLIENT_ID, help="Requests a second."
@@ -77,11 +86,28 @@ def test_definitions_of_several_plugins_refer_to_each_other() -> None:
         schema.check("request_rate", 1000, QuotaEntity(ip="192.0.2.1"))
 
 
+def test_a_check_that_fails_refuses_and_is_counted() -> None:
+    def check_name(name: str) -> None:
+        raise KeyError(name)
+
+    def check_value(entity: QuotaEntity, value: float) -> None:
+        raise SystemExit(f"{entity} {value}")
+
+    hooks = hooks_of(mine=Defines(replace(TEAM, check=check_name), replace(RATE, check=check_value)))
+    team = hooks.schema.entity_types["team"]
+    assert team.check is not None
+    with pytest.raises(ValueError, match="team could not be checked, since its plugin has failed"):
+        team.check("blue")
+    with pytest.raises(ValueError, match="request_rate could not be checked"):
+        hooks.schema.check("request_rate", 1, ALICE)
+    assert hooks.failures == {"mine": 2}
+
+
 def test_a_key_of_a_plugin_has_kafkas_precedence_and_a_bucket() -> None:
     hooks = hooks_of(rates=Defines(RATE, enforced=frozenset({"request_rate"})))
     quotas = hooks.quotas
     assert quotas is not None
-    assert hooks.enforced_quotas() == {"request_rate"}
+    assert hooks.enforced.keys == {"request_rate"}
     assert quotas.bucket("request_rate", "alice", "app") is None
     hooks.update_quota("request_rate", QuotaEntity(user=DEFAULT), Quota(value=5.0))
     hooks.update_quota("request_rate", ALICE, Quota(value=7.0))
@@ -142,3 +168,121 @@ def test_a_plugin_that_raises_stops_the_start() -> None:
 
     with pytest.raises(StartupError, match="plugin 'a': quota_definitions: no definitions here"):
         hooks_of(a=Broken())
+
+
+class Charges:
+    """Enforces a key for users, and for each other entity type that has it."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self, *, scoped: bool = True) -> None:
+        self.scopes: list[QuotaScope] = []
+        self.callback: object = Scoped() if scoped else None
+
+    @hookimpl
+    def enforced_quotas(self) -> frozenset[str]:
+        return frozenset({"producer_byte_rate"})
+
+    @hookimpl
+    def scoped_callback(self, scope: QuotaScope) -> object | None:
+        self.scopes.append(scope)
+        return self.callback
+
+
+class Scoped:
+    """A callback for the buckets of a scope: of its hooks, only those of requests are called."""
+
+    @hookimpl
+    def request_interest(self) -> tuple[Interest, ...]:
+        return (Interest(api_key=ApiKey.PRODUCE),)
+
+    @hookimpl
+    def request_received(self, request: Request) -> Throttle:
+        return Throttle(throttle_ms=request.request_bytes)
+
+    @hookimpl
+    def quota_limit(self) -> float:
+        raise AssertionError("only hooks of requests are called")
+
+    def response_received(self) -> None:
+        raise AssertionError("it is not marked as the implementation of a hook")
+
+
+BY_TAGS = replace(TEAM, keys=frozenset({"producer_byte_rate"}), metric_tags=lambda *_: {"team": "blue"})
+
+
+def test_callbacks_enforce_the_keys_of_entity_types_that_leave_it_to_them() -> None:
+    charges = Charges()
+    hooks = hooks_of(teams=Defines(BY_TAGS), charges=charges)
+    (scope,) = charges.scopes
+    assert (scope.entity_type, scope.keys) == ("team", {"producer_byte_rate"})
+    assert (hooks.enforced.of(BLUE), hooks.enforced.of(ALICE)) == ({"producer_byte_rate"}, {"producer_byte_rate"})
+    assert hooks.request_callbacks(ApiKey.FETCH) == ()
+    (call,) = hooks.request_callbacks(ApiKey.PRODUCE)
+    assert call[0] == "charges for team"
+    verdict = hooks.request_received((call,), make_request(ApiKey.PRODUCE, request_bytes=7), 0)
+    assert verdict is not None
+    assert verdict.throttle_ms == 7
+    assert hooks.response_callbacks(ApiKey.PRODUCE) == ()
+    assert hooks.quota_limit("producer_byte_rate", {}) is None
+    assert hooks.errors == 0
+
+
+def test_without_such_a_callback_the_quotas_are_not_enforced() -> None:
+    assert hooks_of(teams=Defines(BY_TAGS), charges=Charges(scoped=False)).enforced.of(BLUE) == frozenset()
+    by_itself = replace(TEAM, keys=BY_TAGS.keys)
+    assert hooks_of(teams=Defines(by_itself), charges=Charges()).enforced.of(BLUE) is None
+
+
+def test_a_plugin_that_raises_prevents_the_start() -> None:
+    class Raises(Charges):
+        @hookimpl
+        def scoped_callback(self, scope: QuotaScope) -> object | None:
+            raise LookupError(scope.entity_type)
+
+    with pytest.raises(StartupError, match="plugin 'charges': scoped_callback: team"):
+        hooks_of(teams=Defines(BY_TAGS), charges=Raises())
+
+
+class Unmarked:
+    def request_received(self) -> None:
+        raise AssertionError("it is not marked as the implementation of a hook")
+
+
+class Misspelt:
+    @hookimpl
+    def request_received(self, requests: Request) -> None:
+        raise AssertionError("it cannot be called")
+
+
+@pytest.mark.parametrize(
+    ("callback", "message"),
+    [
+        (Unmarked(), "has no hook of requests that is marked with hookimpl"),
+        (True, "True has no hook of requests"),
+        (Misspelt(), "has the argument 'requests'; known are request, now_ms"),
+    ],
+)
+def test_a_callback_without_valid_hooks_prevents_the_start(callback: object, message: str) -> None:
+    charges = Charges()
+    charges.callback = callback
+    with pytest.raises(StartupError, match=f"plugin 'charges': scoped_callback: .*{message}"):
+        hooks_of(teams=Defines(BY_TAGS), charges=charges)
+
+
+def raises(_key: str, user: str, _client_id: str) -> dict[str, str]:
+    raise KeyError(user)
+
+
+@pytest.mark.parametrize(
+    "metric_tags",
+    [raises, *(lambda *_, found=found: found for found in ({}, {"user": "alice"}, {"team": None}, ["team"]))],
+)
+def test_tags_that_are_wrong_are_an_error_of_their_plugin_and_charge_nothing(metric_tags: Any) -> None:
+    """Those of a user would charge the user twice."""
+    entity_type = replace(BY_TAGS, metric_tags=metric_tags)
+    hooks = hooks_of(teams=Defines(entity_type), byte_rate=ByteRate())
+    produce = make_request(ApiKey.PRODUCE, connection=make_connection(user="alice"), request_bytes=70_000)
+    assert hooks.request_received(hooks.request_callbacks(ApiKey.PRODUCE), produce, 0) is None
+    assert hooks.failures == {"teams": 1}
+    assert list(hooks.quotas or ()) == []

@@ -75,6 +75,7 @@ class FakeCluster:
     unreachable: set[BrokerAddress] = field(default_factory=set)
     asked: list[Asked] = field(default_factory=list)
     connections: list[BrokerAddress] = field(default_factory=list)
+    open_connections: int = 0
     began: float = field(default_factory=trio.current_time)
 
     async def open(self, address: BrokerAddress) -> trio.abc.Stream:
@@ -93,6 +94,7 @@ class FakeCluster:
     async def serve(self, stream: trio.abc.Stream, address: BrokerAddress) -> None:
         """Serve one connection until it ends."""
         buffer = bytearray()
+        self.open_connections += 1
         try:
             while True:
                 asked = self._next(buffer, address)
@@ -113,6 +115,7 @@ class FakeCluster:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return
         finally:
+            self.open_connections -= 1
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await stream.aclose()
 

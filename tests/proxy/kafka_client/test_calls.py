@@ -214,13 +214,6 @@ async def test_tasks_share_a_connection(autojump_clock: MockClock) -> None:
     assert (len(cluster.connections), len(cluster.requests(DESCRIBE))) == (1, 20)
 
 
-async def test_a_closed_client_says_so(autojump_clock: MockClock) -> None:
-    async with open_cluster({}) as (_, admin):
-        await admin.aclose()
-        with pytest.raises(SettingsError, match="the client is closed"):
-            await admin.describe_client_quotas()
-
-
 def test_addresses() -> None:
     assert parse_addresses(" one:1, [::1]:9092,two:65535,") == (
         BrokerAddress(host="one", port=1),

@@ -40,6 +40,7 @@ FILES = [
     "a\\ b\\=c\\:d=\\u00e4\\t\\n\\q\\\\ \\u20AC\\uD83D\\uDE00\n\\u0061=2\n",
     "a=1\na=2\n\\#b=3\n\\!c=4",
     "ends=with a backslash\\",
+    *("\\\r", "\\\n", "\\\r\n", "a\\\\\n", "a\\\n", "\\\n\n"),
 ]
 
 

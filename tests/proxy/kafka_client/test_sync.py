@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.proxy.kafka_client.admin import AdminClient
-from headrace.proxy.kafka_client.errors import ApiTimeoutError, SettingsError
+from headrace.proxy.kafka_client.errors import ApiTimeoutError, ClosedError
 from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.proxy.kafka_client.topics import NewTopic
 from tests.clients.fronts import DEADLINE_S, unique
@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
     from testbed.kafka.cluster import KafkaCluster
 
-METHODS = ("describe_client_quotas", "alter_client_quotas", "create_topics", "delete_topics", "create_partitions")
+METHODS = (
+    *("describe_client_quotas", "alter_client_quotas", "describe_delegation_tokens"),
+    *("create_topics", "delete_topics", "create_partitions"),
+)
 
 
 @pytest.fixture
@@ -76,13 +79,33 @@ def test_closing_ends_a_call_that_is_under_way(silent: tuple[str, threading.Even
         call = threads.submit(admin.describe_client_quotas)
         assert asked.wait(DEADLINE_S)
         admin.close()
-        with pytest.raises(SettingsError, match="closed during the call"):
+        with pytest.raises(ClosedError, match="closed during the call"):
             call.result(DEADLINE_S)
+
+
+def test_closing_opens_no_connection() -> None:
+    """The call that is under way is not sent again."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        listener.settimeout(DEADLINE_S)
+        admin = SyncAdminClient(f"127.0.0.1:{listener.getsockname()[1]}")
+        call = threads.submit(admin.describe_client_quotas)
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(DEADLINE_S)
+            assert connection.recv(1)
+            admin.close()
+            with pytest.raises(ClosedError, match="closed during the call"):
+                call.result(DEADLINE_S)
+            while connection.recv(4096):
+                pass  # until the client's end is closed
+        listener.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            listener.accept()
 
 
 def test_a_closed_client_says_so() -> None:
     with SyncAdminClient("127.0.0.1:1") as admin:
         pass
     admin.close()
-    with pytest.raises(SettingsError, match="the client is closed"):
+    with pytest.raises(ClosedError, match="the client is closed"):
         admin.describe_client_quotas()

@@ -14,7 +14,15 @@ from headrace.proxy.counters import Counters
 from headrace.proxy.network import admission, connection_rates
 from headrace.proxy.network.admission import Admission, AdmissionLimits
 from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
-from headrace.proxy.network.listeners import ACCEPTS_A_TURN, accept_loop, close_listeners, open_listeners
+from headrace.proxy.network.listening_sockets import (
+    ACCEPTS_A_TURN,
+    ListeningSocket,
+    Ports,
+    accept_loop,
+    close_sockets,
+    open_sockets,
+)
+from headrace.proxy.network.overload import Overload
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.requests import Address
 
@@ -223,9 +231,10 @@ async def test_accepting_on_many_ports_takes_one_turn_at_a_time() -> None:
     ports, waiting, steps = 4, 40, [0]
     turn = trio.Lock()
     accepted: list[socket.socket] = []
-    listeners = [each for _ in range(ports) for each in open_listeners("127.0.0.1", 0, [], backlog=waiting)]
+    bootstrap = Ports(setting="listen", host="127.0.0.1", port=0, backlog=waiting)
+    listeners = open_sockets([bootstrap] * ports)
 
-    def count(sock: socket.socket, _peer: Address, _node_id: int | None) -> float:
+    def count(sock: socket.socket, _peer: Address, _listening: ListeningSocket) -> float:
         accepted.append(sock)
         return 0.0
 
@@ -233,11 +242,11 @@ async def test_accepting_on_many_ports_takes_one_turn_at_a_time() -> None:
     with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
             for listener in listeners:
-                nursery.start_soon(accept_loop, listener, count, turn)
+                nursery.start_soon(accept_loop, listener, count, turn, Overload(Counters()))
             while len(accepted) < ports * waiting:
                 await trio.lowlevel.checkpoint()
                 steps.append(len(accepted))
-            close_listeners(listeners)
+            close_sockets(listeners)
     for sock in (*clients, *accepted):
         sock.close()
     assert max(after - before for before, after in pairwise(steps)) <= 2 * ACCEPTS_A_TURN, (

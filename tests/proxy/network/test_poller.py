@@ -11,11 +11,11 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from headrace.proxy.errors import ClientFault
-from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.poller import EVENTS_A_TURN, REPEATS_A_TURN, Poller
 from headrace.proxy.network.sockets import PlainSocket
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 WAIT_S = 30.0
 
@@ -160,12 +160,11 @@ async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> N
         assert sock._poller is not None
         other = PlainSocket(peer, ClientFault, sock._poller)
         buffer = memoryview(bytearray(10))
-        rounds = 0
+        echoed = trio.Event()
 
         def echo(end: PlainSocket) -> bool:
-            nonlocal rounds
             if end.receive_into(buffer):
-                rounds += 1
+                echoed.set()
                 end.send_now([b"x"])
             return True
 
@@ -174,12 +173,13 @@ async def test_tasks_and_deadlines_have_their_turn_while_sockets_are_busy() -> N
                 nursery.start_soon(sock.steps, lambda: echo(sock))
                 nursery.start_soon(other.steps, lambda: echo(other))
                 other.send_now([b"x"])
-                await trio.sleep(0.05)
-                before = rounds
-                assert before > 0
+                await echoed.wait()
                 assert await trio.to_thread.run_sync(lambda: 7) == 7
-                await trio.sleep(0.05)
-                assert rounds > before
+                with trio.move_on_after(0.01) as deadline:
+                    await trio.sleep_forever()
+                assert deadline.cancelled_caught
+                echoed = trio.Event()
+                await echoed.wait()
                 nursery.cancel_scope.cancel()
         other.close()
 
@@ -232,3 +232,39 @@ async def test_it_gives_back_what_it_took() -> None:
         assert runner.io_manager is not before
     assert runner.io_manager is before
     await trio.lowlevel.checkpoint()
+
+
+async def test_tasks_get_their_turn_although_all_sockets_always_have_more_to_do() -> None:
+    poller = Poller()
+    listener = socket.create_server(("127.0.0.1", 0), backlog=100)
+    peers = [socket.create_connection(listener.getsockname()) for _ in range(64)]
+    steps = 0
+
+    def step_of(sock: PlainSocket) -> Callable[[], bool]:
+        def step() -> bool:
+            nonlocal steps
+            steps += 1
+            sock.may_read = True
+            return True
+
+        return step
+
+    with poller.attach(), trio.fail_after(WAIT_S):
+        socks = [PlainSocket(listener.accept()[0], ClientFault, poller) for _ in peers]
+        async with trio.open_nursery() as nursery:
+            for sock in socks:
+                nursery.start_soon(sock.steps, step_of(sock))
+            await wait_all_tasks_blocked()
+            for peer in peers:
+                peer.send(b"more")
+            most = 0
+            for _ in range(200):
+                before = steps
+                await trio.lowlevel.checkpoint()
+                most = max(most, steps - before)
+            nursery.cancel_scope.cancel()
+        for sock in socks:
+            sock.close()
+    for each in (listener, *peers):
+        each.close()
+    assert 0 < most <= EVENTS_A_TURN + REPEATS_A_TURN

@@ -146,8 +146,8 @@ def test_clients() -> None:
     assert client_of(["user=a"], []) == Client(user="a") == client_of(["user=a"], ["client-id"])
     assert client_of(["user=a,client-id="], []) == Client(user="a", client_id="")
     assert client_of(["ip=192.0.2.1"], []) == Client(ip="192.0.2.1")
+    assert client_of(["team=a"], []) == Client(others={"team": "a"}, others_only=True)
     for names, error in (
-        (["team=a"], "quotas can be resolved for user, client-id, ip, not for team"),
         (["user="], "must not be empty"),
         (["user=a,ip=192.0.2.1"], "an ip must have no other part"),
         ([], "no entity is given"),

@@ -28,6 +28,7 @@ class Client:
     def __init__(self) -> None:
         self.calls: list[Sequence[QuotaAlteration]] = []
         self.bad_keys: set[str] = set()
+        self.message = "bad {}"
         self.lost_after = 1000
 
     def alter_client_quotas(
@@ -38,7 +39,7 @@ class Client:
         outcomes: dict[QuotaEntity, KafkaClientError | None] = {}
         for each in alterations:
             bad = sorted(self.bad_keys & each.values.keys())
-            outcomes[each.entity] = InvalidRequestError(f"bad {bad[0]}") if bad else None
+            outcomes[each.entity] = InvalidRequestError(self.message.format(bad[0])) if bad else None
         if len(self.calls) > self.lost_after:
             outcomes = {each.entity: ApiTimeoutError("no answer") for each in alterations}
         assert validate_only in (True, False)
@@ -96,6 +97,17 @@ def test_refusals_do_not_stop_the_others(client: Client, cluster: QuotaCluster) 
     assert [(each.entity, each.key, each.reason) for each in refused] == [(one, None, "bad bad")]
 
 
+def test_a_key_for_other_entities_says_for_which(client: Client, cluster: QuotaCluster) -> None:
+    client.bad_keys = {"producer_byte_rate"}
+    client.message = "Invalid configuration key {}"
+    (refused,) = cluster.alter({QuotaEntity(ip="192.0.2.1"): {"producer_byte_rate": 1.0}})
+    assert refused.reason == (
+        "Invalid configuration key producer_byte_rate"
+        " (producer_byte_rate is for client-id or user or user with client-id only)"
+    )
+    assert refused.code == 42
+
+
 def test_a_plan_is_checked_key_by_key(client: Client, cluster: QuotaCluster) -> None:
     client.bad_keys = {"bad", "worse"}
     one, two, three = (QuotaEntity(user=each) for each in ("one", "two", "three"))
@@ -116,7 +128,21 @@ def test_errors_are_sentences() -> None:
     assert error_text(unknown, types=["user"], keys=["speed"]) == (
         "Invalid configuration key producer_byte_rat (too old)"
     )
-    assert "a comma that belongs to a name is written \\," in error_text(InvalidRequestError("x"), types=["OU"])
+    assert error_text(unknown, types=["topic"], keys=["speed"]) == (
+        "Invalid configuration key producer_byte_rat (too old)"
+    )
+    in_file = InvalidRequestError("request_rate of user=a is set in the proxy's configuration file")
+    assert error_text(in_file, types=["tem"], keys=["request_rate"]) == in_file.message
+    no_type = InvalidRequestError("Unhandled client quota entity type: OU", explanation="too old")
+    assert error_text(no_type, types=["OU"]) == "Unhandled client quota entity type: OU (too old)"
+    assert error_text(no_type, types=["user", "OU"]) == (
+        "Unhandled client quota entity type: OU (a comma that belongs to a name is written \\,)"
+    )
+    no_type = InvalidRequestError("Unhandled client quota entity type: usr", explanation="too old")
+    assert error_text(no_type, types=["usr"]) == "Unhandled client quota entity type: usr (did you mean user?)"
+    assert error_text(unknown, keys=["speed"], rule="speed is for cars only") == (
+        "Invalid configuration key producer_byte_rat (speed is for cars only)"
+    )
     denied = error_text(BrokerError(31))
     assert denied.startswith("Cluster authorization failed (CLUSTER_AUTHORIZATION_FAILED): at a proxy the user must be")
     assert error_text(BrokerError(7)) == "The request timed out. (REQUEST_TIMED_OUT)"

@@ -62,11 +62,15 @@ def test_errors_of_the_cluster_are_sentences(at: Commands) -> None:
     assert refused(*entity, "--add", "producer_byte_rate=0") == (
         f"{{user={user}}}: Quota producer_byte_rate must be greater than 0"
     )
+    assert refused("--names", "ip=192.0.2.1", "--add", "producer_byte_rate=1") == (
+        "{ip=192.0.2.1}: Invalid configuration key producer_byte_rate"
+        " (producer_byte_rate is for client-id or user or user with client-id only)"
+    )
     assert refused("--names", f"user={user},OU=x", "--add", "producer_byte_rate=1") == (
         f"{{user={user}, OU=x}}: Unhandled client quota entity type: OU (a comma that belongs to a name is written \\,)"
     )
-    assert refused("--names", f"usr={user}", "--add", "producer_byte_rate=1").endswith(
-        "(did you mean user?) (a comma that belongs to a name is written \\,)"
+    assert refused("--names", f"usr={user}", "--add", "producer_byte_rate=1") == (
+        f"{{usr={user}}}: Unhandled client quota entity type: usr (did you mean user?)"
     )
     ran = at("alter", *entity, "--add", "producer_byte_rate=0,request_percentage=5", "--json")
     assert ran.status == 1
@@ -79,9 +83,10 @@ def test_errors_of_the_cluster_are_sentences(at: Commands) -> None:
             {"entity": {"user": user}, "key": None, "reason": "Quota producer_byte_rate must be greater than 0"}
         ],
     }
-    ran = at("describe", "--names", "team=blue")
-    assert ran.status == 1
-    assert "Unsupported entity type team (UNSUPPORTED_VERSION)" in ran.err
+    for command in ("describe", "resolve"):
+        ran = at(command, "--names", "usr=blue")
+        assert (ran.status, ran.out) == (1, "")
+        assert ran.err.endswith(": Unsupported entity type usr (UNSUPPORTED_VERSION) (did you mean user?)\n")
     assert at.done("describe", *entity) == "", "an entity is altered completely or not at all"
 
 
@@ -184,7 +189,7 @@ def test_producer_ids_rate_is_for_the_proxy_alone(at_proxy: Commands, at_broker:
     at_proxy.described("--names", f"user={user}", as_=f"{{user={user}}}\nproducer_ids_rate=100\n")
     ran = at_broker("alter", *arguments)
     assert ran.status == 1
-    assert "Invalid configuration key producer_ids_rate (the broker has the API, but not this quota key" in ran.err
+    assert "Invalid configuration key producer_ids_rate (no version of Kafka has this quota key (KIP-936)" in ran.err
 
 
 def test_who_changed_what(proxy: ProxyProcess, at_proxy: Commands) -> None:
@@ -199,7 +204,8 @@ def test_who_changed_what(proxy: ProxyProcess, at_proxy: Commands) -> None:
         f"ANONYMOUS from 127.0.0.1: {{user={shown}}} producer_byte_rate none -> {HIGH}",
     ]
     assert all(line[:2] == "20" and line.partition(" ")[0].endswith("Z") for line in lines)
-    newest, before = run("quotas", "audit", "--admin", proxy.admin, "--newest", 2, "--json").json["changes"]
+    found = run("quotas", "audit", "--admin", proxy.admin, "--newest", 2, "--json").json
+    newest, before = found["changes"]
     assert newest["sequence"] > before["sequence"]
     assert {key: newest[key] for key in ("principal", "address", "entity", "key", "old", "new")} == {
         "principal": "ANONYMOUS",
@@ -209,6 +215,32 @@ def test_who_changed_what(proxy: ProxyProcess, at_proxy: Commands) -> None:
         "old": HIGH,
         "new": None,
     }
+
+
+def test_older_changes(proxy: ProxyProcess, at_proxy: Commands) -> None:
+    """Others were made meanwhile, of other users."""
+    one, two = unique("operator"), unique("operator")
+    audit = ("quotas", "audit", "--admin", proxy.admin)
+    for number in range(3):
+        for user in (one, two):
+            at_proxy.done("alter", "--names", f"user={user}", "--add", f"producer_byte_rate={HIGH + number}")
+    at_proxy.done("alter", "--names", f"user={one}", "--defaults", "client-id", "--add", f"producer_byte_rate={HIGH}")
+    of_one = ("--names", f"user={one}")
+    ran = run(*audit, *of_one, "--newest", 2)
+    assert [line.rpartition(" ")[2] for line in ran.out.splitlines()] == [str(HIGH), str(HIGH + 2)]
+    position = run(*audit, *of_one, "--newest", 2, "--json").json["next_before"]
+    assert ran.err == f"headrace: there are older changes: --before {position}\n"
+    older = run(*audit, *of_one, "--before", position, "--json").json
+    assert [each["new"] for each in older["changes"]] == [HIGH + 1, HIGH]
+    assert older["next_before"] is None
+    (pair,) = run(*audit, *of_one, "--defaults", "client-id", "--json").json["changes"]
+    assert pair["entity"] == {"user": one, "client-id": None}
+    unfiltered = run(*audit, "--before", pair["sequence"], "--newest", 1, "--json").json
+    assert unfiltered["changes"][0]["entity"] == {"user": two}
+    assert run(*audit, "--names", "user=nobody").err == "headrace: no change is recorded\n"
+    for user in (one, two):
+        at_proxy.done("alter", "--names", f"user={user}", "--delete", "producer_byte_rate")
+    at_proxy.done("alter", *of_one, "--defaults", "client-id", "--delete", "producer_byte_rate")
 
 
 def test_without_a_store_it_says_what_is_missing(kafka: FirstBroker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -10,13 +11,15 @@ import pytest
 
 from headrace.config.loading import loads
 from headrace.proxy.quota_tools.files import parse_quotas
+from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import eventually, unique
+from tests.proxy.quota_tools.commands import Commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.proxy.quota_tools.commands import Commands
+    from tests.shared_cluster import FirstBroker
 
 HIGH: Final = 10**9
 REQUIRED: Final = '[upstream]\nbootstrap_servers = ["127.0.0.1:9092"]\n[listen]\naddress = "127.0.0.1:9192"\n'
@@ -149,11 +152,42 @@ def test_export_is_a_file_that_is_applied_again(at_proxy: Commands, users: list[
     at_proxy.done("apply", file, "--yes", "--prune")
 
 
-def test_quotas_of_the_file_cannot_be_removed(at_proxy: Commands, file: Path) -> None:
-    file.write_text("")
+def test_quotas_of_the_configuration_file_are_not_pruned(at_proxy: Commands, users: list[str], file: Path) -> None:
+    """All other steps are made; and a step that is refused for another reason still prevents all."""
+    one, two, _ = sorted(users)
+    at_proxy.done("alter", "--names", f"user={one}", "--add", f"producer_byte_rate={HIGH}")
+    file.write_text(tables(f'user = "{two}"', more="speed = 1\n"))
     ran = at_proxy("apply", file, "--yes", "--prune")
     assert ran.status == 1
-    assert "is set in the proxy's configuration file and cannot be removed" in ran.err
+    assert ran.err.splitlines()[0].startswith(f"headrace: {{user={two}}} speed: Invalid configuration key speed")
+    assert ran.err.splitlines()[1:] == ["headrace: nothing was changed"]
+    file.write_text(tables(f'user = "{two}"'))
+    reason = "producer_byte_rate of user=of-the-file is set in the proxy's configuration file and cannot be removed"
+    ran = at_proxy("apply", file, "--yes", "--prune")
+    assert ran.status == 0
+    assert ran.err == f"headrace: warning: {{user=of-the-file}} producer_byte_rate: {reason}; it is left out\n"
+    *steps, summary = ran.out.splitlines()  # other tests may have left quotas, which are removed, too
+    assert f"- {{user={one}}} producer_byte_rate={HIGH}" in steps
+    assert [step for step in steps if step.startswith("+")] == [f"+ {{user={two}}} producer_byte_rate={HIGH}"]
+    assert re.fullmatch(r"1 to add, \d+ to remove, 0 unchanged", summary)
+    ran = at_proxy("apply", file, "--yes", "--prune", "--json")
+    assert (ran.status, ran.json["applied"], ran.json["steps"]) == (0, True, [])
+    assert ran.json["refused"] == [
+        {"entity": {"user": "of-the-file"}, "key": "producer_byte_rate", "reason": reason},
+    ]
+
+
+def test_a_user_who_may_not_change_quotas(kafka: FirstBroker, file: Path, tmp_path: Path) -> None:
+    """Nothing is left out then: the whole command fails."""
+    file.write_text("")
+    store = f'[client_quotas]\nfile = "{tmp_path / "quotas.sqlite"}"\nalter = "administrators"\n'
+    with ProxyProcess(kafka.bootstrap_servers, config=store + tables('user = "of-the-file"')) as proxy:
+        at = Commands(proxy.bootstrap_servers)
+        for command in (("apply", file), ("import", "--from", kafka.bootstrap_servers)):
+            ran = at(*command, "--yes", "--prune")
+            assert ran.status == 1, command
+            assert "{user=of-the-file} producer_byte_rate: Cluster authorization failed" in ran.err
+            assert ran.err.endswith("headrace: nothing was changed\n")
 
 
 def test_a_clusters_quotas_are_imported(at_proxy: Commands, at_broker: Commands, users: list[str]) -> None:

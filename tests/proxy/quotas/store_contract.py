@@ -19,7 +19,15 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas.store import Alteration, Author, Change, QuotaStore, StoreError
+from headrace.proxy.quotas.store import (
+    MAX_AUDIT_CHARACTERS,
+    Alteration,
+    Author,
+    Change,
+    ImportState,
+    QuotaStore,
+    StoreError,
+)
 from headrace.quota_callbacks.entities import DEFAULT, LONG_MAX, EntityName, QuotaEntity
 
 if TYPE_CHECKING:
@@ -283,6 +291,43 @@ class StoreContract:
             assert list(await store.audit(limit=5, before=made[-1].sequence)) == []
             assert [each.author.principal for each in made] == [f"admin {value}" for value in range(7, 0, -1)]
 
+    async def test_an_audit_of_long_names_has_a_bound(self, new_place: Callable[[], Place]) -> None:
+        """The changes that are returned at once are bounded by the length of their names, and all can be asked for."""
+        entities = [QuotaEntity(user=f"{number}{'x' * 30_000}") for number in range(20)]
+        async with opened(new_place()) as store:
+            await store.alter([alteration(each, request_percentage=1.0) for each in entities], AUTHOR)
+            found: list[QuotaEntity] = []
+            before = None
+            while changes := await store.audit(limit=100, before=before):
+                assert sum(each.characters() for each in changes) <= MAX_AUDIT_CHARACTERS
+                found += [each.entity for each in changes]
+                before = changes[-1].sequence
+            assert found == entities[::-1]
+
+    async def test_an_import_is_begun_and_over_for_all(self, new_place: Callable[[], Place]) -> None:
+        """What the store has of its quotas is the same before and after, and the state survives a restart."""
+        place = new_place()
+        async with opened(place) as one, opened(place) as two:
+            assert (await one.import_state(), await two.import_state()) == (ImportState.POSSIBLE,) * 2
+            for state in (ImportState.BEGUN, ImportState.OVER):
+                position = (await two.snapshot()).sequence
+                await one.set_import_state(state)
+                assert (await one.import_state(), await two.import_state()) == (state, state)
+                assert await since(two, position) == []
+                changes = await two.alter([alteration(ALICE, **{state.value: 1.0})], AUTHOR)
+                assert (await one.import_state(), await since(one, position)) == (state, list(changes))
+                async with opened(place) as late:
+                    assert await late.import_state() is state
+
+    async def test_an_import_is_over_once_a_quota_was_set(self, new_place: Callable[[], Place]) -> None:
+        place = new_place()
+        async with opened(place) as store:
+            for value in (1.0, None):
+                await store.alter([alteration(ALICE, producer_byte_rate=value)], AUTHOR)
+                assert await store.import_state() is ImportState.OVER
+        async with opened(place) as store:
+            assert await store.import_state() is ImportState.OVER
+
     async def test_a_closed_store_refuses(self, new_place: Callable[[], Place]) -> None:
         store = new_place()()
         await store.open()
@@ -292,6 +337,8 @@ class StoreContract:
             store.snapshot,
             lambda: store.changes_since(0),
             lambda: store.audit(limit=1),
+            store.import_state,
+            lambda: store.set_import_state(ImportState.OVER),
             lambda: store.alter([alteration(ALICE, request_percentage=1.0)], AUTHOR),
         )
         for call in calls:
@@ -308,6 +355,10 @@ class StoreContract:
             await store.changes_since(snapshot.sequence)
         with trio.testing.assert_checkpoints():
             await store.audit(limit=1)
+        with trio.testing.assert_checkpoints():
+            await store.set_import_state(ImportState.OVER)
+        with trio.testing.assert_checkpoints():
+            await store.import_state()
         with trio.testing.assert_checkpoints():
             await store.close()
         with trio.testing.assert_checkpoints():

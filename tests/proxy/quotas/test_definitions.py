@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas.definitions import SLICE, QuotaDefinitions
+from headrace.proxy.quotas.definitions import MAX_FORMS, SLICE, QuotaDefinitions
 from headrace.proxy.quotas.store import Author, Change, Snapshot
 from headrace.quota_callbacks.definitions import entity_in_force
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, bounded_name
@@ -180,6 +180,51 @@ def test_of_two_forms_of_a_name_the_lowest_is_in_force_and_each_can_be_removed(v
     assert callbacks.known == {}
 
 
+def test_many_forms_of_an_address_cost_no_more_than_few_and_can_all_be_removed() -> None:
+    callbacks, definitions = defined()
+    usual = QuotaEntity(ip="abcd:abcd:abcd:abcd:abcd:abcd:abcd:abcd")
+    letters = [number for number, letter in enumerate(str(usual.ip)) if letter.isalpha()]
+
+    def form(number: int) -> QuotaEntity:
+        name = list(str(usual.ip))
+        for bit, place in enumerate(letters):
+            name[place] = name[place].upper() if number >> bit & 1 else name[place]
+        return QuotaEntity(ip="".join(name))
+
+    forms = [form(number) for number in range(1, 4000)]
+    run(definitions.apply(change(each, RATE, 2.0) for each in forms))
+    assert len(definitions) == len(forms)
+    run(definitions.apply([change(forms[MAX_FORMS - 1], RATE, 1.0)]))
+    assert callbacks.known == {(usual, RATE): Quota(value=1.0)}
+    compared = 0
+
+    class Compared(dict[QuotaEntity, None]):
+        def __iter__(self) -> Iterator[QuotaEntity]:
+            nonlocal compared
+            for each in super().__iter__():
+                compared += 1
+                yield each
+
+    forms_of = definitions._forms
+    forms_of[usual] = Compared(forms_of[usual])
+    run(definitions.apply(change(each, RATE, 3.0) for each in forms))
+    assert compared <= 3 * MAX_FORMS * len(forms)
+    run(definitions.apply(change(each, RATE, None) for each in forms))
+    assert callbacks.known == {}
+
+
+def test_no_entity_is_seen_half_changed() -> None:
+    _, definitions = defined()
+    entities = [QuotaEntity(user=f"user-{number}") for number in range(2 * SLICE)]
+    for value in (1.0, 2.0):
+        odd = change(ALICE, KEYS[0], value)
+        changes = [odd, *(change(entity, key, value) for entity in entities for key in KEYS)]
+        for _ in definitions.apply(changes):
+            assert all(len({*definitions.values(entity).values()}) <= 1 for entity in entities)
+    for _ in definitions.replace(Snapshot(sequence=1, quotas={each: dict.fromkeys(KEYS, 3.0) for each in entities})):
+        assert all(len({*definitions.values(entity).values()}) <= 1 for entity in entities)
+
+
 def described(definitions: QuotaDefinitions) -> dict[QuotaEntity, Mapping[str, float]]:
     found = {entity: definitions.values(entity) for entity in definitions.entities()}
     return {entity: values for entity, values in found.items() if values}
@@ -190,10 +235,7 @@ def in_force(definitions: QuotaDefinitions, callbacks: Callbacks) -> dict[tuple[
     entities = {entity_in_force(entity) for entity in definitions.entities()} | {
         entity for entity, _ in callbacks.known
     }
-    keys = {*KEYS, *(key for _, key in callbacks.known)}
-    return {
-        (each, key): definitions.quota(each, key) for each in entities for key in keys if definitions.has(each, key)
-    }
+    return {(each, key): quota for each in entities for key, quota in definitions.in_force(each).items()}
 
 
 _VALUES = st.sampled_from([1.0, 2.0, 3.5])

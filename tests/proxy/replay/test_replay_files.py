@@ -258,13 +258,13 @@ def _usage(entry: Entry) -> Usage:
     return usage
 
 
-def test_a_warning_reports_dropped_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cached reference to a bucket must not outlive it: the second line of ``u`` uses the new bucket."""
+def test_a_warning_reports_shared_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one bucket, ``v`` and ``w`` share another one, and ``u`` keeps what it owes."""
     monkeypatch.setattr(
         "headrace.quota_callbacks.records.replay.ClientQuotas", functools.partial(ClientQuotas, max_buckets=1)
     )
     quota = alter(0, {"user": None}, producer_byte_rate=1000)
-    uses = [use(0, "produce", n, user=user) for user, n in (("u", 10_001), ("v", 1), ("u", 1), ("u", 10_000))]
+    uses = [use(0, "produce", n, user=user) for user, n in (("u", 10_001), ("v", 10_000), ("w", 1), ("u", 1))]
     result = run(text(window(), quota, *uses))
-    assert [json.loads(line)["throttle_time_ms"] for line in result.stdout.splitlines()] == [1, 0, 0, 1]
-    assert "warning: 2 buckets dropped with their history, because there were too many" in result.stderr
+    assert [json.loads(line)["throttle_time_ms"] for line in result.stdout.splitlines()] == [1, 0, 1, 2]
+    assert "warning: 2 clients without a bucket of their own, because there were too many" in result.stderr

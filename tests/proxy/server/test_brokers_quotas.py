@@ -23,6 +23,7 @@ from headrace.quota_callbacks.requests import Address
 if TYPE_CHECKING:
     from headrace.proxy.kafka_client.settings import ClientSettings
     from headrace.proxy.server.brokers_quotas import Quotas
+    from headrace.quota_callbacks.sasl import UpstreamSasl
 
 ALICE = QuotaEntity(user="alice")
 RATE = "producer_byte_rate"
@@ -108,7 +109,7 @@ async def test_the_cluster_is_asked_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     asked, answer = trio.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
 
-    def ask(settings: ClientSettings) -> tuple[Quotas, Quotas]:
+    def ask(settings: ClientSettings, _login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
         assert [str(each) for each in settings.bootstrap_servers] == ["127.0.0.1:9"]
         token.run_sync_soon(asked.set)
         assert answer.wait(20)
@@ -133,7 +134,7 @@ async def test_a_failure_changes_nothing(
     await learn(brokers, {ALICE: {RATE: 1.0}})
     answers = iter([ApiTimeoutError("timed out")])
 
-    def ask(_settings: ClientSettings) -> tuple[Quotas, Quotas]:
+    def ask(_settings: ClientSettings, _login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
         for error in answers:
             raise error
         return {}, {}

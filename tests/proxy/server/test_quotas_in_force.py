@@ -17,6 +17,7 @@ from headrace.proxy.quotas.definitions import SLICE
 from headrace.proxy.quotas.store import Snapshot
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
 from headrace.proxy.server.configured import admission_limits_of
+from headrace.proxy.server.garbage_collection import Collector
 from headrace.proxy.server.quotas_in_force import QuotasInForce
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.entities import QuotaEntity, bounded_name
@@ -44,7 +45,7 @@ def put_into_force(config: Config, worker: int | None = None) -> tuple[QuotasInF
     admission = Admission(admission_limits_of(config), Counters(), config.quota.window.rate_window)
     topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
     upstream = Upstream(bootstrap_servers=[], topology=topology, connect_timeout_s=1.0, poller=Poller())
-    return QuotasInForce(config, hooks, admission, upstream, worker=worker), quotas
+    return QuotasInForce(config, hooks, admission, upstream, Collector(), worker=worker), quotas
 
 
 def limit_of(quotas: ClientQuotas, user: str) -> float | None:
@@ -74,7 +75,7 @@ async def test_a_reload_that_changes_many_quotas_leaves_the_rest_to_a_task() -> 
         pass
 
     def paced_count() -> int:
-        found = [definitions.quota(each, RATE) for each in users]
+        found = [definitions.in_force(each).get(RATE) for each in users]
         return sum(quota is not None and quota.policy.mode is EnforcementMode.PACED for quota in found)
 
     with trio.fail_after(20):

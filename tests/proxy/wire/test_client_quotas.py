@@ -17,14 +17,13 @@ from headrace.proxy.wire.client_quotas import (
     MatchType,
     QuotaFilter,
     QuotaOp,
-    alter_response,
     describe_error,
-    read_alterations,
     read_filter,
 )
 from headrace.proxy.wire.errors import MalformedMessage, UnencodableValue, UnknownMessage
 from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.scalars import LONGEST_STRING
+from tests.proxy.quotas.in_one_step import alter_response, read_alterations
 from tests.proxy.wire.oracle import through_java
 
 VERSIONS = (0, 1)

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from headrace.proxy.wire.apis import APIS
 from headrace.proxy.wire.errors import MalformedMessage, UnknownMessage
 from headrace.proxy.wire.messages.codec import TAGS, Message, decode, encode
-from headrace.proxy.wire.mutations import TopicRefusal, merge_response, read_mutation, split_request
+from headrace.proxy.wire.mutations import TopicRefusal
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from tests.proxy.wire.at_once import merge_response, read_mutation, split_request
 from tests.proxy.wire.oracle import through_java
 
 THROTTLING_QUOTA_EXCEEDED = 89

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from headrace.proxy.wire.api_versions import unsupported_version_reply
 from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import MalformedMessage, OurFault, RefusalImpossible, UnknownMessage
 from headrace.proxy.wire.messages.codec import Message, decode, encode
 from headrace.proxy.wire.refusal_templates import TEMPLATES
-from headrace.proxy.wire.refusals import IRREFUSABLE, refuse_whole, response_frame
+from headrace.proxy.wire.refusals import IRREFUSABLE, response_frame
 from headrace.quota_callbacks.api_keys import ApiKey
+from tests.proxy.wire.at_once import refuse_whole
 
 POLICY_VIOLATION = 44
 TEXT = "not on a Friday"
@@ -92,7 +94,7 @@ def test_a_request_that_names_nothing_is_answered_with_nothing() -> None:
 
 
 def test_an_unsupported_api_versions_is_answered_in_version_0() -> None:
-    frame = refuse_whole(ApiKey.API_VERSIONS, 77, 5, b"whatever", 35, None, 0)
+    frame = unsupported_version_reply(5)
     response = decode("ApiVersionsResponse", 0, frame[8:])
     assert (response["error_code"], response["api_keys"][0]["api_key"]) == (35, 18)
 

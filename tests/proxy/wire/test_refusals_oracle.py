@@ -13,9 +13,9 @@ from headrace.proxy.wire.apis import APIS, response_header_version
 from headrace.proxy.wire.errors import RefusalImpossible
 from headrace.proxy.wire.messages.codec import Message, decode, encode
 from headrace.proxy.wire.refusal_templates import TEMPLATES
-from headrace.proxy.wire.refusals import refuse_whole
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.jvm import KafkaClasses, start_jvm
+from tests.proxy.wire.at_once import refuse_whole
 from tests.proxy.wire.oracle import judge
 from tests.proxy.wire.samples import LONG, sample
 
@@ -194,7 +194,7 @@ def test_refusals_are_kafkas(rng: Random) -> None:
             check(rng, api_key, version)
 
 
-@pytest.mark.soak
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("api_key", "version"), EVERY)
 @LONG
 @given(rng=st.randoms(use_true_random=False))

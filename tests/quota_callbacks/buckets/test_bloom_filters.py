@@ -351,3 +351,22 @@ def test_a_state_that_cannot_be_changes_nothing() -> None:
 def test_a_window_that_cannot_be_halved() -> None:
     with pytest.raises(ValueError, match="cannot be halved"):
         TimedBloomFilters(1, 0.01)
+
+
+def test_the_filters_of_all_users_have_a_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user with forged ids takes all of it, and users with few producers still have each id charged once."""
+    before = bloom_filters.memory.large_bytes
+    monkeypatch.setattr(bloom_filters, "MAX_TOTAL_BYTES", before + 200_000)
+    monkeypatch.setattr(bloom_filters, "SMALL_BYTES", 16_384)
+    forged = TimedBloomFilters(HOUR_MS, 0.001)
+    for producer_id in range(200_000):
+        forged.seen_or_add(producer_id, 0)
+    assert bloom_filters.memory.large_bytes <= before + 200_000
+    assert forged.filters[0].overflowed > 0
+    honest = TimedBloomFilters(HOUR_MS, 0.001)
+    for producer_id in range(3000):
+        honest.seen_or_add(producer_id, 0)
+    assert honest.filters[0].overflowed == 0
+    assert all(honest.seen_or_add(producer_id, 1) for producer_id in range(3000))
+    del forged
+    assert bloom_filters.memory.large_bytes == before

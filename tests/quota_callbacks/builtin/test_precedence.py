@@ -189,7 +189,7 @@ def test_a_user_with_the_default_pair_gives_each_client_a_bucket_of_its_own() ->
     assert levels.limit(Tags("u", "c1")) == (10, QuotaEntity(user="u", client_id=DEFAULT))
 
 
-def test_a_throttle_says_which_entity_bound(cluster: Cluster) -> None:
+def test_a_throttle_names_the_entity_whose_quota_applied(cluster: Cluster) -> None:
     cluster.of("u", DEFAULT, 1000)
     bucket = cluster.bucket("u", "c9")
     assert bucket is not None

@@ -121,7 +121,7 @@ def test_of_many_processes_one_downloads(cache: Path, repository: Repository) ->
     assert [path for path in repository.requests if path.endswith(".jar")].count("/example/app/1.0/app-1.0.jar") == 1
 
 
-def test_without_a_repository_one_error_says_what_to_do(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_repository_one_error_names_the_remedy(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(artifacts.REPOSITORY_VARIABLE, UNREACHABLE)
     with pytest.raises(ArtifactsUnavailableError) as caught:
         broker_jars()
@@ -155,7 +155,7 @@ def test_a_lock_is_waited_for_with_a_deadline(tmp_path: Path) -> None:
         pass
 
 
-def test_the_cache_is_where_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_sets_the_folder_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(artifacts.CACHE_VARIABLE, raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setenv("HOME", "/home/someone")

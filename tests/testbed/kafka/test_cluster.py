@@ -140,7 +140,7 @@ def test_a_broker_joins_later() -> None:
         cluster.wait_until_gone(1)
 
 
-def test_a_paused_broker_holds_connections_and_says_nothing(own: KafkaCluster) -> None:
+def test_a_paused_broker_keeps_connections_open_and_sends_nothing(own: KafkaCluster) -> None:
     broker = own.broker(2)
     broker.pause()
     try:
@@ -258,7 +258,7 @@ def test_a_broker_that_dies_by_itself_is_noticed(own: KafkaCluster) -> None:
     assert broker.exit_status() is None
 
 
-def test_mistakes_are_told_before_anything_starts() -> None:
+def test_invalid_arguments_are_reported_before_anything_starts() -> None:
     with pytest.raises(UnknownVersionError, match=r"no Kafka broker '1\.0'"):
         KafkaCluster(version="1.0").start()
     with pytest.raises(ClusterError, match=r"node ids \(1, 1\): a cluster needs at least one, each once"):
@@ -267,7 +267,7 @@ def test_mistakes_are_told_before_anything_starts() -> None:
         KafkaCluster().add_broker()
 
 
-def test_an_unknown_feature_is_told_in_kafkas_words() -> None:
+def test_an_unknown_feature_is_reported_with_kafkas_message() -> None:
     with pytest.raises(ClusterError, match=r"cannot format storage for Kafka 4\.3\.1: .*no\.such\.feature"):
         KafkaCluster(features={"no.such.feature": 1}).start()
 

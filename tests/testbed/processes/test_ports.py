@@ -107,7 +107,7 @@ def test_the_stretch_lies_beside_the_ephemeral_range(
     assert usable_ports() == usable
 
 
-def test_without_any_stretch_the_error_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_range_of_ports_the_error_names_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ports, "usable_ports", lambda: range(0))
     with pytest.raises(PortsExhaustedError, match="since the ephemeral range leaves none"):
         reserve_ports(1)

@@ -153,7 +153,7 @@ print(json.dumps(program.kill()))
     assert run_caller(code) == -signal.SIGKILL
 
 
-def test_the_exit_status_is_told_and_remembered() -> None:
+def test_the_exit_status_is_returned_each_time() -> None:
     program = start(SH, "-c", "exit 7")
     assert program.wait(20) == 7
     assert program.poll() == 7

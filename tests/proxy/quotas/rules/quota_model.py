@@ -6,16 +6,14 @@ from typing import TYPE_CHECKING
 
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
 from headrace.proxy.quotas.rules.refusals import Refusal
-from headrace.proxy.quotas.rules.validation import validate_request
 from headrace.proxy.wire.client_quotas import (
     DescribeResponse,
-    alter_response,
     describe_error,
-    read_alterations,
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, QuotaSchema
+from tests.proxy.quotas.in_one_step import alter_response, read_alterations, validate_request
 
 if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
-from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validate_entry, validate_request
+from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results
 from headrace.proxy.quotas.store import Alteration
-from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, AlterResult, QuotaOp, alter_response
+from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, AlterResult, QuotaOp
 from headrace.quota_callbacks.definitions import (
     BUILTIN_SCHEMA,
     USER_AND_CLIENT_ID,
@@ -20,6 +20,7 @@ from headrace.quota_callbacks.definitions import (
     ValueType,
 )
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
+from tests.proxy.quotas.in_one_step import alter_response, validate_entry, validate_request
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+TIMEOUT_S = 30
+"""Above what a busy disk takes."""
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "quotas.sqlite"
@@ -32,7 +36,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(path: Path) -> Place:
-    return partial(SqliteStore, str(path), timeout_s=0.2)
+    return partial(SqliteStore, str(path), timeout_s=TIMEOUT_S)
 
 
 # --- who may read it ---
@@ -179,6 +183,33 @@ async def test_a_damaged_file(path: Path, place: Place) -> None:
         await place().open()
     path.write_bytes(content)
     async with opened(place) as store:
+        assert len((await store.snapshot()).quotas) == 2_000
+
+
+async def test_a_file_that_is_damaged_while_the_proxy_runs(path: Path, place: Place) -> None:
+    """Nothing is changed, and the error names what to do; it works again with the former content."""
+    entities = [QuotaEntity(user=f"user {number}") for number in range(2_000)]
+    async with opened(place) as store:
+        await store.alter([alteration(each, request_percentage=1.0) for each in entities], AUTHOR)
+    async with opened(place) as store:
+        content = path.read_bytes()
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(b"\xff" * (len(content) - 4096))
+        assert isinstance(store, SqliteStore)
+        database = store._file._database
+        assert database is not None
+        database.execute("PRAGMA shrink_memory")  # otherwise SQLite has the pages in memory
+        for call in (
+            store.snapshot,
+            partial(store.audit, limit=9),
+            partial(store.alter, [alteration(ALICE, request_percentage=1.0)], AUTHOR),
+        ):
+            with refused(path, r"it is damaged \(.*\): end all proxies that use it, and restore a backup"):
+                await call()
+        with path.open("r+b") as file:
+            file.write(content)
+        database.execute("PRAGMA shrink_memory")
         assert len((await store.snapshot()).quotas) == 2_000
 
 

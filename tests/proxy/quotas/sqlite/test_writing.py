@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from headrace.proxy.quotas.sqlite import file, opening
 from headrace.proxy.quotas.sqlite.opening import LOCK_END, reported
 from headrace.proxy.quotas.sqlite.store import SqliteStore
 from headrace.proxy.quotas.store import StoreTimeoutError
@@ -32,6 +33,11 @@ LONG = QuotaEntity(user="x" * 20_000)
 """An entity that needs several pages."""
 
 
+TIMEOUT_S = 30
+"""Above what a busy disk takes."""
+IMPATIENT_S = 0.2
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "quotas.sqlite"
@@ -39,7 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def place(path: Path) -> Place:
-    return partial(SqliteStore, str(path), timeout_s=0.2)
+    return partial(SqliteStore, str(path), timeout_s=TIMEOUT_S)
 
 
 # --- what cannot be written ---
@@ -86,6 +92,22 @@ async def test_a_read_only_folder(path: Path, place: Place) -> None:
         await assert_alice(place)
 
 
+async def test_a_file_that_becomes_read_only(path: Path, place: Place) -> None:
+    """As after its file system was mounted again: what is in force stays, and nothing is changed."""
+    async with opened(place) as store:
+        await store.alter([alteration(ALICE, request_percentage=1.0)], AUTHOR)
+        before = await store.snapshot()
+        assert isinstance(store, SqliteStore)
+        database = store._file._database
+        assert database is not None
+        database.execute("PRAGMA query_only = ON")
+        with refused(path, r".*\(SQLITE_READONLY\): check the permissions of the file .* Nothing was changed"):
+            await store.alter([alteration(ALICE, request_percentage=2.0)], AUTHOR)
+        assert (await store.snapshot(), await since(store, before.sequence)) == (before, [])
+        database.execute("PRAGMA query_only = OFF")
+        assert len(await store.alter([alteration(ALICE, request_percentage=2.0)], AUTHOR)) == 1
+
+
 async def test_a_new_file_in_a_read_only_folder(path: Path, place: Place) -> None:
     with as_nobody(path.parent):
         path.parent.chmod(0o500)
@@ -111,6 +133,24 @@ async def test_a_full_database(path: Path, place: Place) -> None:
         assert (await store.snapshot(), await since(store, before.sequence)) == (before, [])
         database.execute("PRAGMA max_page_count = 1000000")
         assert len(await store.alter([alteration(LONG, request_percentage=2.0)], AUTHOR)) == 1
+
+
+async def test_the_file_has_a_maximum_size(path: Path, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Audit records of long names give way first. At the maximum, quotas can be removed."""
+    for module in (opening, file):
+        monkeypatch.setattr(module, "MAX_FILE_BYTES", 2**20)
+    entities = [QuotaEntity(user=f"{number}{'x' * 30_000}") for number in range(40)]
+    async with opened(place) as store:
+        for value in (1.0, 2.0, 3.0):  # three times what fits, if all audit records were kept
+            for entity in entities[:8]:
+                await store.alter([alteration(entity, request_percentage=value)], AUTHOR)
+        assert 8 <= len(await store.audit(limit=100)) < 24
+        with refused(path, "the disk is full, or the quotas need more than 1048576 bytes"):
+            for entity in entities:
+                await store.alter([alteration(entity, request_percentage=4.0)], AUTHOR)
+        assert path.stat().st_size <= 2**20
+        await store.alter([alteration(entity, request_percentage=None) for entity in entities], AUTHOR)
+        assert not (await store.snapshot()).quotas
 
 
 @pytest.fixture
@@ -199,8 +239,8 @@ def test_a_disk_that_fails_to_sync_leaves_the_outcome_open(path: Path) -> None:
 LOCKED = "another process has locked it for too long; .* Nothing was changed"
 
 
-async def test_a_lock_of_another_program(path: Path, place: Place) -> None:
-    async with opened(place) as store:
+async def test_a_lock_of_another_program(path: Path) -> None:
+    async with opened(partial(SqliteStore, str(path), timeout_s=IMPATIENT_S)) as store:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             with refused(path, LOCKED, StoreTimeoutError):
@@ -212,14 +252,15 @@ async def test_a_lock_of_another_program(path: Path, place: Place) -> None:
 
 async def test_the_lock_file_of_another_proxy(path: Path, place: Place) -> None:
     await set_alice(place)
-    async with opened(place) as store:
+    impatient = partial(SqliteStore, str(path), timeout_s=IMPATIENT_S)
+    async with opened(impatient) as store:
         descriptor = os.open(f"{path}{LOCK_END}", os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             with refused(path, LOCKED, StoreTimeoutError):
                 await store.alter([alteration(ALICE, request_percentage=2.0)], AUTHOR)
             with refused(path, LOCKED, StoreTimeoutError):
-                await place().open()
+                await impatient().open()
         finally:
             os.close(descriptor)
     await assert_alice(place)

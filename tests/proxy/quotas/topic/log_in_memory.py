@@ -26,6 +26,7 @@ class MemoryTopic:
 
     records: list[LogRecord] = field(default_factory=list)
     end: int = 0
+    topic_id: int = 0
     batch_ends: list[int] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
     failure: Callable[[], StoreError | None] = lambda: None
@@ -64,12 +65,21 @@ class MemoryReader:
     def __init__(self, topic: MemoryTopic, rng: random.Random) -> None:
         self._topic = topic
         self._rng = rng
+        self._topic_id = topic.topic_id
+        self._doubts = False
         self.position = 0
 
+    def go_to(self, offset: int) -> None:
+        self.position = offset
+
     def end(self, deadline_s: float) -> int:
-        if self._topic.end < self.position:
+        doubts, self._doubts = self._doubts, False
+        if self._topic.end < self.position or (doubts and self._topic.topic_id != self._topic_id):
             raise LogReplacedError
         return self._topic.end
+
+    def doubt(self) -> None:
+        self._doubts = True
 
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:
         with self._topic.lock:

@@ -22,7 +22,7 @@ from headrace.proxy.quotas.topic.records import (
     record_key,
 )
 from headrace.proxy.quotas.topic.state import TopicState
-from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
+from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, bounded_name
 from tests.proxy.quotas.store_contract import ALICE, entities
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def test_a_record_can_be_read_by_people() -> None:
     entity=entities,
     key=st.text(),
     new=st.none() | st.floats(allow_nan=False),
-    old=st.none() | st.floats(allow_nan=False),
-    names=st.tuples(st.text(), st.text()),
+    old=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    names=st.tuples(st.text(max_size=60), st.text(max_size=60)),  # longer ones are shortened
 )
 def test_what_is_written_is_read(
     entity: QuotaEntity, key: str, new: float | None, old: float | None, names: tuple[str, str]
@@ -107,7 +107,9 @@ def test_a_record_with_another_key_is_ignored(key: bytes | None) -> None:
     assert applied([record(0, KEY, b"1"), record(1, key, b"2")]) == {ALICE: {"producer_byte_rate": 1.0}}
 
 
-@pytest.mark.parametrize("value", [b"", b"NaN", b"-nan", b"{}", b"null", b"\xff", b"1" * 401, b"1,5", b"[1]", b"0x1"])
+@pytest.mark.parametrize(
+    "value", [b"", b"NaN", b"-nan", b"{}", b"null", b"\xff", b"1" * 401, b"1,5", b"[1]", b"0x1", b"1_0"]
+)
 def test_an_invalid_value_removes_the_quota_as_it_does_after_compaction(value: bytes) -> None:
     before, invalid = record(0, KEY, b"1"), record(1, KEY, value)
     assert applied([before, invalid]) == applied([invalid]) == {}
@@ -136,9 +138,14 @@ def test_a_record_without_a_readable_header_has_an_unknown_author(header: bytes 
 
 
 def test_odd_old_values_are_left_out() -> None:
-    for old in ("true", '"1"', "[]", "1" + "0" * 400):
+    for old in ("true", '"1"', "[]", "1" + "0" * 400, "NaN", "Infinity"):
         header = parse_header(f'{{"principal":"a","address":"b","old":{old}}}'.encode())
         assert (header.author.principal, header.old) == ("a", None)
+
+
+def test_a_long_author_is_shortened() -> None:
+    header = parse_header(f'{{"principal":"{"x" * 100_000}","address":"b"}}'.encode())
+    assert header.author.principal == bounded_name("x" * 100_000)
 
 
 def test_a_quota_with_a_later_header_counts() -> None:

@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import time
 from typing import TYPE_CHECKING
 
+import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas.store import Alteration, StoreError, StoreTimeoutError
+from headrace.proxy.quotas.store import Alteration, ImportState, StoreError, StoreTimeoutError
 from headrace.proxy.quotas.topic import replica as topic_replica
 from headrace.proxy.quotas.topic import state as topic_state
 from headrace.proxy.quotas.topic.log import MAX_BATCH_BYTES
+from headrace.proxy.quotas.topic.plan import prepared
 from headrace.proxy.quotas.topic.records import NewRecord, record_key
-from headrace.proxy.quotas.topic.replica import TopicReplica, prepared
+from headrace.proxy.quotas.topic.replica import TopicReplica
 from headrace.proxy.quotas.topic.state import TopicState
 from headrace.quota_callbacks.entities import QuotaEntity
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, Quotas, alteration, altered, copy, replay
-from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryTopic
+from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryReader, MemoryTopic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import pytest
 
-    from headrace.proxy.quotas.store import Change
 
 BOB = QuotaEntity(user="bob")
 LATER_S = time.monotonic() + 3600
@@ -230,9 +232,75 @@ def test_a_log_that_was_replaced_is_read_from_its_beginning() -> None:
     replica.write([prepared([alteration(ALICE, a=1.0, b=2.0)], AUTHOR)], LATER_S)
     position = replica.snapshot(LATER_S).sequence
     topic.records, topic.end = [], 0
-    assert replica.changes_since(position, LATER_S) is None
-    assert quotas_of(replica) == {}
-    assert replica.changes_since(0, LATER_S) == []
+    with structlog.testing.capture_logs() as lines:
+        assert replica.changes_since(position, LATER_S) is None
+    assert [(line["quotas_before"], line["quotas"]) for line in lines if "quotas" in line] == [(2, 0)]
+    snapshot = replica.snapshot(LATER_S)
+    assert snapshot.quotas == {}
+    assert replica.changes_since(snapshot.sequence, LATER_S) == []
+    assert replica.changes_since(position, LATER_S) is None, "whoever took a snapshot meanwhile"
+    replica.write([prepared([alteration(BOB, **{f"key_{number}": 1.0 for number in range(9)})], AUTHOR)], LATER_S)
+    assert replica.changes_since(position, LATER_S) is None, "though the new log is longer"
+    found = replica.changes_since(snapshot.sequence, LATER_S)
+    assert found is not None
+    assert len(found) == 9
+
+
+def test_a_change_in_a_log_that_is_replaced_is_not_acknowledged() -> None:
+    topic = MemoryTopic()
+    replica = TopicReplica(MemoryLog(topic))
+    replica.write([prepared([alteration(ALICE, a=1.0, b=2.0)], AUTHOR)], LATER_S)
+
+    def replace() -> None:
+        topic.records, topic.end = [], 0
+
+    topic.failure = replace
+    (outcome,) = replica.write([prepared([alteration(ALICE, a=2.0)], AUTHOR)], LATER_S)
+    assert isinstance(outcome, StoreTimeoutError)
+    assert "may or may not" in str(outcome)
+
+
+def test_nothing_is_acknowledged_in_a_log_that_was_replaced_unseen() -> None:
+    """The new log is as long as the old one, so only its id differs: neither a change nor a quota that was set already
+    is acknowledged, since the new log may lack what was known of the old one."""
+    for alterations in ([alteration(ALICE, a=1.0)], [alteration(ALICE, a=5.0)]):
+        topic = MemoryTopic()
+        replica = TopicReplica(MemoryLog(topic))
+        replica.write([prepared([alteration(ALICE, a=1.0)], AUTHOR)], LATER_S)
+        topic.records, topic.end, topic.topic_id = [], 0, 1
+        TopicReplica(MemoryLog(topic)).write([prepared(BOB_2, AUTHOR)], LATER_S)
+        (outcome,) = replica.write([prepared(alterations, AUTHOR)], LATER_S)
+        assert isinstance(outcome, StoreTimeoutError)
+        assert "was replaced" in str(outcome)
+        assert quotas_of(replica) == first_reader(topic)
+        assert quotas_of(replica)[BOB] == {"a": 2.0}
+
+
+def test_an_import_is_possible_if_nothing_was_ever_appended() -> None:
+    """Compaction can leave nothing but the record of a removal, or nothing at all."""
+    topic = MemoryTopic()
+    replica = TopicReplica(MemoryLog(topic))
+    assert replica.import_state(LATER_S) is ImportState.POSSIBLE
+    for value in (1.0, None):
+        replica.write([prepared([alteration(ALICE, a=value)], AUTHOR)], LATER_S)
+    for left in (topic.records[1:], []):
+        topic.records = left
+        assert TopicReplica(MemoryLog(topic)).import_state(LATER_S) is ImportState.OVER
+
+
+def test_the_collector_runs_while_the_end_of_the_log_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    enabled: list[bool] = []
+    end = MemoryReader.end
+
+    def noted(reader: MemoryReader, deadline_s: float) -> int:
+        enabled.append(gc.isenabled())
+        return end(reader, deadline_s)
+
+    monkeypatch.setattr(MemoryReader, "end", noted)
+    replica = TopicReplica(MemoryLog(MemoryTopic()))
+    for _ in range(2):
+        replica.catch_up(LATER_S)
+    assert enabled == [True, True]
 
 
 def test_a_process_that_was_absent_for_long_misses_no_removal(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,25 +318,6 @@ def test_a_process_that_was_absent_for_long_misses_no_removal(monkeypatch: pytes
     assert quotas_of(replica) == {BOB: {"a": 2.0}}
 
 
-def test_the_audit_has_old_values_of_records_that_were_compacted() -> None:
-    topic = MemoryTopic()
-    replica = TopicReplica(MemoryLog(topic))
-    made: list[Change] = []
-    for value in (1.0, 2.0, None, 4.0, 5.0):
-        (changes,) = replica.write([prepared([alteration(ALICE, a=value)], AUTHOR)], LATER_S)
-        assert not isinstance(changes, StoreError)
-        made = [*changes, *made]
-    assert list(replica.audit(9, None, LATER_S)) == made
-    del topic.records[2:4]
-    assert list(replica.audit(9, None, LATER_S)) == [made[0].__class__(**fields(made[0]) | {"old": 2.0}), *made[3:]]
-    del topic.records[:2]
-    assert list(replica.audit(9, None, LATER_S)) == made[:1]
-
-
-def fields(change: Change) -> dict[str, object]:
-    return {name: getattr(change, name) for name in change.__slots__}
-
-
 def test_followers_that_are_far_behind_take_a_snapshot() -> None:
     topic = MemoryTopic()
     replica = TopicReplica(MemoryLog(topic), kept_changes=3)
@@ -281,15 +330,47 @@ def test_followers_that_are_far_behind_take_a_snapshot() -> None:
     assert [None if each is None else len(each) for each in found] == [None, 3, 2, 1, 0]
 
 
+def test_fewer_changes_of_long_names_are_kept() -> None:
+    topic = MemoryTopic()
+    writer = TopicReplica(MemoryLog(topic))
+    entities = [QuotaEntity(user=f"{number}{'x' * 999}") for number in range(5)]
+    writer.write([prepared([alteration(each, a=1.0) for each in entities], AUTHOR)], LATER_S)
+    for characters, kept in ((3_500, 3), (10, 1)):
+        state = TopicState(kept_characters=characters)
+        for record in topic.records:
+            state.apply(record)
+        assert [each.entity for each in state.latest()] == entities[: -kept - 1 : -1]
+        found = [state.changes_since(sequence) for sequence in range(6)]
+        assert [None if each is None else len(each) for each in found] == [*[None] * (5 - kept), *range(kept, -1, -1)]
+
+
 def test_quotas_beyond_the_maximum_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(topic_state, "MAX_QUOTAS", 3)
-    monkeypatch.setattr(topic_replica, "MAX_QUOTAS", 3)
     topic = MemoryTopic()
     replica = TopicReplica(MemoryLog(topic))
-    three = [alteration(ALICE, a=1.0, b=1.0, c=1.0)]
-    replica.write([prepared(three, AUTHOR)], LATER_S)
-    (refused,) = replica.write([prepared([alteration(BOB, a=1.0)], AUTHOR)], LATER_S)
+    calls = [[alteration(ALICE, a=1.0, b=1.0)], [alteration(ALICE, c=1.0)], [alteration(BOB, a=1.0)]]
+    *made, refused = replica.write([prepared(each, AUTHOR) for each in calls], LATER_S)
+    assert [type(each) for each in made] == [list, list]
     assert "more than 3 quotas" in str(refused)
+    (changed,) = replica.write([prepared([alteration(ALICE, a=2.0)], AUTHOR)], LATER_S)
+    assert not isinstance(changed, StoreError), "a quota that exists can be changed"
     topic.append([NewRecord(record_key(BOB, "a"), b"1", b"{}")])
     replica.catch_up(LATER_S)
-    assert quotas_of(replica) == {ALICE: {"a": 1.0, "b": 1.0, "c": 1.0}}
+    assert quotas_of(replica) == {ALICE: {"a": 2.0, "b": 1.0, "c": 1.0}}
+
+
+def test_names_beyond_the_maximum_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The names of all quotas are bounded, too; room comes back when quotas are removed."""
+    monkeypatch.setattr(topic_state, "MAX_QUOTA_CHARACTERS", 20)
+    topic = MemoryTopic()
+    replica = TopicReplica(MemoryLog(topic))
+    replica.write([prepared([alteration(ALICE, a=1.0), alteration(BOB, a=1.0)], AUTHOR)], LATER_S)
+    long = QuotaEntity(user="x" * 10)
+    (refused,) = replica.write([prepared([alteration(long, a=1.0)], AUTHOR)], LATER_S)
+    assert "more than 20 characters: nothing was changed" in str(refused)
+    topic.append([NewRecord(record_key(long, "a"), b"1", b"{}")])
+    assert quotas_of(replica) == {ALICE: {"a": 1.0}, BOB: {"a": 1.0}}
+    replica.write([prepared([alteration(ALICE, a=None)], AUTHOR)], LATER_S)
+    (made,) = replica.write([prepared([alteration(long, a=1.0)], AUTHOR)], LATER_S)
+    assert not isinstance(made, StoreError)
+    assert quotas_of(replica) == {BOB: {"a": 1.0}, long: {"a": 1.0}}

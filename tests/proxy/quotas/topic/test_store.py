@@ -18,8 +18,8 @@ from hypothesis import given
 
 from headrace.proxy.quotas.follower import INTERVAL_S
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
+from headrace.proxy.quotas.topic.clients import TopicSettings
 from headrace.proxy.quotas.topic.creation import topic_config
-from headrace.proxy.quotas.topic.log import TopicSettings
 from headrace.proxy.quotas.topic.records import record_key
 from headrace.proxy.quotas.topic.replica import KafkaLog
 from headrace.proxy.quotas.topic.store import NEVER_READ, TopicStore
@@ -38,6 +38,7 @@ from tests.proxy.quotas.store_contract import (
 from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryTopic
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable, Sequence
 
     from headrace.proxy.quotas.store import Alteration, QuotaStore
@@ -252,26 +253,18 @@ async def test_what_others_write_to_the_topic_harms_nobody(kafka3: KafkaCluster)
         assert changes[0].author.principal == "unknown"
 
 
-async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginning(kafka3: KafkaCluster) -> None:
+async def test_a_change_that_the_cluster_refuses_changes_nothing(kafka3: KafkaCluster, rng: random.Random) -> None:
     found = settings(kafka3)
-    async with opened(partial(on, found, timeout_s=10.0)) as store:
-        for value in (1.0, 2.0):
-            await store.alter([alteration(ALICE, a=value)], AUTHOR)
-        position = (await store.snapshot()).sequence
-        client = admin(kafka3)
-        client.delete_topics([found.topic])[found.topic].result(60)
-        with pytest.raises(StoreError):
-            await store.alter([alteration(ALICE, a=3.0)], AUTHOR)
-        with trio.fail_after(60):
-            while True:
-                try:
-                    assert await store.changes_since(position) is None
-                    break
-                except StoreError:
-                    await trio.sleep(0.1)
-        assert (await store.snapshot()).quotas == {}
-        await store.alter([alteration(ALICE, a=4.0)], AUTHOR)
-        assert (await store.snapshot()).quotas == {ALICE: {"a": 4.0}}
+    create(kafka3, found.topic, cleanup_policy="compact", max_message_bytes="2000")
+    long = QuotaEntity(user=rng.randbytes(5_000).hex())  # which cannot be compressed to less
+    async with opened(partial(on, found)) as store:
+        await store.alter([alteration(ALICE, a=1.0)], AUTHOR)
+        before = await store.snapshot()
+        with pytest.raises(StoreError, match="the cluster has refused the change") as refused:
+            await store.alter([alteration(ALICE, a=2.0), alteration(long, a=1.0)], AUTHOR)
+        assert type(refused.value) is StoreError, "it is certain that nothing was changed"
+        assert await store.snapshot() == before
+        assert len(await store.alter([alteration(ALICE, a=2.0)], AUTHOR)) == 1
 
 
 async def test_serving_without_the_cluster() -> None:

@@ -80,7 +80,7 @@ def test_an_edit_equals_decoding_changing_and_encoding(rng: Random) -> None:
             check_against_the_generic_way(rng, name, version)
 
 
-@pytest.mark.soak
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "version"), EVERY)
 @LONG
 @given(rng=st.randoms(use_true_random=False))

@@ -18,7 +18,7 @@ def test_generated_files_are_up_to_date() -> None:
     assert generator.ROWS_FILE.read_text(encoding="utf-8") == generator.rows_text()
 
 
-def test_generated_data_says_where_it_comes_from() -> None:
+def test_generated_data_names_its_source() -> None:
     for path in (generator.MESSAGES_FILE, generator.ROWS_FILE):
         head = path.read_text(encoding="utf-8")[:700]
         assert "Apache Kafka" in head

@@ -34,7 +34,7 @@ def test_every_message_is_encoded_as_by_kafka(rng: Random) -> None:
             check(rng, name, version)
 
 
-@pytest.mark.soak
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "version"), EVERY)
 @LONG
 @given(rng=st.randoms(use_true_random=False))

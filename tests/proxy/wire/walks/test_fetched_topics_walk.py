@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.proxy.wire.errors import MalformedFrame, UnknownMessage
 from headrace.proxy.wire.messages.codec import TAGS, decode, encode
 from headrace.proxy.wire.walks.fetch import INERT_TAG
-from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION, MAX_TOPICS, FetchedTopicsWalk
+from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION, FetchedTopicsWalk, read_share_fetched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -129,11 +129,22 @@ def test_an_unknown_version_is_refused() -> None:
         FetchedTopicsWalk(LAST_VERSION + 1, 100)
 
 
-def test_the_number_of_topics_is_bounded() -> None:
-    body = body_of(12, [[(b"abc", 0)]] * (MAX_TOPICS + 1), hints=False)
+def test_no_topic_is_left_out() -> None:
+    """A consumer could otherwise read one topic for nothing, behind many small ones."""
+    body = body_of(12, [[(b"abc", 0)]] * 5000, hints=False)
     _, walker = walk(12, body, [len(body)], splice=False)
     assert walker.done
-    assert walker.by_topic == {f"t{number}": 3 for number in range(MAX_TOPICS)}
+    assert walker.by_topic == {f"t{number}": 3 for number in range(5000)}
+
+
+def test_a_share_fetch_is_summed_by_topic() -> None:
+    for version in (0, 1, 2):
+        rows = [
+            {"topic_id": bytes([number] * 16), "partitions": [{"records": bytes(size)} for size in sizes]}
+            for number, sizes in enumerate(((10, 20), (0,), (5,)))
+        ]
+        body = encode("ShareFetchResponse", version, {"responses": rows})
+        assert read_share_fetched(version, body) == {bytes(16): 30, bytes([2] * 16): 5}, version
 
 
 @given(st.sampled_from(range(LAST_VERSION + 1)), st.binary(min_size=11, max_size=200))

@@ -272,7 +272,11 @@ def test_batches_beyond_the_cap_are_counted_and_not_kept() -> None:
     body = request(9, [("a", [batch(n) for n in range(MAX_BATCHES + 2)]), ("b", [None])])
     for walker in (walk(9, body, [len(body)], splice=False), walk(9, body, [97] * len(body), splice=False)):
         assert [each.producer_id for each in walker.batches] == list(range(MAX_BATCHES))
-        assert walker.left_out == 3
+        assert walker.left_out_bytes == {
+            ("a", MAX_BATCHES): len(batch(0)),
+            ("a", MAX_BATCHES + 1): len(batch(0)),
+            ("b", 0): 0,
+        }
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])

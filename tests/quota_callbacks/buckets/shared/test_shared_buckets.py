@@ -104,10 +104,9 @@ def test_a_row_that_nobody_uses_any_more_is_given_to_another_bucket() -> None:
 def test_a_row_that_was_given_back_is_found_again_with_what_was_charged() -> None:
     workers = by_client(1, rows=4)
     (only,) = workers.quotas
-    only.quotas._max_buckets = 1
     produced(only, "a").charge(5000, 0)
-    produced(only, "b").charge(1, 0)
-    assert only.quotas.evicted == 1
+    produced(only, "a").last_used_ms = -IDLE_EXPIRY_MS - 1
+    assert only.quotas.expire(0) == 1
     assert produced(only, "a").observed(0) == 500
 
 

@@ -1,0 +1,118 @@
+"""The hook implementations: decisions by rules, which are kept for the actions that clients repeat."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from headrace.plugins.authorization.options import (
+    ALL,
+    EVERYBODY,
+    USER_PREFIX,
+    AuthorizationOptions,
+    Effect,
+    Resource,
+)
+from headrace.plugins.authorization.rules import Rule, Rules
+from headrace.quota_callbacks.authorization import CLUSTER_NAME, Operation, ResourcePattern, ResourceType
+from headrace.quota_callbacks.definitions import canonical_ip
+from headrace.quota_callbacks.entities import bounded_name
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl
+from headrace.quota_callbacks.options import read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from headrace.plugins.authorization.options import RuleOptions
+    from headrace.quota_callbacks.authorization import Action
+    from headrace.quota_callbacks.requests import Connection
+
+KEPT_DECISIONS: Final = 50_000
+"""Decisions that are kept, about 20 MiB; when there are more, all are dropped and made again."""
+
+LONGEST_KEPT_NAME: Final = 249
+"""Names of resources up to this length are kept with their decisions: that of a topic (``Topic.MAX_NAME_LENGTH``).
+Names of groups may have 32,767 characters, chosen by clients."""
+
+_TYPES: Final = {each: ResourceType[each.name] for each in Resource}
+
+
+class Authorization:
+    """Decides about requests by the rules of the configuration. Takes no part while it is not enabled."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._enabled = False
+        self._rules = Rules(())
+        self._kept: dict[tuple[str, str, Action], bool] = {}
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Read the rules."""
+        options = read_options(AuthorizationOptions, context.options, "authorization")
+        self._enabled = options.enabled
+        self._rules = Rules(
+            (_rule(number, each) for number, each in enumerate(options.rules)),
+            super_users=frozenset(bounded_name(each.removeprefix(USER_PREFIX)) for each in options.super_users),
+            allow_without_rules=options.allow_everyone_if_no_rule_found,
+        )
+        self._kept.clear()
+        if self._enabled:
+            context.topics.follow()
+
+    @hookimpl
+    def authorizes_requests(self) -> bool:
+        """Return whether it is enabled."""
+        return self._enabled
+
+    @hookimpl(trylast=True)
+    def authorize_requests(self, connection: Connection, actions: Sequence[Action]) -> list[bool]:
+        """Return for each action whether a rule allows it."""
+        kept, user = self._kept, connection.user
+        host = _usual_form(connection.peer.host) if self._rules.by_host else ""
+        found: list[bool] = []
+        for action in actions:
+            key = (user, host, action)
+            allowed = kept.get(key)
+            if allowed is None:
+                allowed = self._rules.decide(user, host, action).allowed
+                if action.name is None or len(action.name) <= LONGEST_KEPT_NAME:
+                    if len(kept) >= KEPT_DECISIONS:
+                        kept.clear()
+                    kept[key] = allowed
+            found.append(allowed)
+        return found
+
+    @hookimpl(trylast=True)
+    def explain_denial(self, connection: Connection, action: Action) -> str | None:
+        """Return the rule that denies the action, or that none allows it."""
+        decision = self._rules.decide(connection.user, _usual_form(connection.peer.host), action)
+        if decision.allowed:
+            return None
+        return "no rule allows it" if decision.rule is None else str(decision.rule)
+
+
+def _usual_form(host: str) -> str:
+    """Return the form of a client's address that rules have.
+
+    A listener of IPv6 that also accepts IPv4 gives ``::ffff:192.0.2.7`` for 192.0.2.7, and a link-local address has a
+    zone.
+    """
+    return canonical_ip(host.partition("%")[0])
+
+
+def _rule(number: int, options: RuleOptions) -> Rule:
+    users = [options.principal.removeprefix(USER_PREFIX)] if options.principal else options.users
+    everybody = options.principal == EVERYBODY
+    name = CLUSTER_NAME if options.resource_type is Resource.CLUSTER else options.name
+    operations = None if ALL in options.operations else frozenset(map(Operation, options.operations))
+    return Rule(
+        number=number,
+        allow=options.effect is Effect.ALLOW,
+        pattern=ResourcePattern(
+            resource_type=_TYPES[options.resource_type], name=name or "", pattern_type=options.pattern_type
+        ),
+        users=None if everybody else frozenset(map(bounded_name, users)),
+        operations=operations,
+        hosts=frozenset(options.hosts) or None,
+    )

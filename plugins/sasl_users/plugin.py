@@ -1,0 +1,90 @@
+"""The hook implementations: authenticate clients by PLAIN and SCRAM, if a file of users is configured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.plugins.sasl_users.exchanges import PlainServerExchange, ScramServerExchange
+from headrace.plugins.sasl_users.options import UsersOptions
+from headrace.proxy.sasl.scram import ScramMechanism
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, AcrossWorkers, Metric, PluginContext, hookimpl
+from headrace.quota_callbacks.options import Fault, OptionsError, read_options
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from headrace.plugins.sasl_users.directory import UserDirectory
+    from headrace.plugins.sasl_users.lookups import KnownUsers
+    from headrace.quota_callbacks.sasl import ServerExchange
+
+_NAME = "sasl_users"
+
+
+class SaslUsers:
+    """Authenticates clients in place of the broker. Called last, so that other plugins take precedence."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self._directory: UserDirectory | None = None
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        """Read the file, and start the thread that follows it."""
+        path = read_options(UsersOptions, context.options, _NAME).file
+        if path is None:
+            return
+        from headrace.plugins.sasl_users.directory import UserDirectory  # here, since SQLite costs memory
+        from headrace.plugins.sasl_users.user_file import UserFile, UserFileError
+
+        try:
+            if context.dry:
+                with UserFile.open(path, dry=True) as file:
+                    file.known_users()
+                return
+            self._directory = UserDirectory(path)
+        except UserFileError as error:
+            fault = Fault(path=("plugins", "options", _NAME, "file"), found=path, rule=str(error))
+            raise OptionsError([fault]) from error
+        self._directory.start()
+
+    @hookimpl(trylast=True)
+    def sasl_server_exchange(self, mechanism: str) -> ServerExchange | None:
+        """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms, and without a file."""
+        if self._directory is None:
+            return None
+        if mechanism == "PLAIN":
+            return PlainServerExchange(self._known)
+        if mechanism in set(ScramMechanism):
+            return ScramServerExchange(ScramMechanism(mechanism), self._known)
+        return None
+
+    @hookimpl
+    def collect_metrics(self) -> Iterable[Metric]:
+        """Return the number of users, and how often the file could not be read."""
+        if self._directory is None:
+            return []
+        return [
+            Metric(
+                name="sasl_users",
+                help="Users in the file of users.",
+                value=len(self._directory.known),
+                across_workers=AcrossWorkers.MAX,
+            ),
+            Metric(
+                name="sasl_users_read_failures",
+                help="Attempts to read the file of users that failed.",
+                value=self._directory.failures,
+                total=True,
+            ),
+        ]
+
+    @hookimpl
+    def close(self) -> None:
+        """End the thread."""
+        if self._directory is not None:
+            self._directory.close()
+
+    def _known(self) -> KnownUsers:
+        assert self._directory is not None  # noqa: S101 -- there is no exchange without it
+        return self._directory.known

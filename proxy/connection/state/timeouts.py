@@ -1,0 +1,209 @@
+"""Ending connections whose time is over: idle ones, slow requests, brokers that do not answer, and old connections.
+
+The server calls `end_if_overdue` for every connection every few seconds. An old connection
+(``limits.max_connection_age``) ends at a moment at which the client loses nothing:
+
+1. A check finds that nothing is in flight, and nothing has been for `QUIET_S`.
+2. From `BUSY_S` later on, the relays look for such a moment after each reply (``ends_when_quiet``), for clients that
+   send the next request at once.
+3. From `PIPELINED_S` later on, a client that always has several requests in flight is drained: no further request is
+   read, and the connection ends with the last reply. The client sends the others again, as when a broker closes.
+
+A muted client is not ended before the end of its mute, which it could otherwise leave by connecting to another proxy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+    from headrace.proxy.connection.state.shared_state import Limits
+
+log = structlog.get_logger("headrace.connection")
+
+PROGRESS_BYTES: Final = 64 * 1024
+"""The part of a long request that has to arrive within ``limits.request_timeout``: about 2 KiB/s by default."""
+
+AGE_JITTER: Final = 0.2
+"""The part of ``limits.max_connection_age`` by which the ages of connections differ, so that clients that connected
+together do not reconnect together. gRPC varies ``MAX_CONNECTION_AGE`` by 10 % in both directions."""
+
+QUIET_S: Final = 0.1
+"""Time without a byte after which the client has surely read the last reply. kafka-python drops a reply that it reads
+together with the end of the connection."""
+
+BUSY_S: Final = 1.0
+"""Time for which an old connection waits for a quiet moment of `QUIET_S`."""
+
+PIPELINED_S: Final = 5.0
+"""Time for which an old connection waits for a moment with nothing in flight."""
+
+SHORTEST_INTERVAL_S: Final = 0.1
+
+
+def check_interval_s(limits: Limits) -> float:
+    """Return the longest time between two checks, in seconds, with which each timeout is exact enough."""
+    interval_s = min(limits.request_timeout_s, limits.login_timeout_s) / 2
+    if limits.max_connection_age_s:
+        interval_s = min(interval_s, max(limits.max_connection_age_s / 10, SHORTEST_INTERVAL_S))
+    return interval_s
+
+
+def end_if_overdue(state: ConnectionState, now_s: float) -> None:
+    """End the connection if one of its timeouts is over, or begin to end it if it is old."""
+    limits = state.limits
+    if is_idle(state, now_s):
+        state.end("idle", None)
+    elif state.in_flight.stops_reading and state.client.hung_up():  # its end is behind bytes that are not read
+        state.end("the client hung up while its requests were in flight", None)
+    elif waits_in_vain(state, now_s):
+        upstream = state.listener.upstream
+        reason = f"the broker did not answer within {upstream.setting}.reply_timeout = {upstream.reply_timeout_s:g} s"
+        state.end_for_fault("upstream", reason, "no answer")
+    elif is_slow(state, now_s):
+        reason = f"a request arrives too slowly: limits.request_timeout = {limits.request_timeout_s:g} s"
+        state.end_for_fault("client", reason, "slow")
+    elif not state.is_accepted() and now_s - _unaccepted_since_s(state, now_s) > limits.login_timeout_s:
+        what = "not accepted by the broker" if state.token_login is None else "no request, and no owner of its token,"
+        reason = f"{what} within limits.login_timeout = {limits.login_timeout_s:g} s"
+        state.end_for_fault("upstream" if state.proved or _waits_for_broker(state) else "client", reason, "no login")
+    elif _waits_for_login(state, now_s):
+        reason = f"the proxy's login took longer than limits.login_timeout = {limits.login_timeout_s:g} s"
+        state.end_for_fault("upstream", reason, "no renewed login")
+    elif _leaves_login_unfinished(state, now_s):
+        reason = f"it did not authenticate again within limits.login_timeout = {limits.login_timeout_s:g} s"
+        state.end_for_fault("client", reason, "unfinished login")
+    else:
+        end_if_old(state, now_s)
+
+
+def is_idle(state: ConnectionState, now_s: float) -> bool:
+    """Return whether nothing is in flight and no byte was received for ``limits.idle_timeout``, without mutes."""
+    since_s = max(state.last_active_s, state.mute.until_s)
+    return not len(state.in_flight) and now_s - since_s > state.limits.idle_timeout_s
+
+
+def is_slow(state: ConnectionState, now_s: float) -> bool:
+    """Return whether a request that has begun to arrive did not make progress for ``limits.request_timeout``.
+
+    A part of a TLS record is the beginning of one. Progress is its last byte, or `PROGRESS_BYTES` more of it; a byte
+    now and then is none. Time in which the proxy does not read does not count.
+    """
+    requests = state.holders[0]
+    has_begun = requests.awaits_bytes or (state.client.undecrypted_bytes > 0 and not requests.held)
+    if not has_begun or state.requesting or state.must_hold or state.mute.until_s > now_s:
+        state.arrival = None
+        return False
+    received, arrival = state.client.bytes_received, state.arrival
+    if arrival is None or arrival[0] is not state.current or received - arrival[1] >= PROGRESS_BYTES:
+        state.arrival = (state.current, received, now_s)
+        return False
+    return now_s - arrival[2] > state.limits.request_timeout_s
+
+
+def _waits_for_broker(state: ConnectionState) -> bool:
+    """Return whether the broker is being connected to, or has not begun to answer, or the proxy authenticates to it,
+    or the owner of the client's delegation token is not known yet."""
+    first = state.in_flight.first
+    return (
+        state.dialling
+        or state.login_began_s is not None
+        or state.token_login is not None
+        or (first is not None and first.forwarded_s is not None and first.reply_s is None)
+    )
+
+
+def _waits_for_login(state: ConnectionState, now_s: float) -> bool:
+    """Return whether the proxy has not authenticated to the broker again within ``limits.login_timeout``."""
+    began_s = state.login_began_s
+    return state.accepted and began_s is not None and now_s - began_s > state.limits.login_timeout_s
+
+
+def _leaves_login_unfinished(state: ConnectionState, now_s: float) -> bool:
+    """Return whether the client has begun to authenticate to the proxy again, and did not go on.
+
+    Otherwise it could keep the connection beyond ``limits.max_connection_age``, which interrupts no login.
+    """
+    sasl = state.sasl
+    return sasl is not None and sasl.exchange is not None and now_s - sasl.began_s > state.limits.login_timeout_s
+
+
+def _unaccepted_since_s(state: ConnectionState, now_s: float) -> float:
+    """Return since when the client waits for its acceptance, or the broker for its login.
+
+    A client that has proved to the proxy who it is need not send a request yet. Only with the first one does the
+    proxy authenticate to the broker, which may not answer.
+    """
+    if not state.proved:
+        return state.opened_s
+    first = state.in_flight.first
+    return now_s if first is None or first.forwarded_s is None else first.forwarded_s
+
+
+def waits_in_vain(state: ConnectionState, now_s: float) -> bool:
+    """Return whether the broker has not begun to answer the oldest request within ``upstream.reply_timeout``."""
+    first = state.in_flight.first
+    if first is None or first.reply_s is not None or first.forwarded_s is None:
+        return False
+    since_s = max(first.forwarded_s, state.last_active_s)
+    return now_s - since_s > state.listener.upstream.reply_timeout_s
+
+
+# --- old connections ---
+
+
+def age_of_end_s(state: ConnectionState) -> float:
+    """Return the age in seconds after which the connection is old."""
+    return state.shared.limits.max_connection_age_s * (1 - AGE_JITTER * state.jitter)
+
+
+def end_if_old(state: ConnectionState, now_s: float) -> None:
+    """End the connection if it is older than ``limits.max_connection_age`` and the client loses nothing by that."""
+    old_s = now_s - state.opened_s - age_of_end_s(state)
+    begun = state.accepted and state.current is not None  # neither the TLS handshake nor the login is interrupted
+    if not state.shared.limits.max_connection_age_s or old_s < 0 or not begun or state.ended:
+        if not state.draining:
+            state.ends_when_quiet = False  # the limit may have been raised
+        return
+    if state.draining or state.mute.until_s > now_s:
+        state.ends_when_quiet = True  # the end of the mute is noticed by it
+        return
+    if now_s - state.last_active_s >= QUIET_S:
+        end_if_quiet(state, now_s)
+    if state.draining or old_s < BUSY_S:
+        return
+    state.ends_when_quiet = True
+    # A client with a single request in flight is found without it soon. A Produce without acks that is not read would
+    # be lost, since the client does not send it again.
+    if old_s >= PIPELINED_S and len(state.in_flight) > 1 and not state.unacknowledged:
+        _drain(state)
+
+
+def end_if_done(state: ConnectionState) -> None:
+    """End a draining connection, or an old one, if it is time. The relays call it where ``ends_when_quiet`` is set."""
+    if state.draining:
+        state.end_if_drained()
+    else:
+        end_if_quiet(state, state.shared.clock())
+
+
+def end_if_quiet(state: ConnectionState, now_s: float) -> None:
+    """End an old connection if nothing is in flight or on its way from the client, and the client is not muted."""
+    if (
+        not state.is_busy
+        and not state.held_bytes
+        and state.mute.until_s <= now_s
+        and not state.info.authenticating
+        and not state.client.unsent_bytes
+        and not state.client.has_unread()
+    ):
+        _drain(state)
+
+
+def _drain(state: ConnectionState) -> None:
+    state.shared.counters.connections_aged += 1
+    log.debug("connection ends", peer=str(state.info.peer), user=state.info.user, reason="limits.max_connection_age")
+    state.begin_drain()

@@ -1,0 +1,14 @@
+"""TLS with clients and with brokers, by Python's `ssl` on non-blocking sockets.
+
+tls_socket        a connection with TLS, with the methods of a plaintext one
+records           where records end, and how many of them may be without data
+handshakes        the bounds of handshakes with clients: their number, time and share of the event loop
+client_hello      the host name that a client asks for
+contexts          the settings of new connections, created again when files change
+renewal           looking at these files regularly
+files             reading certificates and keys
+failures          what a failure of TLS means, for the log
+principals        the user of a client certificate: its subject, and Kafka's mapping rules
+pattern_syntax    reading the regular expressions of those rules
+mapping_patterns  matching them within a bound on the time
+"""

@@ -1,0 +1,161 @@
+"""`ssl.SSLContext` objects from files, created again when the files change.
+
+Used by the server, which creates one for each listener with TLS (`server_context`) and one for each upstream with TLS
+(`client_context`), and by the admin server; both call `reload_if_changed` regularly in a thread. New handshakes use
+the newest context; connections keep the one of their handshake. If new files cannot be used, the last context stays in
+use and the reason is logged.
+"""
+
+from __future__ import annotations
+
+import ssl
+import threading
+from datetime import date, datetime, timedelta
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from headrace.config.tables.tls import ClientCertificates, TlsVersion
+from headrace.proxy.network.tls.files import Identity, TlsFileError, read_authorities, read_identity, state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from headrace.config.tables.tls import ServerTls, UpstreamTls
+    from headrace.quota_callbacks.secret_sources import SecretSource
+
+log = structlog.get_logger("headrace.tls")
+
+DEFAULT_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+"""Suites of TLS 1.2 with forward secrecy and authenticated encryption: those that RFC 9325 section 4.2 recommends."""
+
+EXPIRES_SOON: Final = timedelta(days=14)
+"""Time before the end of a certificate from which warnings are logged. Automated renewals happen well before: those of
+90 days after 60."""
+
+_VERSIONS: Final = {TlsVersion.TLS_1_2: ssl.TLSVersion.TLSv1_2, TlsVersion.TLS_1_3: ssl.TLSVersion.TLSv1_3}
+_CLIENT_CERTIFICATES: Final = {
+    ClientCertificates.NONE: ssl.CERT_NONE,
+    ClientCertificates.REQUESTED: ssl.CERT_OPTIONAL,
+    ClientCertificates.REQUIRED: ssl.CERT_REQUIRED,
+}
+_TICKETS: Final = 1
+"""Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
+
+
+class TlsContext:
+    """The newest context of one listener or upstream.
+
+    *Threads:* `reload_if_changed` may be called in any thread, by one at a time; `current` may be read in any.
+    """
+
+    def __init__(
+        self, setting: str, files: tuple[str, ...], create: Callable[[], tuple[ssl.SSLContext, Identity | None]]
+    ) -> None:
+        """Create the context from ``files``; ``setting`` is the table with their names, for messages.
+
+        Raises `TlsFileError`.
+        """
+        self.setting = setting
+        """The table of the configuration, for messages."""
+        self._files = files
+        self._create = create
+        self._state = state_of(files)
+        self._lock = threading.Lock()
+        self._failed: str | None = None
+        self._warned_on: date | None = None
+        self.current, self.identity = create()
+        """The context for new handshakes, and the proxy's own certificate, if it has one."""
+
+    def check_expiry(self, now: datetime) -> None:
+        """Log a warning, at most once a day, if the proxy's own certificate expires soon or has expired."""
+        if self.identity is None or self.identity.expires - now > EXPIRES_SOON or self._warned_on == now.date():
+            return
+        self._warned_on = now.date()
+        problem = "the certificate has expired" if self.identity.expires <= now else "the certificate expires soon"
+        log.warning(problem, table=self.setting, certificate=str(self.identity), file=self.identity.file)
+
+    def reload_if_changed(self) -> bool:
+        """Create the context again if one of the files has changed; return whether it was replaced. Blocks."""
+        with self._lock:
+            state = state_of(self._files)
+            if state == self._state:
+                return False
+            try:
+                context, identity = self._create()
+            except TlsFileError as error:  # one file may be new while the other is not; tried again the next time
+                if str(error) != self._failed:
+                    self._failed = str(error)
+                    log.error("the new TLS files cannot be used; the old ones stay in use", reason=self._failed)  # noqa: TRY400
+                return False
+            self._state, self._failed = state, None
+            self.current, self.identity = context, identity
+        log.info("TLS files loaded again", table=self.setting, certificate=str(identity) if identity else None)
+        return True
+
+
+def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], bool]) -> TlsContext:
+    """Return the context for the clients of a listener, or of the admin server. Blocks. Raises `TlsFileError`.
+
+    ``accepts_name`` is called with the host name that a client asks for (SNI). If it returns ``False``, the handshake
+    ends with the alert unrecognized_name.
+    """
+
+    def check_name(_object: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> int | None:
+        return None if name is None or accepts_name(name) else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+    def create() -> tuple[ssl.SSLContext, Identity | None]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        _restrict(context, tls.min_version, tls.ciphers, setting)
+        context.num_tickets = _TICKETS
+        context.sni_callback = check_name
+        context.options |= ssl.OP_CIPHER_SERVER_PREFERENCE
+        if tls.certificate_file is None:
+            raise TlsFileError(f"{setting}.certificate_file is required")
+        identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
+        identity.load_into(context)
+        context.verify_mode = _CLIENT_CERTIFICATES[tls.client_certificates]
+        if tls.client_ca_file is not None and tls.client_certificates is not ClientCertificates.NONE:
+            context.load_verify_locations(
+                cadata=read_authorities(tls.client_ca_file, tls.client_ca_password, f"{setting}.client_ca_file")
+            )
+        return context, identity
+
+    named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
+    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.client_ca_password), create)
+
+
+def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
+    """Return the context for connections to brokers. Blocks. Raises `TlsFileError`."""
+
+    def create() -> tuple[ssl.SSLContext, Identity | None]:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _restrict(context, tls.min_version, tls.ciphers, setting)
+        context.check_hostname = tls.verify_names
+        if tls.ca_file is None:
+            context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+        else:
+            context.load_verify_locations(cadata=read_authorities(tls.ca_file, tls.ca_password, f"{setting}.ca_file"))
+        identity = None
+        if tls.certificate_file is not None:
+            identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
+            identity.load_into(context)
+        return context, identity
+
+    named = (tls.certificate_file, tls.key_file, tls.ca_file)
+    return TlsContext(setting, _with_secrets(named, tls.key_password, tls.ca_password), create)
+
+
+def _with_secrets(files: tuple[str | None, ...], *secrets: SecretSource | None) -> tuple[str, ...]:
+    passwords = (secret.file for secret in secrets if secret is not None)
+    return tuple(file for file in (*files, *passwords) if file is not None)
+
+
+def _restrict(context: ssl.SSLContext, lowest: TlsVersion, ciphers: str | None, setting: str) -> None:
+    context.minimum_version = _VERSIONS[lowest]
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # as Java: any certificate of the trust store is an anchor
+    try:
+        context.set_ciphers(ciphers or DEFAULT_CIPHERS)
+    except ssl.SSLError:
+        raise TlsFileError(f'{setting}.ciphers = "{ciphers}": OpenSSL knows none of these cipher suites') from None

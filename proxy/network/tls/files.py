@@ -1,0 +1,189 @@
+"""Reading certificates and private keys: PEM and PKCS#12. All functions block.
+
+OpenSSL's context loads keys from files only. What was read from PKCS#12 is passed to it by a file in memory, so that no
+unencrypted key is written to a disk.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+    pkcs12,
+)
+
+from headrace.quota_callbacks.files import read_ordinary_file
+from headrace.quota_callbacks.secret_sources import SecretError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from datetime import datetime
+
+    from headrace.quota_callbacks.secret_sources import SecretSource
+
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024
+"""The longest file: the bundle of all public authorities has 250 KiB."""
+
+_PKCS12_SUFFIXES: Final = (".p12", ".pfx")
+_PRIVATE_KEY: Final = b"PRIVATE KEY-----"
+
+FileState = tuple[tuple[int, int, int] | None, ...]
+
+
+class TlsFileError(Exception):
+    """A file with a certificate or key cannot be used. ``str()`` names the setting, the file and the reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """The proxy's own certificate with its chain, and its private key."""
+
+    subject: str
+    expires: datetime
+    """The time at which the first certificate of the chain expires, in UTC."""
+    serial: str
+    pem: bytes = field(repr=False)
+    """The certificates, the proxy's own first, and the private key without encryption."""
+    file: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}, serial {self.serial}, until {self.expires:%Y-%m-%d %H:%M} UTC"
+
+    def load_into(self, context: ssl.SSLContext) -> None:
+        """Use this identity in ``context``. Raises `TlsFileError`."""
+        try:
+            with _in_memory(self.pem) as path:
+                context.load_cert_chain(path)
+        except ssl.SSLError as error:
+            reason = "the private key does not belong to the certificate" if "KEY_VALUES" in str(error) else str(error)
+            raise TlsFileError(f"{self.file}: {reason}") from None
+
+
+def read_identity(certificate_file: str, key_file: str | None, password: SecretSource | None, setting: str) -> Identity:
+    """Return the identity in a PKCS#12 file, or in one or two PEM files. Raises `TlsFileError`."""
+    key_password = _read_password(password, f"{setting}.key_password")
+    data = _read(certificate_file, f"{setting}.certificate_file")
+    where = f'{setting}.certificate_file = "{certificate_file}"'
+    if _is_pkcs12(certificate_file):
+        chain, key = _read_pkcs12(data, key_password, where)
+    else:
+        chain = _read_pem_certificates(data, where)
+        if key_file is not None:
+            where = f'{setting}.key_file = "{key_file}"'
+            data = _read(key_file, f"{setting}.key_file")
+        elif _PRIVATE_KEY not in data:
+            raise TlsFileError(f"{where}: it has no private key, and {setting}.key_file is not set")
+        key = _read_pem_key(data, key_password, where, setting)
+    return Identity(
+        subject=chain[0].subject.rfc4514_string(),
+        expires=min(each.not_valid_after_utc for each in chain),
+        serial=f"{chain[0].serial_number:x}",
+        pem=b"".join(each.public_bytes(Encoding.PEM) for each in chain) + key,
+        file=certificate_file,
+    )
+
+
+def read_authorities(file: str, password: SecretSource | None, setting: str) -> str:
+    """Return the certificates in a PEM or PKCS#12 file as PEM. Raises `TlsFileError` if it has none."""
+    data = _read(file, setting)
+    where = f'{setting} = "{file}"'
+    if _is_pkcs12(file):
+        try:
+            store = pkcs12.load_pkcs12(data, _read_password(password, f"the password of {setting}"))
+        except ValueError:
+            raise TlsFileError(f"{where}: not a PKCS#12 file, or the password is wrong") from None
+        found = [each.certificate for each in (store.cert, *store.additional_certs) if each is not None]
+        if not found:
+            raise TlsFileError(f"{where}: it has no certificate")
+    else:
+        found = _read_pem_certificates(data, where)
+    return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+
+
+def state_of(files: Sequence[str]) -> FileState:
+    """Return what changes when one of the files is replaced or written to; ``None`` for one that is missing."""
+    return tuple(map(_state, files))
+
+
+def _state(file: str) -> tuple[int, int, int] | None:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _is_pkcs12(file: str) -> bool:
+    return file.lower().endswith(_PKCS12_SUFFIXES)
+
+
+def _read(file: str, setting: str) -> bytes:
+    try:
+        return read_ordinary_file(file, MAX_FILE_BYTES, "certificate or key")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+    except ValueError as error:
+        reason = str(error)
+    raise TlsFileError(f'{setting} = "{file}": cannot be read: {reason}')
+
+
+def _read_password(source: SecretSource | None, setting: str) -> bytes | None:
+    if source is None:
+        return None
+    try:
+        return source.read().encode()
+    except SecretError as error:
+        raise TlsFileError(f"{setting}: {error}") from None
+
+
+def _read_pem_certificates(data: bytes, where: str) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(data)
+    except ValueError:
+        raise TlsFileError(f"{where}: it has no certificate in PEM format") from None
+
+
+def _read_pem_key(data: bytes, password: bytes | None, where: str, setting: str) -> bytes:
+    """Return the private key as PEM without encryption. A password that is not needed is ignored."""
+    try:
+        try:
+            key = load_pem_private_key(data, password)
+        except TypeError:
+            if password is None:
+                raise TlsFileError(f"{where}: the private key is encrypted; set {setting}.key_password") from None
+            key = load_pem_private_key(data, None)
+    except ValueError:
+        raise TlsFileError(f"{where}: not a private key in PEM format, or the password is wrong") from None
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _read_pkcs12(data: bytes, password: bytes | None, where: str) -> tuple[list[x509.Certificate], bytes]:
+    try:
+        store = pkcs12.load_pkcs12(data, password)
+    except ValueError:
+        raise TlsFileError(f"{where}: not a PKCS#12 file, or the password is wrong") from None
+    if store.cert is None or store.key is None:
+        raise TlsFileError(f"{where}: it has no certificate with a private key")
+    chain = [store.cert.certificate, *(each.certificate for each in store.additional_certs)]
+    return chain, store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+@contextmanager
+def _in_memory(content: bytes) -> Iterator[str]:
+    """Yield the path of a file in memory with ``content``."""
+    descriptor = os.memfd_create("headrace", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, content)
+        yield f"/proc/self/fd/{descriptor}"
+    finally:
+        os.close(descriptor)

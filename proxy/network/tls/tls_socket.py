@@ -1,0 +1,375 @@
+"""A TCP connection with TLS, with the methods of `headrace.proxy.network.sockets.PlainSocket`.
+
+The records pass through memory (`ssl.MemoryBIO`): one system call reads or writes several of them, where a
+`ssl.SSLSocket` needs two calls to read each record and one to write it. Measured with 64 KiB messages on loopback, both
+cost the same, 29 us; with messages of 1 KiB, reading costs 3.8 us instead of 7.6.
+"""
+
+from __future__ import annotations
+
+import ssl
+import sys
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from headrace.proxy.errors import ClientFault, UpstreamFault
+from headrace.proxy.network.held_bytes import held
+from headrace.proxy.network.sockets import READ_BYTES, PlainSocket
+from headrace.proxy.network.tls.client_hello import server_name
+from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
+from headrace.proxy.network.tls.records import HEADER_BYTES, SLICE_BYTES, PeerLimits, RecordEnds
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from headrace.proxy.errors import ConnectionFault
+    from headrace.proxy.network.poller import Poller
+    from headrace.proxy.network.tls.contexts import TlsContext
+    from headrace.proxy.wire.heads import Buffer
+
+RECORD_OVERHEAD_BYTES: Final = 4 * 1024
+"""Enough for the headers and tags of the records of `READ_BYTES`, so that a message of that size is one read."""
+
+MAX_OWN_BYTES: Final = 16 * 1024
+"""The most bytes that TLS itself has to send, such as answers to requests for new keys, while the peer does not read
+them. A session ticket has 250 bytes, or the size of the client's certificate more."""
+
+DECRYPTING_S: Final = 0.001
+"""Time after which a read decrypts nothing more until other connections had their turn, like any step of a relay."""
+
+BUFFER_BYTES: Final = 36 * 1024
+"""What a record takes of which a part has arrived: 17 KiB, which OpenSSL allocates for the first byte, and the memory
+through which the bytes pass. Measured with 300 connections that had sent a part of a record each."""
+
+MAX_RECORD_BYTES: Final = 16 * 1024
+"""The longest record of a handshake (RFC 8446 section 5.1), and the longest ClientHello: those of clients have 0.2 to
+2 KiB. OpenSSL would permit 128 KiB, and allocate them when it has read the length."""
+
+_HANDSHAKE: Final = 0x16
+_MAJOR_VERSION: Final = 3
+
+_received = memoryview(bytearray(READ_BYTES + RECORD_OVERHEAD_BYTES))
+"""The read buffer of all TLS connections of the process. Its content is valid until the next read."""
+
+
+class NotTls(ClientFault):
+    """The client's first bytes are not those of TLS; ``first`` has them."""
+
+    def __init__(self, first: bytes, setting: str) -> None:
+        super().__init__(plaintext_failure(first, setting))
+        self.first = first
+
+
+class TlsSocket(PlainSocket):
+    """A TCP connection with TLS. Call `handshake` before anything else.
+
+    *Resource handling*, *error handling* and *cancellation* are those of `PlainSocket`. ``bytes_received`` and
+    ``bytes_sent`` count encrypted bytes. The end of the stream without TLS's own end (``close_notify``) is an end like
+    any other: frames have lengths, so that a reply that was cut off is noticed.
+    """
+
+    __slots__ = (
+        "_ended",
+        "_incoming",
+        "_limits",
+        "_outgoing",
+        "_own_bytes",
+        "_pauses",
+        "_record_ends",
+        "_rest",
+        "_setting",
+        "keep_session",
+        "server_name",
+        "tls",
+    )
+
+    can_splice = False
+
+    def __init__(self, sock: socket.socket, fault: type[ConnectionFault], poller: Poller | None = None) -> None:
+        super().__init__(sock, fault, poller)
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._ended = False
+        self._own_bytes = 0
+        self._record_ends = RecordEnds()
+        self._limits = PeerLimits()
+        self._rest = memoryview(b"")
+        """Encrypted bytes that were read and not passed to OpenSSL yet."""
+        self._pauses = False
+        """Whether the last read has ended because of `DECRYPTING_S`."""
+        self._setting = ""
+        self.tls: ssl.SSLObject | None = None
+        """The state of TLS; ``None`` before the handshake has begun."""
+        self.server_name: str | None = None
+        """The host name that a client has asked for (SNI)."""
+        self.keep_session: Callable[[ssl.SSLSession], None] | None = None
+        """Called at the end with the session, which the next connection to the same broker can resume."""
+
+    # --- the handshake ---
+
+    async def receive_hello(self, setting: str) -> None:
+        """Wait for the first record of a client, which needs no more memory than its bytes.
+
+        ``setting`` is the table of the configuration, for messages. Raises `NotTls` for anything else than the first
+        record of a handshake, `ClientFault` for one that is too long, and the fault of the socket if the client closes
+        the connection.
+        """
+        header = await self.receive_exactly(HEADER_BYTES)
+        if len(header) < HEADER_BYTES:
+            raise self._fault("the client closed the connection before the TLS handshake")
+        if header[0] != _HANDSHAKE or header[1] != _MAJOR_VERSION:
+            raise NotTls(header, setting)
+        size = int.from_bytes(header[3:5], "big")
+        if size > MAX_RECORD_BYTES:
+            raise ClientFault(f"TLS: the first record has {size} bytes; at most {MAX_RECORD_BYTES} are permitted")
+        record = await self.receive_exactly(size)
+        if len(record) < size:
+            raise self._fault("the client closed the connection in its first TLS record")
+        hello_size = int.from_bytes(record[1:4], "big")
+        if hello_size > MAX_RECORD_BYTES:
+            raise ClientFault(f"TLS: the ClientHello has {hello_size} bytes; at most {MAX_RECORD_BYTES} are permitted")
+        self._incoming.write(header + record)
+        self.server_name = server_name(header + record)
+
+    def start(
+        self,
+        context: TlsContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> None:
+        """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker."""
+        self._setting = context.setting
+        self.tls = context.current.wrap_bio(
+            self._incoming,
+            self._outgoing,
+            server_side=server_side,
+            server_hostname=server_hostname,
+            session=session,
+        )
+
+    async def handshake(self, turn: Callable[[], AbstractAsyncContextManager[None]]) -> None:
+        """Do the handshake. Each computation is done in a ``turn``. Raises the fault of the socket."""
+        tls = self._state
+        while True:
+            done = False
+            failure: ssl.SSLError | None = None
+            async with turn():
+                try:
+                    with _invalid_names_ignored():
+                        tls.do_handshake()
+                    done = True
+                except ssl.SSLWantReadError:
+                    pass
+                except ssl.SSLError as error:
+                    failure = error
+            if self._outgoing.pending and not super().send_now([self._outgoing.read()]):
+                await self.send()  # of a failure, too: the alert names it
+            if failure is not None:
+                raise self._failed(failure) from failure
+            if done:
+                if self._incoming.pending or self._rest:  # the first request came with the end of the handshake
+                    self.may_read = True
+                return
+            if not self._rest:
+                received = await self._receive_raw(SLICE_BYTES)
+                if not received:
+                    raise self._failed(None)
+                self._rest = memoryview(bytes(received))
+            end = self._record_ends.slice_end(self._rest, 0)
+            self._incoming.write(self._rest[:end])
+            self._keep_rest(self._rest[end:])
+
+    async def _receive_raw(self, most: int) -> memoryview | None:
+        """Wait for encrypted bytes and return at most ``most``; ``None`` at the end of the stream."""
+        while True:
+            await self.readable()
+            count = super().receive_into(_received[:most])
+            if count is not None:
+                return _received[:count] if count else None
+
+    # --- records ---
+
+    def receive_into(self, view: Buffer) -> int | None:
+        """Read once, and decrypt as many records as ``view`` has room for.
+
+        Return the number of bytes, 0 at the end of the stream, or ``None`` if nothing can be read now.
+        """
+        if self._pauses:
+            self._pauses, self.may_read = False, True
+            return None
+        count = self._decrypt(view)
+        if not count and self._rest:
+            count = self._decrypt_in_slices(self._rest, view)
+        if not count and not self._ended and not self._rest:
+            received = super().receive_into(_received)
+            if received is None:
+                return None
+            if received:
+                count = self._decrypt_in_slices(_received[:received], view)
+            else:
+                self._ended = True
+        if self._incoming.pending or self._rest or self._state.pending() or self._ended:
+            self.may_read = True
+        if not count:
+            return 0 if self._ended else None  # a part of a record
+        return count
+
+    def _decrypt_in_slices(self, received: memoryview, view: Buffer) -> int:
+        """Decrypt what was received, as far as there is time and ``view`` has room; return the number of bytes."""
+        ends, count, at = self._record_ends, 0, 0
+        until_s = monotonic() + DECRYPTING_S
+        while at < len(received) and not self._pauses:
+            is_full = count == len(view)
+            end = ends.slice_end(received, at)
+            self._limits.count_records(ends.records, self.bytes_received)
+            self._incoming.write(received[at:end])
+            at = end
+            if is_full:
+                break
+            count += self._decrypt(view[count:] if count else view)
+            self._pauses = at < len(received) and monotonic() > until_s
+        self._keep_rest(received[at:])
+        return count
+
+    def _keep_rest(self, rest: memoryview) -> None:
+        """Keep a copy of what is not decrypted yet, and count what the connection holds."""
+        self._rest = memoryview(bytes(rest))
+        held_bytes = len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0)
+        if held_bytes != self.undecrypted_bytes:
+            held.add(held_bytes - self.undecrypted_bytes)
+            self.undecrypted_bytes = held_bytes
+
+    def _decrypt(self, view: Buffer) -> int:
+        tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
+        incoming = self._incoming
+        most, count, records, before = len(view), 0, 0, incoming.pending
+        try:
+            while count < most and (incoming.pending or tls.pending()):
+                added: int = tls.read(most - count, view[count:] if count else view)
+                if not added:
+                    self._ended = True
+                    break
+                count += added
+                records += 1
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            if not isinstance(error, ssl.SSLEOFError):
+                self._send_own()
+            raise self._failed(error) from error
+        if self._outgoing.pending:
+            self._send_own()
+        excess = self._limits.count_data(records, before - incoming.pending, count)
+        if excess is not None:
+            raise self._broken(excess)
+        return count
+
+    def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
+        """Encrypt ``parts`` and write them in one system call; return as `PlainSocket.send_now`."""
+        data = memoryview(parts[0] if len(parts) == 1 else b"".join(parts))
+        tls, at = self._state, 0
+        records: list[Buffer | bytes] = []
+        try:
+            while at < len(data):
+                at += tls.write(data[at : at + SLICE_BYTES])
+                records.append(self._outgoing.read())
+        except ssl.SSLError as error:  # this side has sent its end, or the peer an alert
+            raise self._failed(error) from error
+        self._own_bytes = 0
+        return super().send_now(records, more=more)
+
+    def _send_own(self) -> None:
+        """Send the bytes of TLS itself, such as alerts, before those of a writer that waits."""
+        data = self._outgoing.read()
+        if not data:
+            return
+        excess = self._limits.count_answer(len(data), self.bytes_received)
+        if excess is not None:
+            raise self._broken(excess)
+        if not super().send_now([data]):
+            self._own_bytes += len(data)
+            if self._own_bytes > MAX_OWN_BYTES:
+                raise self._broken("it makes TLS answer, by requests for new keys, and does not read the answers")
+
+    def has_unread(self) -> bool:
+        """Return whether bytes of the peer have arrived that were not read, encrypted or not."""
+        return bool(self._incoming.pending or self._rest or self._state.pending()) or super().has_unread()
+
+    def shut_down_writing(self) -> None:
+        """Send TLS's end of the stream, and shut down the writing direction."""
+        self._send_end()
+        super().shut_down_writing()
+
+    def close(self) -> None:
+        """Close the socket as `PlainSocket.close`, and send TLS's end of the stream if that is possible at once."""
+        if self._socket.fileno() >= 0:
+            if self.keep_session is not None and self.tls is not None and self.tls.session is not None:
+                self.keep_session(self.tls.session)
+            self._send_end()
+        super().close()
+        self._record_ends = RecordEnds()
+        self._keep_rest(memoryview(b""))
+
+    def _send_end(self) -> None:
+        tls = self.tls
+        if tls is None or self.unsent_bytes:
+            return
+        with suppress(ssl.SSLError, ValueError):  # the peer's end is not read; or there was no handshake
+            tls.unwrap()
+        data = self._outgoing.read()
+        if data:
+            with suppress(OSError):
+                self._socket.send(data)
+
+    def _failed(self, error: ssl.SSLError | None) -> ConnectionFault:
+        """Return the fault for a failure of TLS; ``None`` stands for the end of the stream in the handshake."""
+        if error is None:
+            peer = "client" if self._state.server_side else "broker"
+            return self._broken(f"TLS: the {peer} closed the connection in the handshake")
+        return self._broken(failure_of(error, self._setting, server_side=self._state.server_side))
+
+    def _broken(self, reason: str) -> ConnectionFault:
+        return ClientFault(reason) if self._state.server_side else UpstreamFault(reason)
+
+    @property
+    def _state(self) -> ssl.SSLObject:
+        if self.tls is None:
+            raise AssertionError("the TLS handshake has not begun")
+        return self.tls
+
+
+@contextmanager
+def _invalid_names_ignored() -> Iterator[None]:
+    """Write nothing for a host name (SNI) that is not ASCII, with which the handshake fails.
+
+    Python does not raise this error. It passes it to ``sys.unraisablehook``, which writes it to standard error, so that
+    clients could fill the log.
+    """
+    before = sys.unraisablehook
+
+    def ignore(unraisable: sys.UnraisableHookArgs) -> None:
+        if not (issubclass(unraisable.exc_type, UnicodeDecodeError) and isinstance(unraisable.object, bytes)):
+            before(unraisable)
+
+    sys.unraisablehook = ignore
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+class NoTurn:
+    """A turn that is not waited for: for handshakes that this side has begun."""
+
+    async def __aenter__(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    async def __aexit__(self, *_: object) -> None:
+        pass

@@ -1,0 +1,97 @@
+"""Creation of the parts of a server from its configuration. Called by the server's constructor, once each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headrace.config.tables.plugins import OnError
+from headrace.proxy.connection.state.shared_state import SharedState
+from headrace.proxy.counters import Counters
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.enforcement_switch import Enforcement
+from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
+from headrace.proxy.network.admission import Admission
+from headrace.proxy.network.overload import Overload, most_delayed, open_descriptors, raise_descriptor_limit
+from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.handshakes import Handshakes
+from headrace.proxy.server.configured import admission_limits_of, choice_of, limits_of, ports_of
+from headrace.proxy.server.listeners import create_listeners
+from headrace.proxy.server.owner_lookup import create_token_owners
+from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from headrace.config.schema import Config
+    from headrace.proxy.network.upstream import Upstream
+    from headrace.proxy.server.worker_place import WorkerPlace
+    from headrace.quota_callbacks.topic_names import TopicNames
+
+
+def create_hook_calls(config: Config, plugins: pluggy.PluginManager | None) -> HookCalls:
+    """Return the calls of the hooks of ``plugins``; if that is None, load the plugins that the configuration chooses.
+
+    Raises `StartupError` if a plugin cannot be loaded.
+    """
+    manager = plugins or new_plugin_manager()
+    if plugins is None:
+        load_plugins(manager, choice_of(config))
+    return HookCalls(
+        manager,
+        fail_closed=config.plugins.on_error is OnError.CLOSED,
+        slow_call_s=config.plugins.slow_call_s,
+    )
+
+
+def create_client_quotas(config: Config, hooks: HookCalls, place: WorkerPlace | None) -> ClientQuotas:
+    """Return an empty table of buckets; that of a worker keeps their state in the memory that all workers share."""
+    return ClientQuotas(
+        windows=config.windows(),
+        metric_tags=hooks.quota_metric_tags,
+        quota_limit=hooks.quota_limit,
+        shared=place.bucket_state if place is not None else None,
+    )
+
+
+def create_shared_state(config: Config, hooks: HookCalls, topic_names: TopicNames) -> tuple[SharedState, Upstream]:
+    """Return what connections share, and the upstream of ``[listen]`` with its own type. Opens the poller's
+    descriptors, and reads certificates. Raises `StartupError`."""
+    poller, counters = Poller(), Counters()
+    listeners, upstream = create_listeners(config, hooks, poller)
+    shared = SharedState(
+        limits=limits_of(config),
+        listeners=listeners,
+        poller=poller,
+        handshakes=Handshakes(
+            counters, most=config.limits.max_tls_handshakes, timeout_s=config.limits.tls_handshake_timeout_s
+        ),
+        hooks=hooks,
+        topic_names=topic_names,
+        enforcement=Enforcement(
+            enabled=config.enforcement.enabled,
+            exempt_users=config.enforcement.exempt_users,
+            exempt_client_ids=config.enforcement.exempt_client_ids,
+        ),
+        counters=counters,
+    )
+    shared.token_owners = create_token_owners(config, listeners)
+    return shared, upstream
+
+
+def create_admission(config: Config, counters: Counters, place: WorkerPlace | None) -> Admission:
+    """Return the limits on connections; a worker counts the connections of all workers.
+
+    Raises the limit of open files. Call it when most of the files of the process itself are open.
+    """
+    descriptors = raise_descriptor_limit()
+    opened = open_descriptors() + sum(1 + len(list(each.node_ids)) for each in ports_of(config))
+    overload = Overload(counters, descriptors=descriptors, opened=opened, max_memory_bytes=config.limits.max_memory)
+    return Admission(
+        admission_limits_of(config, overload.most_connections),
+        counters,
+        config.quota.window.rate_window,
+        shared=place.connections if place is not None else None,
+        workers=place.workers if place is not None else 1,
+        overload=overload,
+        max_delayed=most_delayed(descriptors),
+    )

@@ -1,0 +1,111 @@
+"""Closing connections when there is no room for more: no memory (``limits.max_held_bytes``), or no place for new ones.
+
+Without the latter, connections that never authenticate could occupy all places until ``limits.login_timeout``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections import Counter, OrderedDict
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from headrace.proxy.network.held_bytes import held
+
+if TYPE_CHECKING:
+    from headrace.proxy.connection.state.connection_state import ConnectionState
+
+
+_M_MMAP_THRESHOLD: Final = -3  # malloc.h
+LARGE_BYTES: Final = 128 * 1024
+"""Objects of at least this size are returned to the system when they are freed: the default of glibc."""
+
+
+def return_large_objects() -> None:
+    """Let large objects always be returned to the system when they are freed, instead of being kept for reuse.
+
+    glibc raises its threshold with the size of freed objects, after which messages of 500 KiB leave holes in the heap.
+    Has no effect with another C library.
+    """
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
+
+
+class MemoryLimit:
+    """Chooses the connections to close. One for the process, created by the server."""
+
+    __slots__ = ("_connections",)
+
+    def __init__(self, connections: set[ConnectionState], max_bytes: int) -> None:
+        self._connections = connections
+        held.limit, held.on_excess = max_bytes, self._close_some
+
+    def relieve(self, short_bytes: int, why: str) -> None:
+        """Close connections to free ``short_bytes``, for which new clients wait, if all together hold as much.
+
+        Otherwise one client could keep accepting paused: it holds less than ``limits.max_held_bytes``, but for long.
+        """
+        if 0 < short_bytes <= held.count:
+            self._close_holders(short_bytes, f"accepting is paused, and it holds {{}} bytes: {why}")
+
+    def _close_some(self) -> None:
+        """Close the connections that hold most, to free an eighth of the limit."""
+        ending = sum(each.memory_bytes for each in self._connections if each.ended)
+        wanted = held.count - ending - held.limit * 7 // 8
+        if wanted <= held.limit // 8:  # enough is being freed already
+            return
+        why = f"all connections more than limits.max_held_bytes = {held.limit}"
+        self._close_holders(wanted, f"it holds {{}} bytes, and {why}")
+
+    def _close_holders(self, wanted: int, reason: str) -> None:
+        """Close connections until ``wanted`` bytes are freed. ``reason`` has a place for what each one holds.
+
+        Those that the brokers have not accepted come first, then those of the address whose connections hold most.
+        """
+        holders = [each for each in self._connections if each.memory_bytes and not each.ended]
+        by_host: Counter[str] = Counter()
+        for each in holders:
+            by_host[each.info.peer.host] += each.memory_bytes
+        holders.sort(
+            key=lambda each: (not each.accepted, by_host[each.info.peer.host], each.memory_bytes), reverse=True
+        )
+        for each in holders:
+            if wanted <= 0:
+                return
+            wanted -= each.memory_bytes
+            each.end_for_fault("client", reason.format(each.memory_bytes), "memory")
+            each.drop_held()
+
+
+TIME_FOR_REQUEST_S: Final = 2.0
+"""A connection is not closed before this time, in which clients usually have authenticated and asked for something."""
+
+
+class UnservedConnections:
+    """The connections of one process that have sent no request, or are not accepted by a broker, by age."""
+
+    def __init__(self) -> None:
+        self._by_age: OrderedDict[ConnectionState, float] = OrderedDict()
+
+    def add(self, connection: ConnectionState, now_s: float) -> None:
+        """Add a new connection."""
+        self._by_age[connection] = now_s
+
+    def discard(self, connection: ConnectionState) -> None:
+        """Forget a connection that has ended."""
+        self._by_age.pop(connection, None)
+
+    def close_oldest(self, why: str, now_s: float) -> None:
+        """End the oldest connection that was not served, if it had time for a request. ``why``: there is no room."""
+        while self._by_age and not _is_unserved(next(iter(self._by_age))):
+            self._by_age.popitem(last=False)
+        if not self._by_age:
+            return
+        connection, opened_s = next(iter(self._by_age.items()))
+        if (age_s := now_s - opened_s) >= TIME_FOR_REQUEST_S:
+            reason = f"{why}, and it has asked for nothing, or no broker has accepted it, in {age_s:.0f} s"
+            connection.end_for_fault("client", reason, "unserved")
+
+
+def _is_unserved(connection: ConnectionState) -> bool:
+    return not connection.ended and (connection.current is None or not connection.is_accepted())

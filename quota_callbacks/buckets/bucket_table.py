@@ -1,0 +1,128 @@
+"""The table of buckets: which exist, how many there may be, and which are dropped.
+
+Clients choose their client ids, and each client id can have a bucket, so two maxima bound the table: `MAX_BUCKETS` in
+all, and `MAX_OWNED` of client ids of one user at one address. At a maximum, `ClientQuotas` charges newcomers to a
+bucket that they share. To make room, `BucketTable.sweep` drops only buckets that have forgotten everything
+(`QuotaBucket.forgotten`), so that dropping one changes no decision. So nobody can end a throttle by filling the table,
+and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import TYPE_CHECKING, Final
+
+from headrace.quota_callbacks.buckets.quota_bucket import NEVER_USED
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from headrace.quota_callbacks.buckets.quota_bucket import Owner, QuotaBucket, Tags
+    from headrace.quota_callbacks.requests import Connection
+
+MAX_BUCKETS: Final = 200_000
+"""Maximum number of buckets, of 1.1 KiB each with a client id of the greatest length."""
+
+MAX_OWNED: Final = 20_000
+"""Maximum number of buckets of client ids that one user at one address has brought up: about 22 MiB. Behind a load
+balancer that hides the addresses, it is enough for 5,000 client ids in a few minutes, with four quota keys each."""
+
+IDLE_EXPIRY_MS: Final = 3_600_000
+"""``ClientQuotaManager.InactiveSensorExpirationTimeSeconds``."""
+
+STEP: Final = 32
+"""Buckets that `BucketTable.sweep` looks at between two points where other tasks may run: less than 0.1 ms."""
+
+_IPV6_PREFIX: Final = 64  # a network of this size usually belongs to one subscriber
+_IPV6_MAPPED: Final = "::ffff:"
+
+BucketName = tuple[str, "Tags"]
+
+
+class BucketTable:
+    """The buckets by name, and the number of them by owner."""
+
+    __slots__ = ("_buckets", "_max_buckets", "_max_owned", "_owned", "evicted")
+
+    def __init__(self, max_buckets: int = MAX_BUCKETS, max_owned: int = MAX_OWNED) -> None:
+        self._buckets: dict[BucketName, QuotaBucket] = {}
+        self._owned: dict[Owner, int] = {}
+        self._max_buckets = max_buckets
+        self._max_owned = max_owned
+        self.evicted = 0
+        """Number of buckets that were dropped earlier than after `IDLE_EXPIRY_MS`, since there were many."""
+
+    def get(self, name: BucketName) -> QuotaBucket | None:
+        """Return the bucket with a name; ``None`` if it does not exist."""
+        return self._buckets.get(name)
+
+    def add(self, bucket: QuotaBucket) -> None:
+        """Add a bucket, whether there is room for it or not."""
+        self._buckets[bucket.name] = bucket
+        if bucket.owner is not None:
+            self._owned[bucket.owner] = self._owned.get(bucket.owner, 0) + 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further bucket should be added."""
+        return len(self._buckets) >= self._max_buckets
+
+    def owns_too_many(self, owner: Owner | None) -> bool:
+        """Return whether an owner has `MAX_OWNED` buckets."""
+        return owner is not None and self._owned.get(owner, 0) >= self._max_owned
+
+    def sweep(self, now_ms: int) -> Generator[None, None, int]:
+        """Drop buckets; return their number. Yield where other tasks may run; only one sweep may run at a time.
+
+        Buckets are dropped after `IDLE_EXPIRY_MS` without use, as by a broker. While the table, or their owner's share
+        of it, is more than half full, those that have forgotten everything are dropped at once.
+        """
+        dropped = 0
+        for at, bucket in enumerate(list(self._buckets.values())):
+            if at % STEP == 0:
+                yield
+            if bucket.last_used_ms == NEVER_USED:
+                bucket.last_used_ms = now_ms
+                continue
+            expired = now_ms - bucket.last_used_ms > max(IDLE_EXPIRY_MS, bucket.window.seconds * 1000)
+            if expired or (self._is_crowded(bucket.owner) and bucket.forgotten(now_ms)):
+                self._drop(bucket)
+                dropped += 1
+                self.evicted += not expired
+        return dropped
+
+    def _is_crowded(self, owner: Owner | None) -> bool:
+        if 2 * len(self._buckets) > self._max_buckets:
+            return True
+        return owner is not None and 2 * self._owned[owner] > self._max_owned
+
+    def _drop(self, bucket: QuotaBucket) -> None:
+        del self._buckets[bucket.name]
+        owner = bucket.owner
+        if owner is not None:
+            self._owned[owner] -= 1
+            if not self._owned[owner]:
+                del self._owned[owner]
+        bucket.drop()
+
+    def buckets(self) -> list[QuotaBucket]:
+        """Return all buckets."""
+        return list(self._buckets.values())
+
+    def __len__(self) -> int:
+        return len(self._buckets)
+
+
+def owner_of(connection: Connection, chosen: str, tags: Tags) -> Owner | None:
+    """Return whom a bucket with ``tags`` counts for; ``None`` if its tags do not contain ``chosen``.
+
+    ``chosen`` is a name that the client has chosen, such as its client id. The owner is the user with the address, of
+    which IPv6 addresses count as their /64. A chosen name that is empty, or that is the user's, counts for nobody:
+    there is one of each, and it can be the name of a bucket of the user itself.
+    """
+    if not chosen or chosen == connection.user or all(value != chosen for _, value in tags):
+        return None
+    host = connection.peer.host.removeprefix(_IPV6_MAPPED)
+    if ":" in host:
+        host = str(ipaddress.ip_network((host.partition("%")[0], _IPV6_PREFIX), strict=False))
+    return connection.user, host

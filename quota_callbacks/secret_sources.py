@@ -1,0 +1,131 @@
+"""Secrets that the configuration refers to, and where they are read from: a file, a variable, or a command's output.
+
+    key_password = { file = "/run/secrets/key-password" }
+    key_password = { env = "KEY_PASSWORD" }
+    key_password = { command = ["/usr/bin/vault", "read", "-field=password", "secret/headrace"] }
+
+The configuration holds the source and never the secret, so neither a dump nor an error message can contain it. Sources
+are read when the secret is needed, and again when it may have changed. Reading blocks: call it in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, misfits, read_secret
+
+COMMAND_TIMEOUT_S: Final = 30.0
+"""Time after which a command is killed. Reading happens at the start and beside the event loop."""
+
+_KINDS: Final = ("file", "env", "command")
+
+
+class SecretError(ValueError):
+    """A secret cannot be read. ``str()`` names the source and the reason, and contains nothing of the secret."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretSource:
+    """Where a secret is read from: exactly one of the three is set."""
+
+    file: str | None = None
+    env: str | None = None
+    command: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        if self.file is not None:
+            return f"the file {self.file}"
+        return f"the variable {self.env}" if self.env is not None else f"the command {self.command[0]}"
+
+    def read(self) -> str:
+        """Return the secret, without a newline at its end; blocks, a command for at most `COMMAND_TIMEOUT_S`.
+
+        Raises `SecretError`.
+        """
+        try:
+            secret = self._read()
+        except ValueError as error:
+            raise SecretError(f"{self}: {error}") from None
+        if not secret:
+            raise SecretError(f"{self}: the secret is empty")
+        return secret
+
+    def _read(self) -> str:
+        if self.file is not None:
+            return read_secret(self.file)
+        if self.env is not None:
+            if self.env not in os.environ:
+                raise ValueError("the variable is not set")
+            return os.environ[self.env]
+        return _output_of(self.command)
+
+    def as_table(self) -> dict[str, object]:
+        """Return the source in the form of the file."""
+        if self.file is not None:
+            return {"file": self.file}
+        return {"env": self.env} if self.env is not None else {"command": list(self.command)}
+
+
+def _output_of(command: tuple[str, ...]) -> str:
+    """Return what a command prints. What it writes to standard error is discarded: it may contain the secret."""
+    try:
+        ended = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise ValueError(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise ValueError(f"the command cannot be run: {(error.strerror or str(error)).lower()}") from None
+    if ended.returncode:
+        raise ValueError(f"the command failed with status {ended.returncode}")
+    if len(ended.stdout) > LONGEST_SECRET_BYTES:
+        raise ValueError(f"the command printed more than {LONGEST_SECRET_BYTES} bytes")
+    try:
+        printed = ended.stdout.decode()
+    except UnicodeDecodeError:
+        raise ValueError("the command did not print UTF-8") from None
+    return printed.removesuffix("\n").removesuffix("\r")
+
+
+def secret_source() -> Parsed:
+    """Return the annotation for the source of a secret."""
+    text = {"type": "string", "minLength": 1}
+    return Parsed(
+        'a table with one of file, env and command, such as { file = "/run/secrets/password" }',
+        _parse,
+        {
+            "type": "object",
+            "properties": {"file": text, "env": text, "command": {"type": "array", "items": text, "minItems": 1}},
+            "additionalProperties": False,
+            "minProperties": 1,
+            "maxProperties": 1,
+        },
+        SecretSource.as_table,
+    )
+
+
+def _parse(raw: object) -> SecretSource:
+    if isinstance(raw, SecretSource):
+        return raw
+    if not isinstance(raw, Mapping):
+        raise misfits([Fault(rule=_RULE)])  # without the value, which may be the secret itself
+    if len(raw) != 1 or not set(raw) <= set(_KINDS):
+        raise misfits([Fault(rule=f"{_RULE}; found the keys {', '.join(map(str, raw)) or 'of an empty table'}")])
+    ((kind, value),) = raw.items()
+    if kind == "command":
+        if not isinstance(value, list) or not value or not all(isinstance(each, str) and each for each in value):
+            raise misfits([Fault(path=(kind,), rule="expected a list of strings: the program and its arguments")])
+        return SecretSource(command=tuple(value))
+    if not isinstance(value, str) or not value or "\0" in value:
+        raise misfits([Fault(path=(kind,), rule="expected a non-empty string")])
+    return SecretSource(file=value) if kind == "file" else SecretSource(env=value)
+
+
+_RULE: Final = (
+    "a secret is not written into the configuration; expected a table with one of file, env and command, such as "
+    '{ file = "/run/secrets/password" }'
+)

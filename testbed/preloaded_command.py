@@ -1,0 +1,59 @@
+"""The command ``headrace`` as a template (`testbed.processes.template`): its forks are at work a second earlier.
+
+Tests use it for proxies (`testbed.proxy_process`) and for other commands (`run_headrace`) while the variable `SWITCH`
+is "1".
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from testbed.processes.programs import run_program
+from testbed.processes.template import serve
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping, Sequence
+
+SWITCH = "HEADRACE_TESTBED_PRELOADED"
+COMMAND = "headrace.proxy.cli"
+SCRIPT = Path(sys.executable).with_name("headrace")
+"""The command as it is installed."""
+MODULES = ("headrace.proxy.server.running", "headrace.proxy.server.server", "headrace.proxy.workers.start")
+"""What ``headrace run`` imports when it begins."""
+
+
+def template(argv: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line of the template that can run ``argv``, with these variables beside the usual ones.
+
+    It is () if ``argv`` has to be executed.
+    """
+    usual = argv[0] == str(SCRIPT) or list(argv[:3]) == [sys.executable, "-m", COMMAND]
+    if os.environ.get(SWITCH) != "1" or not usual or any(name.startswith("PYTHON") for name in environment):
+        return ()
+    return (sys.executable, "-m", "testbed.preloaded_command")
+
+
+def run_headrace(
+    *arguments: str | Path, environment: Mapping[str, str] | None = None, timeout_s: float = 60
+) -> subprocess.CompletedProcess[str]:
+    """Run the installed command to its end, and return its exit status and output."""
+    argv, variables = [str(SCRIPT), *map(str, arguments)], environment or {}
+    return run_program(argv, timeout_s=timeout_s, variables=variables, template=template(argv, variables))
+
+
+def _run(argv: Sequence[str]) -> None:
+    """Do in a fork what executing ``argv`` does."""
+    name, start = ("headrace", 1) if argv[0] == str(SCRIPT) else (f"python -m {COMMAND}", 3)
+    sys.argv = [name, *argv[start:]]
+    import_module(COMMAND).main(argv[start:], prog_name=name)
+
+
+if __name__ == "__main__":
+    for module in (COMMAND, *MODULES):
+        import_module(module)
+    serve(int(sys.argv[1]), _run)

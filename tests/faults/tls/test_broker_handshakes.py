@@ -1,0 +1,177 @@
+"""Faults of a broker in its TLS handshake, and in the login of the proxy, at every byte that it sends.
+
+The client is closed in time, the log blames the broker with the setting, nothing is left over, and the next connection
+works.
+"""
+
+from __future__ import annotations
+
+import ssl
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from testbed.kafka.certificates import EXPIRED, Authority
+from testbed.proxy_process import ProxyProcess
+from tests.faults import messages
+from tests.faults.metrics import series
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.faults.tls.faulty_connection import Kind, every
+from tests.faults.tls.tls_broker import TlsBroker
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from testbed.kafka.certificates import Certificate
+    from tests.faults.tls.faulty_connection import Fault
+
+CONNECT_TIMEOUT_S: Final = 1
+REPLY_TIMEOUT_S: Final = 2
+LOGIN_TIMEOUT_S: Final = 5
+"""Long enough for clients and the scripted broker, which share one interpreter with 40 threads each."""
+AT_A_TIME: Final = 40
+QUICK: Final = 8
+"""Offsets of each kind in the quick form."""
+VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+def broker_contexts(
+    authority: Authority, version: ssl.TLSVersion, certificate: Certificate | None = None
+) -> Callable[[], ssl.SSLContext]:
+    shown = certificate or authority.broker_certificate()
+
+    def new_context() -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = context.maximum_version = version
+        context.load_cert_chain(shown.keystore_file)
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority.ca_file)
+        context.num_tickets = 0
+        context.options |= ssl.OP_NO_TICKET
+        return context
+
+    return new_context
+
+
+@contextmanager
+def proxy_before(broker: TlsBroker, authority: Authority, folder: Path) -> Iterator[ProxyProcess]:
+    password = folder / "password"
+    password.write_text("secret-of-the-proxy", encoding="ascii")
+    own = authority.client_certificate("CN=proxy")
+    config = (
+        f'[upstream]\nconnect_timeout = "{CONNECT_TIMEOUT_S}s"\nreply_timeout = "{REPLY_TIMEOUT_S}s"\n'
+        f'[upstream.tls]\nenabled = true\nca_file = "{authority.ca_file}"\ncertificate_file = "{own.keystore_file}"\n'
+        f'[upstream.sasl]\nmechanism = "PLAIN"\nuser = "proxy"\npassword = {{ file = "{password}" }}\n'
+        f'[limits]\nlogin_timeout = "{LOGIN_TIMEOUT_S}s"\nmax_connection_rate_per_ip = 0\nmax_connection_rate = 0\n'
+        '[log]\nlevel = "debug"\n'
+    )
+    with ProxyProcess(broker.address, config=config, arguments=JSON_LOG) as process:
+        wait_until(lambda: "brokers changed" in process.log, "the proxy has connected to the broker")
+        yield process
+
+
+def is_served(proxy: ProxyProcess) -> bool:
+    """Return whether the broker's answer arrives; if not, the proxy must close the connection in time."""
+    with RawClient(proxy.port, timeout_s=30) as client:
+        try:
+            return len(client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)) > 0
+        except ConnectionEndedError:
+            return False
+
+
+def flight_bytes(proxy: ProxyProcess, broker: TlsBroker) -> int:
+    """Return how many bytes the broker sends to a connection on which one request is answered."""
+    count = len(broker.sent)
+    assert is_served(proxy)
+    wait_until(lambda: len(broker.sent) > count, "the broker's connection has ended")
+    return broker.sent[-1]
+
+
+def run_faults(proxy: ProxyProcess, broker: TlsBroker, faults: Sequence[Fault]) -> None:
+    """Open a connection for each fault, and check that it ends and that nothing is left over."""
+    process = psutil.Process(proxy.pid)
+    wait_until(lambda: broker.open == 0, "no connection is left of what was before")
+    descriptors, errors = process.num_fds(), series(proxy, 'headrace_errors_total{fault="upstream"}')
+    ended = len(broker.sent)
+    broker.faults.extend(faults)
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        served = list(threads.map(lambda _: is_served(proxy), faults))
+    assert not broker.faults
+    wait_until(lambda: broker.open == 0, "the proxy has closed all connections")
+    own = len(broker.sent) - ended - len(faults)  # in minutes, the proxy asks for the cluster's brokers by itself
+    assert sum(served) <= own, {fault.kind for fault in faults}
+    wait_until(lambda: proxy.metric("headrace_connections") == 0, "no connection of a client is left")
+    wait_until(lambda: process.num_fds() <= descriptors, "no descriptor is left")
+    assert proxy.metric("headrace_held_bytes") == 0
+    assert_broker_is_blamed(proxy)
+    assert series(proxy, 'headrace_errors_total{fault="upstream"}') - errors >= len(faults) - own
+    assert is_served(proxy), "the next connection works"
+
+
+def reasons(proxy: ProxyProcess) -> set[str]:
+    return {event["reason"] for event in events(proxy) if event["event"] == "connection closed" and event["reason"]}
+
+
+def assert_broker_is_blamed(proxy: ProxyProcess) -> None:
+    found = reasons(proxy)
+    assert not [reason for reason in found if not reason.startswith("upstream: ")], found
+    assert_no_traceback(proxy)
+    assert "secret-of-the-proxy" not in proxy.log
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_faults_at_some_bytes(
+    authority: Authority, tmp_path: Path, version: ssl.TLSVersion, rng: random.Random
+) -> None:
+    with TlsBroker(broker_contexts(authority, version)) as broker, proxy_before(broker, authority, tmp_path) as proxy:
+        size = flight_bytes(proxy, broker) - 20  # signatures differ by some bytes
+        faults = [fault for kind in Kind for fault in every([kind], [0, size, *rng.sample(range(1, size), QUICK)])]
+        rng.shuffle(faults)
+        run_faults(proxy, broker, faults)
+        text = "\n".join(reasons(proxy))
+        assert f"no answer within upstream.connect_timeout = {CONNECT_TIMEOUT_S} s" in text
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_faults_at_every_byte(authority: Authority, tmp_path: Path, version: ssl.TLSVersion) -> None:
+    with TlsBroker(broker_contexts(authority, version)) as broker, proxy_before(broker, authority, tmp_path) as proxy:
+        size = flight_bytes(proxy, broker) - 20
+        for kind in Kind:
+            run_faults(proxy, broker, every([kind], range(size)))
+
+
+def test_a_certificate_that_changes_between_two_connections(authority: Authority, tmp_path: Path) -> None:
+    """Whatever a broker shows next, it has no effect on the connections before and after."""
+    stranger = Authority(tmp_path, "stranger")
+    good = broker_contexts(authority, ssl.TLSVersion.TLSv1_3)
+    expired = authority.broker_certificate("expired", valid_for=EXPIRED)
+    elsewhere = authority.broker_certificate("elsewhere", hosts=["broker.elsewhere.example"])
+    cases = [
+        (expired, "the broker's certificate is not accepted: certificate has expired"),
+        (elsewhere, "connect to a name in the certificate, or set upstream.tls.verify_names = false"),
+        (stranger.broker_certificate(), "add its authority to upstream.tls.ca_file"),
+    ]
+    with TlsBroker(good) as broker, proxy_before(broker, authority, tmp_path) as proxy, RawClient(proxy.port) as before:
+        ask = (messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
+        assert before.call(*ask)
+        for certificate, reason in cases:
+            broker.new_context = broker_contexts(authority, ssl.TLSVersion.TLSv1_3, certificate)
+            assert not is_served(proxy)
+            assert reason in proxy.wait_for_log(reason)
+            assert before.call(*ask)
+            broker.new_context = good
+            assert is_served(proxy)
+        assert_broker_is_blamed(proxy)

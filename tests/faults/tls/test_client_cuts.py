@@ -1,0 +1,190 @@
+"""Faults of a client in its TLS handshake, and in a request, at every byte that it sends.
+
+The proxy ends the connection in time, forwards no part of a request, and answers no request of another connection;
+nothing is left over, and the next connection works.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import psutil
+import pytest
+
+from testbed.kafka.certificates import Authority, ClientTls
+from testbed.proxy_process import ProxyProcess
+from tests.clients.tls.proxies import listen_tls
+from tests.faults import messages
+from tests.faults.bystander import Bystander
+from tests.faults.fake_broker import FakeBroker
+from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
+from tests.faults.raw_client import speaking_tls
+from tests.faults.tls.faulty_connection import Fault, FaultDone, FaultyConnection, Kind, every
+from tests.faults.waiting import wait_until
+
+if TYPE_CHECKING:
+    import random
+    from collections.abc import Iterator, Sequence
+
+    from tests.faults.fake_broker import Asked, Conversation
+
+CLIENT_ID: Final = "cut"
+TIMEOUT_S: Final = 30
+CONFIG: Final = """
+[limits]
+tls_handshake_timeout = "2s"
+request_timeout = "2s"
+idle_timeout = "6s"
+max_connection_rate = 0
+max_connection_rate_per_ip = 0
+max_connections_per_ip = 0
+[log]
+level = "debug"
+"""
+AT_A_TIME: Final = 40
+QUICK: Final = 4
+"""Offsets of each kind in the quick form."""
+VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
+
+
+class Broker:
+    """Notes the correlation id and the body of each request of the clients with faults, and answers it."""
+
+    def __init__(self) -> None:
+        self.received: list[tuple[int, bytes]] = []
+
+    def converse(self, conversation: Conversation, asked: Asked) -> None:
+        while True:
+            self.received.append((asked.correlation_id, asked.body))
+            conversation.reply(asked, reply_of(asked.correlation_id))
+            asked = conversation.next()
+
+
+class Client(FaultyConnection):
+    """Sends one request, of which it knows the reply: ``number`` is its correlation id and its content."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext, fault: Fault | None, number: int) -> None:
+        super().__init__(sock, fault)
+        self.tls = context.wrap_bio(self.incoming, self.outgoing, server_hostname="localhost")
+        self._number = number
+
+    def is_served(self) -> bool:
+        """Return whether the reply has come; if not, the proxy must have ended the connection."""
+        try:
+            self.shake_hands()
+            self.send(messages.request(messages.HEARTBEAT, 1, self._number, body_of(self._number), CLIENT_ID))
+            reply = self.receive_frame()
+        except TimeoutError:
+            raise
+        except (FaultDone, EOFError, OSError):  # which errors of TLS are, too
+            return False
+        assert reply == struct.pack(">i", self._number) + reply_of(self._number), "the reply of another request"
+        return True
+
+
+def body_of(number: int) -> bytes:
+    """Return the body of a Heartbeat: the number is that of the generation."""
+    return messages.string("group") + struct.pack(">i", number) + messages.string("member")
+
+
+def reply_of(number: int) -> bytes:
+    """Return the body of the reply: no throttle time, and the number."""
+    return struct.pack(">ii", 0, number)
+
+
+class Scene:
+    """A proxy with TLS in front of a broker, and clients with faults."""
+
+    def __init__(self, proxy: ProxyProcess, broker: Broker, authority: Authority) -> None:
+        self.proxy = proxy
+        self._broker = broker
+        self._authority = authority
+        self._numbers = 0
+
+    def context(self, version: ssl.TLSVersion) -> ssl.SSLContext:
+        context = ClientTls(authority=self._authority).ssl_context()
+        context.minimum_version = context.maximum_version = version
+        return context
+
+    def flight_bytes(self, context: ssl.SSLContext) -> int:
+        """Return how many bytes a client sends that is served."""
+        self._numbers += 1
+        with self._connected() as sock:
+            client = Client(sock, context, None, self._numbers)
+            assert client.is_served()
+            return client.sent
+
+    def _connected(self) -> socket.socket:
+        sock = socket.create_connection(("127.0.0.1", self.proxy.port), timeout=TIMEOUT_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return sock
+
+    def _outcome(self, context: ssl.SSLContext, fault: Fault, number: int) -> bool:
+        with self._connected() as sock:
+            return Client(sock, context, fault, number).is_served()
+
+    def run(self, context: ssl.SSLContext, faults: Sequence[Fault]) -> None:
+        """Open a connection for each fault, and check that each ends, and that nothing is left over."""
+        process, before = psutil.Process(self.proxy.pid), len(self._broker.received)
+        idle = self._reasons().count("idle")
+        numbers = range(self._numbers + 1, self._numbers + 1 + len(faults))
+        self._numbers += len(faults)
+        with Bystander(self.proxy.port) as bystander, bystander.watching():
+            descriptors = process.num_fds()
+            with ThreadPoolExecutor(AT_A_TIME) as threads:
+                served = list(threads.map(partial(self._outcome, context), faults, numbers))
+            wait_until(lambda: self.proxy.metric("headrace_connections") == 1, "only the bystander is left")
+            wait_until(lambda: process.num_fds() <= descriptors, "no descriptor is left")
+            assert self.proxy.metric("headrace_held_bytes") == 0
+        wrong = [fault for fault, each in zip(faults, served, strict=True) if each and fault.kind is not Kind.CHANGE]
+        assert not wrong, "a request that was not complete was answered"
+        answered = {number for number, each in zip(numbers, served, strict=True) if each}
+        received = self._broker.received[before:]
+        assert {number for number, _ in received} == answered, "the broker got what was not complete"
+        assert all(body == body_of(number) for number, body in received), "what was changed was forwarded"
+        stalls = [fault for fault in faults if fault.kind is Kind.STALL]
+        assert self._reasons().count("idle") - idle <= min(len(stalls), 1), "only between the handshake and the request"
+        assert_no_traceback(self.proxy)
+        others = {reason for reason in self._reasons() if not reason.startswith("client: ")}
+        assert others <= {"idle"}
+
+    def _reasons(self) -> list[str]:
+        """Return why connections were closed, of those for which the log has a reason."""
+        closed = [event["reason"] for event in events(self.proxy) if event["event"] == "connection closed"]
+        return [reason for reason in closed if reason]
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    authority, broker = Authority(tmp_path_factory.mktemp("authority")), Broker()
+    config = listen_tls(authority.broker_certificate()) + CONFIG
+    with (
+        FakeBroker({CLIENT_ID: broker.converse}) as fake,
+        ProxyProcess(fake.address, config=config, arguments=JSON_LOG) as proxy,
+        speaking_tls(proxy.port, ClientTls(authority=authority).ssl_context()),
+    ):
+        wait_until(lambda: "brokers changed" in proxy.log, "the proxy knows that brokers serve anybody")
+        yield Scene(proxy, broker, authority)
+
+
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_faults_at_some_bytes(scene: Scene, version: ssl.TLSVersion, rng: random.Random) -> None:
+    context = scene.context(version)
+    size = scene.flight_bytes(context)
+    faults = [fault for kind in Kind for fault in every([kind], [0, size - 1, *rng.sample(range(1, size), QUICK)])]
+    rng.shuffle(faults)
+    scene.run(context, faults)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: version.name)
+def test_faults_at_every_byte(scene: Scene, version: ssl.TLSVersion) -> None:
+    context = scene.context(version)
+    size = scene.flight_bytes(context)
+    for kind in Kind:
+        scene.run(context, every([kind], range(size)))

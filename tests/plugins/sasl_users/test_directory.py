@@ -1,0 +1,105 @@
+"""The users in memory follow the file, and remain if it fails."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.plugins.sasl_users import directory
+from headrace.plugins.sasl_users.directory import FOLLOW_INTERVAL_S, UserDirectory
+from headrace.plugins.sasl_users.user_file import UserFile, UserFileError
+from tests.clients.fronts import eventually
+from tests.plugins.sasl_users.user_files import write_users
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    write_users(tmp_path / "users.db", alice="a", bob="b")
+    return tmp_path / "users.db"
+
+
+@pytest.fixture
+def users(path: Path) -> Iterator[UserDirectory]:
+    """The users, without the thread."""
+    made = UserDirectory(str(path))
+    yield made
+    made.close()
+
+
+def test_changes_are_read_and_nothing_else(users: UserDirectory, path: Path) -> None:
+    known = users.known
+    users.refresh()
+    assert users.known is known
+    write_users(path, carol="c")
+    users.refresh()
+    assert (len(known), len(users.known)) == (2, 3)
+    with UserFile.open(str(path)) as file:
+        file.remove(["alice", "bob", "carol"])
+    users.refresh()
+    assert len(users.known) == 0
+    assert users.failures == 0
+
+
+def test_a_replaced_file_is_read(users: UserDirectory, path: Path) -> None:
+    Path(write_users(path.with_name("restored.db"), dave="d")).replace(path)
+    users.refresh()
+    assert len(users.known) == 1
+
+
+def test_if_the_file_fails_the_users_remain_and_each_cause_is_logged_once(users: UserDirectory, path: Path) -> None:
+    known, away = users.known, path.with_name("away.db")
+    with capture_logs() as lines:
+        path.rename(away)
+        users.refresh()
+        users.refresh()
+        path.write_bytes(b"not SQLite" * 100)
+        users.refresh()
+        assert users.known is known
+        assert users.failures == 3
+        away.replace(path)
+        users.refresh()
+    assert [each["log_level"] for each in lines] == ["error", "error", "info"]
+    assert "there is no such file" in lines[0]["reason"]
+    assert "not a file of users" in lines[1]["reason"]
+    assert len(users.known) == 2
+
+
+def test_a_missing_file_is_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(UserFileError, match="there is no such file"):
+        UserDirectory(str(tmp_path / "none.db"))
+
+
+REMOVING = """
+import sys
+from headrace.plugins.sasl_users.user_file import UserFile
+with UserFile.open(sys.argv[1]) as file:
+    file.remove(["bob"])
+"""
+
+
+def test_the_thread_reads_what_another_process_has_changed(users: UserDirectory, path: Path) -> None:
+    users.start()
+    subprocess.run([sys.executable, "-c", REMOVING, str(path)], check=True, timeout=60)
+    eventually(lambda: len(users.known) == 1, "bob is removed")
+    assert FOLLOW_INTERVAL_S <= 1
+
+
+def test_closing_ends_the_thread_at_once(users: UserDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "FOLLOW_INTERVAL_S", 3600.0)
+    users.start()
+    assert any(each.name == "headrace-users" for each in threading.enumerate())
+    began_s = time.monotonic()
+    users.close()
+    users.close()
+    assert time.monotonic() - began_s < directory.CLOSE_DEADLINE_S
+    assert not any(each.name == "headrace-users" for each in threading.enumerate())

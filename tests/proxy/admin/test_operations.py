@@ -1,0 +1,61 @@
+"""Whether the proxy is ready, if its listeners lead to several listeners of brokers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+
+from headrace.proxy.admin.operations import ServerOperations
+from headrace.proxy.network.listener import Listener
+from headrace.proxy.network.topology import Topology
+from tests.proxy.playbook import open_book
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+ANSWER_S = 3.0
+
+
+class Brokers:
+    """A listener of brokers that answers, or does not, after a while."""
+
+    def __init__(self, setting: str, *, answer: bool) -> None:
+        self.setting = setting
+        self.answer = answer
+        self.asked = 0
+
+    async def answers(self) -> bool:
+        self.asked += 1
+        await trio.sleep(ANSWER_S)
+        return self.answer
+
+
+def listener(setting: str, brokers: Brokers) -> Listener:
+    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
+    return Listener(setting=setting, topology=topology, upstream=brokers)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "further", "reasons"),
+    [
+        (True, True, []),
+        (False, True, ["no bootstrap server answers"]),
+        (True, False, ["no bootstrap server of listeners.far.upstream.bootstrap_servers answers"]),
+    ],
+)
+async def test_brokers_that_do_not_answer_are_named(
+    first: bool, further: bool, reasons: list[str], autojump_clock: MockClock
+) -> None:
+    near, same = Brokers("upstream", answer=first), Brokers("upstream", answer=first)
+    far = Brokers("listeners.far.upstream", answer=further)
+    async with open_book() as book:
+        shared = book.shared
+        shared.listeners = (listener("listen", near), listener("listeners.near", same), listener("listeners.far", far))
+        operations = ServerOperations(shared, [])
+        operations.serving = True
+        began_s = trio.current_time()
+        assert await operations.not_ready() == reasons
+        assert trio.current_time() - began_s == pytest.approx(ANSWER_S), "one waits for the other"
+        assert near.asked + same.asked == far.asked == 1

@@ -1,0 +1,120 @@
+"""Clients that the proxy authenticates by tokens without headers, which follow a SaslHandshake v0 (KIP-43).
+
+And a plugin that ends the program.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from structlog.testing import capture_logs
+
+from headrace.proxy.connection.state.shared_state import Limits
+from headrace.quota_callbacks.entities import ANONYMOUS
+from tests.proxy.connection.opening.words import (
+    EXIT,
+    HANDSHAKE,
+    MALLORY,
+    MECHANISM,
+    TERMINATING,
+    TWO_TOKENS,
+    Words,
+    accept_login,
+    authenticate,
+    identity,
+)
+from tests.proxy.playbook import framed, open_book, read_reply, reply, request
+
+if TYPE_CHECKING:
+    from trio.testing import MockClock
+
+    from tests.proxy.playbook import Book
+
+HEARTBEAT = 12
+SASL_AUTHENTICATION_FAILED = 58
+PLUGINS = {"words": Words()}
+
+
+async def shake(book: Book, mechanism: str = MECHANISM) -> None:
+    await book.client.sends(request(HANDSHAKE, 0, 1, mechanism=mechanism))
+    assert read_reply(HANDSHAKE, 0, await book.client.receives())["error_code"] == 0
+
+
+async def beat(book: Book) -> None:
+    answer = reply(HEARTBEAT, 4, 9)
+    assert await book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
+
+
+async def test_one_token(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        await shake(book)
+        await book.client.sends(framed(b"alice"))
+        assert await book.client.receives() == framed(b"done")
+        assert (book.connection.info.user, book.connection.info.mechanism) == ("alice", MECHANISM)
+        assert not book.upstream.brokers, "the broker has no part in it"
+        await beat(book)
+
+
+async def test_two_tokens(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        await shake(book, TWO_TOKENS)
+        await book.client.sends(framed(b"first"))
+        assert await book.client.receives() == framed(b"more")
+        assert book.connection.info.user == ANONYMOUS
+        await book.client.sends(framed(b"alice"))
+        assert await book.client.receives() == framed(b"done")
+        assert book.connection.info.user == "alice"
+        await beat(book)
+
+
+@pytest.mark.parametrize("piece", [1, 3, 7, 1000])
+async def test_all_at_once_in_pieces_of_any_size(piece: int, autojump_clock: MockClock) -> None:
+    sent = request(HANDSHAKE, 0, 1, mechanism=MECHANISM) + framed(b"alice") + request(HEARTBEAT, 4, 9)
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING, login=identity("proxy")) as book:
+        for at in range(0, len(sent), piece):
+            await book.client.sends(sent[at : at + piece])
+        await book.upstream.wait_for_dial(1)
+        await accept_login(book.broker, "proxy")
+        assert await book.broker.receives() == request(HEARTBEAT, 4, 9)
+        assert read_reply(HANDSHAKE, 0, await book.client.receives())["error_code"] == 0
+        assert await book.client.receives() == framed(b"done")
+
+
+async def test_a_refused_token_is_not_answered(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        await shake(book)
+        with capture_logs() as lines:
+            await book.client.sends(framed(MALLORY))
+            await book.client.receives_the_end()
+        [line] = [each for each in lines if each["event"] == "login refused"]
+        assert (line["user"], line["mechanism"]) == ("mallory", MECHANISM)
+        assert book.connection.info.user == ANONYMOUS
+        assert not book.upstream.brokers
+
+
+@pytest.mark.parametrize("token", [framed(b""), framed(bytes(1001)), b"\xff\xff\xff\xff"])
+async def test_a_token_has_a_size(token: bytes, autojump_clock: MockClock) -> None:
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING, limits=Limits(max_handshake_bytes=1000)) as book:
+        await shake(book)
+        await book.client.sends(token)
+        await book.client.receives_the_end()
+        assert book.connection.reason is not None
+        assert book.connection.reason.startswith("client: ")
+        assert not book.upstream.brokers
+
+
+async def test_an_ordinary_request_in_place_of_the_token_is_not_served(autojump_clock: MockClock) -> None:
+    """It is taken for the token, as by a broker."""
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        await shake(book, TWO_TOKENS)
+        await book.client.sends(request(HEARTBEAT, 4, 9))
+        assert await book.client.receives() == framed(b"more")
+        assert not book.upstream.brokers
+
+
+async def test_a_plugin_that_ends_the_program_ends_the_login_alone(autojump_clock: MockClock) -> None:
+    async with open_book(plugins=PLUGINS, sasl=TERMINATING) as book:
+        assert (await authenticate(book, EXIT))["error_code"] == SASL_AUTHENTICATION_FAILED
+        await book.client.receives_the_end()
+        assert book.shared.hooks.failures == {"words": 1}

@@ -1,0 +1,41 @@
+"""The host name of a ClientHello: what Python's client sends, and any bytes."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.proxy.network.tls.client_hello import server_name
+
+
+def hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.maximum_version = version
+    outgoing = ssl.MemoryBIO()
+    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
+    with contextlib.suppress(ssl.SSLWantReadError):
+        tls.do_handshake()
+    return outgoing.read()
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("name", ["broker-7.kafka.example.com", "a", None])
+def test_what_pythons_client_asks_for(name: str | None, version: ssl.TLSVersion) -> None:
+    assert server_name(hello(name, version)) == name
+
+
+def test_a_hello_that_is_cut_off_names_nothing_or_the_same() -> None:
+    whole = hello("broker-7.kafka.example.com")
+    assert {server_name(whole[:size]) for size in range(len(whole))} <= {None, "broker-7.kafka.example.com"}
+
+
+@given(at=st.integers(0, 300), data=st.binary(max_size=20))
+def test_any_bytes_are_read(at: int, data: bytes) -> None:
+    whole = hello("broker-7.kafka.example.com")
+    found = server_name(whole[:at] + data + whole[at + len(data) :])
+    assert found is None or found.isascii()
