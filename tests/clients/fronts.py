@@ -43,6 +43,17 @@ producer_ids_rate = 1000000
 """
 """All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
 
+HIGH_QUOTAS_OF_ANONYMOUS = """
+[[quotas]]
+entity = { user = "ANONYMOUS" }
+producer_byte_rate = "1024GiB"
+consumer_byte_rate = "1024GiB"
+request_percentage = 1000000.0
+controller_mutation_rate = 1000000.0
+producer_ids_rate = 1000000
+"""
+"""The same for clients without a login, for tests that change and describe the quotas of defaults."""
+
 DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
 POLL_S = 0.02

@@ -10,6 +10,7 @@ from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas
 from testbed.proxy_process import ProxyProcess
 from tests.clients.client_quotas.java_quotas import java_quotas
+from tests.clients.fronts import HIGH_QUOTAS
 from tests.clients.users.sasl_clients import java_settings
 from tests.shared_cluster import LISTENER, SECRETS
 
@@ -34,14 +35,18 @@ def cluster() -> Iterator[KafkaCluster]:
 def test_the_errors_are_a_brokers(cluster: KafkaCluster, tmp_path: Path, version: str) -> None:
     servers = cluster.addresses(LISTENER)
     change = ({"user": "bob"}, {"producer_byte_rate": 1e9})
-    text = f'[client_quotas]\nfile = "{tmp_path / "quotas.sqlite"}"\nadministrators = ["alice"]\n'
+    text = f'[client_quotas]\nfile = "{tmp_path / "quotas.sqlite"}"\nadministrators = ["alice"]\n{HIGH_QUOTAS}'
     with ProxyProcess(servers, config=text) as proxy:
         found = []
         for server in (servers, f"127.0.0.1:{proxy.port}"):
             answers: list[object] = []
             for user in ("alice", "bob"):
                 with java_quotas(server, version, **java_settings("PLAIN", user, SECRETS[user])) as quotas:
-                    answers += [quotas.alter([change]), quotas.alter([change], validate_only=True), quotas.describe([])]
+                    answers += [
+                        quotas.alter([change]),
+                        quotas.alter([change], validate_only=True),
+                        quotas.describe([quotas.component("user", "bob")]),
+                    ]
             found.append(answers)
     at_broker, at_proxy = found
     assert "ClusterAuthorizationException" in str(at_broker[3])

@@ -9,7 +9,7 @@ import pytest
 
 from testbed.proxy_process import ProxyProcess
 from tests.clients.client_quotas.java_quotas import java_quotas
-from tests.clients.fronts import unique
+from tests.clients.fronts import HIGH_QUOTAS_OF_ANONYMOUS, unique
 from tests.faults.waiting import wait_until
 
 if TYPE_CHECKING:
@@ -25,7 +25,9 @@ HIGH: Final = 10.0**9
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     file = tmp_path_factory.mktemp("quotas") / "quotas.sqlite"
-    with ProxyProcess(kafka.bootstrap_servers, config=f'[client_quotas]\nfile = "{file}"\n') as process:
+    with ProxyProcess(
+        kafka.bootstrap_servers, config=f'[client_quotas]\nfile = "{file}"\n{HIGH_QUOTAS_OF_ANONYMOUS}'
+    ) as process:
         yield process
 
 

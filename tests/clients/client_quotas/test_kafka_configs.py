@@ -9,7 +9,7 @@ import pytest
 
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import unique
+from tests.clients.fronts import HIGH_QUOTAS_OF_ANONYMOUS, unique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ HIGH: Final = 10**9
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     folder: Path = tmp_path_factory.mktemp("quotas")
-    config = f'[client_quotas]\nfile = "{folder / "quotas.sqlite"}"\n'
+    config = f'[client_quotas]\nfile = "{folder / "quotas.sqlite"}"\n{HIGH_QUOTAS_OF_ANONYMOUS}'
     with ProxyProcess(kafka.bootstrap_servers, config=config) as process:
         yield process
 

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, unique
+from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS_OF_ANONYMOUS, unique
 from tests.clients.wire_connection import WireConnection
 from tests.faults.conftest import leads
 from tests.faults.waiting import wait_until
@@ -43,7 +43,7 @@ RECORD: Final = bytes(10_000)
 @pytest.fixture(scope="module")
 def proxy(kafka: FirstBroker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProxyProcess]:
     file = tmp_path_factory.mktemp("quotas") / "quotas.sqlite"
-    with ProxyProcess(kafka.bootstrap_servers, config=CONFIG.format(file=file)) as process:
+    with ProxyProcess(kafka.bootstrap_servers, config=CONFIG.format(file=file) + HIGH_QUOTAS_OF_ANONYMOUS) as process:
         yield process
 
 

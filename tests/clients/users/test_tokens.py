@@ -20,7 +20,7 @@ from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas, scram_jaas
 from testbed.kafka.tools import Tool, run_tool
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, eventually, unique
+from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, eventually, unique
 from tests.clients.tls.proxies import upstream_tls
 from tests.clients.wire_connection import WireConnection
 from tests.faults.messages import batch
@@ -64,7 +64,7 @@ fallback_user = "{FALLBACK}"
 [[quotas]]
 entity = {{ user = "alice" }}
 producer_byte_rate = {LIMIT}
-"""
+{HIGH_QUOTAS}"""
 
 
 @contextlib.contextmanager
