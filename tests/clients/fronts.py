@@ -1,4 +1,4 @@
-"""A proxy without quotas in front of a real cluster, and what a client's test needs of the two.
+"""A proxy in front of a real cluster, and what a client's test needs of the two.
 
 Called by every test of this package. Whatever waits has a deadline in seconds.
 """
