@@ -131,7 +131,11 @@ def test_idle_series_are_dropped(kafka: FirstBroker, topic: str) -> None:
         for number in range(5):
             client = clients.enter_context(RawClient(proxy.port, client_id=f"client-{number}"))
             assert produce(client, topic, SMALL) == 0
-        wait_until(lambda: one(proxy, "quota_entities", quota=PRODUCE, state="idle") == 5, "the series are idle")
+
+        def idle() -> list[float]:
+            return [value for _, value in samples(proxy, "quota_entities", quota=PRODUCE, state="idle")]
+
+        wait_until(lambda: idle() == [5], "the series are idle")
         assert samples(proxy, "quota_byte_rate", quota=PRODUCE) == []
 
 
