@@ -15,6 +15,15 @@ from benchmarks.bench.errors import BenchError
 from testbed.proxy_process import ProxyProcess
 
 SPIN = "import sys, time\nwhile time.process_time() < 0.2: pass\nprint('done', flush=True)\nsys.stdin.read()"
+PARENT = f"""
+import subprocess, sys
+print("alone", flush=True)
+sys.stdin.readline()
+child = subprocess.Popen([sys.executable, "-c", {SPIN!r}], stdout=subprocess.PIPE)
+child.stdout.readline()
+print(child.pid, flush=True)
+child.wait()
+"""
 UNREACHABLE = "127.0.0.1:1"
 """No broker."""
 GONE = 2**22 + 1
@@ -28,17 +37,20 @@ def test_the_clock_of_a_process_is_its_cpu_time() -> None:
 
 
 def test_children_count() -> None:
-    meter = ProcessMeter(os.getpid())
-    alone_bytes = meter.resident_bytes
-    with subprocess.Popen([sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        assert child.stdout is not None
-        child.stdout.readline()
-        # Its clock alone, since other tests' children come and go.
-        assert ProcessMeter(child.pid).cpu_s >= 0.2
-        own_s = time.process_time()
+    """Not of this process, since other tests' children come and go."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdout.readline()
+        meter = ProcessMeter(parent.pid)
+        alone_bytes = meter.resident_bytes
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
+        child = int(parent.stdout.readline())
+        assert ProcessMeter(child).cpu_s >= 0.2
+        own_s = time.clock_gettime(cpu_clock(parent.pid))
         assert meter.cpu_s >= own_s + 0.2
         assert meter.resident_bytes > alone_bytes
-        child.kill()
 
 
 def test_the_supervisor_the_fork_server_and_both_workers_count() -> None:

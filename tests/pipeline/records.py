@@ -58,7 +58,9 @@ def usage(spark: SparkSession, records: Iterable[dict[str, Any]]) -> DataFrame:
 
 
 def write_lines(path: Path, *records: dict[str, Any] | str) -> None:
-    """Write a finished file of a proxy."""
+    """Write a finished file of a proxy, which appears as a whole, since a job may look into the folder meanwhile."""
     lines = [each if isinstance(each, str) else json.dumps(each) for each in records]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    part = path.with_name(f".{path.name}.part")
+    part.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    part.replace(path)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from random import Random
 
 PIPE_BYTES = 4096
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 LARGE = 1 << 30
 QUEUED = """
 import logging, sys, warnings

@@ -32,8 +32,11 @@ def threads() -> list[threading.Thread]:
 
 
 @pytest.fixture
-def started(otlp_receiver: OtlpReceiver, request: pytest.FixtureRequest) -> Callable[..., PushThread]:
-    """Starts a thread that pushes every 10 ms; closed after the test."""
+def started(
+    otlp_receiver: OtlpReceiver, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., PushThread]:
+    """Starts a thread that pushes every 10 ms; closed after the test. A busy machine has time for the last push."""
+    monkeypatch.setattr(push_thread, "FLUSH_DEADLINE_S", 60.0)
 
     def start(take: Callable[[], Snapshot], interval_s: float = 0.01) -> PushThread:
         thread = PushThread(take, MetricsOptions(push=True, push_interval_s=interval_s))

@@ -60,10 +60,10 @@ def test_patterns_match_as_a_regular_expression_does(pattern: str, name: str) ->
 def test_a_name_made_for_a_pattern_costs_no_more_than_another() -> None:
     """A regular expression takes seconds for this one: it tries all ways to place the pieces."""
     members = Members({"blue": Team(client_ids=("*a*a*a*a*a*b",))})
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     assert members.team_of("", "a" * MAX_NAME_BYTES) is None
     assert members.team_of("", "a" * MAX_NAME_BYTES + "c") is None
-    assert time.perf_counter() - began_s < 0.1
+    assert time.thread_time() - began_s < 1
 
 
 def test_long_names_are_compared_in_their_short_form() -> None:

@@ -68,13 +68,13 @@ def test_many_quotas_are_set_and_removed_in_linear_time() -> None:
     """A tenth of the quotas is for beginnings. Counting all lengths at each change took minutes."""
     table = TopicQuotaTable()
     names = [f"topic-{number}" + ("*" if number % 10 == 0 else "") for number in range(100_000)]
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for name in names:
         table.update(name, Quota(value=1.0))
     assert table.find("topic-10-and-more") is not None
     for name in names:
         assert table.remove(name)
-    assert time.perf_counter() - began_s < 10
+    assert time.thread_time() - began_s < 10
     assert table.find("topic-10-and-more") is None
 
 

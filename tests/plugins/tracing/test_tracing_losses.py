@@ -48,6 +48,12 @@ def impatient(otel_environment: pytest.MonkeyPatch) -> None:
     otel_environment.setattr(export_thread, "FLUSH_DEADLINE_S", 0.3)
 
 
+@pytest.fixture
+def patient(otel_environment: pytest.MonkeyPatch) -> None:
+    """Closing has time for everything that waits, also on a busy machine."""
+    otel_environment.setattr(export_thread, "FLUSH_DEADLINE_S", 60.0)
+
+
 # --- the queue --------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +126,7 @@ def test_a_receiver_that_hangs_costs_records_and_not_the_loop(
         started_s = time.perf_counter()
         tracing.complete(request())
         slowest_s = max(slowest_s, time.perf_counter() - started_s)
-    assert slowest_s < 0.5, "the loop waited for the exporter"
+    assert slowest_s < 5, "the loop waited for the exporter, which gives up after 10 s"
     assert tracing.metrics[QUEUE_FULL] == 92
     assert tracing.metrics["tracing_queue_length",] == 8
     started_s = time.monotonic()
@@ -273,6 +279,7 @@ def test_losses_are_logged_when_they_begin_and_then_at_intervals(monkeypatch: py
 # --- the end ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("patient")
 def test_closing_exports_what_waits(
     otlp_receiver: OtlpReceiver, start_tracing: StartTracing, otel_environment: pytest.MonkeyPatch
 ) -> None:
@@ -286,6 +293,7 @@ def test_closing_exports_what_waits(
     assert tracing.metrics[CLOSING] == 0
 
 
+@pytest.mark.usefixtures("patient")
 def test_closing_gives_up_at_the_first_failure() -> None:
     queue, exporter = RecordQueue(100, wake_at=50), Broken()
     thread = ExportThread(queue, TracingOptions(enabled=True, batch_spans=1), make_exporter=lambda: exporter)
@@ -300,6 +308,7 @@ def test_closing_gives_up_at_the_first_failure() -> None:
     assert [entry["requests"] for entry in logs] == [1, 4]
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_busy_queue_wakes_the_thread_before_its_delay(
     otlp_receiver: OtlpReceiver, start_tracing: StartTracing, otel_environment: pytest.MonkeyPatch
 ) -> None:
@@ -313,6 +322,7 @@ def test_a_busy_queue_wakes_the_thread_before_its_delay(
     assert max(len(export.spans) for export in otlp_receiver.exports) <= 10
 
 
+@pytest.mark.usefixtures("patient")
 def test_every_request_is_exported_or_counted(otlp_receiver: OtlpReceiver, start_tracing: StartTracing) -> None:
     """More than the thread can take: what it does not export is dropped at the queue, and nothing is lost unseen."""
     tracing = start_tracing(Tracing(), enabled=True, sample_ratio=1, queue_size=50)

@@ -68,8 +68,8 @@ async def test_mutated_requests(rng: random.Random, autojump_clock: trio.testing
     server = AdminServer(Nothing(), Access(lambda: settings, None, counters), counters)
     connections = AdminConnections(lambda: settings, counters)
     seen: set[int] = set()
-    for _ in range(ROUNDS):
-        request, reply = mutated(rng), bytearray()
+    for request in (*SEEDS, *(mutated(rng) for _ in range(ROUNDS))):
+        reply = bytearray()
         ours, theirs = trio.testing.memory_stream_pair()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connections.serve_one, theirs, "127.0.0.1", server.answer)

@@ -8,6 +8,7 @@ import pytest
 import trio
 
 from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.connection.state import thread_time
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
@@ -174,8 +175,11 @@ async def test_a_request_without_a_reply_is_reported_as_abandoned(autojump_clock
     assert watch.abandoned == [(2, False), (3, True)]
 
 
-async def test_another_quotas_throttle_counts_from_behind_the_hold(autojump_clock: MockClock) -> None:
+async def test_another_quotas_throttle_counts_from_behind_the_hold(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Paced thread time holds the request; Produce bytes, enforced as in Kafka, mute the client after the hold."""
+    monkeypatch.setattr(thread_time, "thread_time_ns", lambda: 1)  # the proxy's own: none, however busy the machine is
     quotas = [
         *paced(1, QuotaKey.REQUEST_PERCENTAGE),
         (QuotaKey.PRODUCER_BYTE_RATE, ENTITY, Quota(value=1000)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -61,6 +60,15 @@ async def described_as(
     raise AssertionError(f"{found} instead of {expected}")
 
 
+async def described_by_all(
+    cluster: KafkaCluster, wanted: QuotaFilter, expected: Mapping[QuotaEntity, Mapping[str, float]]
+) -> None:
+    """Wait until each broker describes these quotas: a client may ask another one each time."""
+    for broker in cluster.brokers:
+        async with AdminClient(f"{broker.host}:{broker.port}") as admin:  # which knows no other broker yet
+            await described_as(admin, wanted, expected)
+
+
 async def test_quotas_are_set_described_and_removed(kafka3: KafkaCluster) -> None:
     user = unique("quota-user")
     alone, default = QuotaEntity(user=user), QuotaEntity(user=user, client_id=DEFAULT)
@@ -75,7 +83,7 @@ async def test_quotas_are_set_described_and_removed(kafka3: KafkaCluster) -> Non
         results = await admin.alter_client_quotas(alterations)
         assert [*results] == [alone, default, named]
         everything = {alone: values, default: {"request_percentage": 12.5}, named: {"consumer_byte_rate": 7.0}}
-        await described_as(admin, of_user(user), everything)
+        await described_by_all(kafka3, of_user(user), everything)
         for wanted, expected in (
             (QuotaFilter.of({USER: user}, strict=True), [alone]),
             (QuotaFilter.of({USER: user, CLIENT_ID: DEFAULT}), [default]),
@@ -89,7 +97,7 @@ async def test_quotas_are_set_described_and_removed(kafka3: KafkaCluster) -> Non
         await admin.alter_client_quotas(
             [QuotaAlteration(entity=each, values=dict.fromkeys(everything[each])) for each in everything]
         )
-        await described_as(admin, of_user(user), {})
+        await described_by_all(kafka3, of_user(user), {})
 
 
 async def test_validation_changes_nothing_and_errors_are_by_entity(kafka3: KafkaCluster) -> None:
@@ -183,18 +191,22 @@ async def test_a_mechanism_that_the_broker_does_not_have(kafka3: KafkaCluster) -
 
 
 async def test_a_session_that_ends_is_replaced_in_time(kafka: FirstBroker) -> None:
-    """The broker closes connections whose session has ended (KIP-368); no call notices."""
+    """The broker closes connections whose session has ended (KIP-368); no call notices.
+
+    Nothing is asked in the last part of a session, in which a request of a busy machine could arrive too late.
+    """
     servers = kafka.addresses(SHORT_SESSIONS)
     async with AdminClient(settings_of(sasl("PLAIN", "alice", SECRETS["alice"]), bootstrap_servers=servers)) as admin:
+        began_s = trio.current_time()
         await admin.describe_client_quotas()
+        authenticated_s = trio.current_time()
         (broker,) = admin._cluster._bootstrap
-        first, began = broker._connection, time.monotonic()
+        first = broker._connection
         assert first is not None
-        assert 0 < first.expires_at - trio.current_time() <= SESSION_MS / 1000
-        while first.usable:
-            await admin.describe_client_quotas()
-            await trio.sleep(0.1)
-        assert time.monotonic() - began < SESSION_MS / 1000
+        assert began_s < first.expires_at < authenticated_s + 0.9 * SESSION_MS / 1000
+        await admin.describe_client_quotas()
+        await trio.sleep_until(first.expires_at)
+        assert not first.usable
         await admin.describe_client_quotas()
         assert broker._connection is not first
         assert broker.failed_at < 0, "the connection was never lost"
@@ -204,4 +216,4 @@ async def test_a_listener_that_wants_sasl(kafka3: KafkaCluster) -> None:
     """A broker closes the connection of a client that does not authenticate, after ApiVersions."""
     async with AdminClient(kafka3.addresses(LISTENER)) as admin:
         with pytest.raises(ApiTimeoutError, match="ended before the reply to DescribeClientQuotas"):
-            await admin.describe_client_quotas(timeout_ms=1000)
+            await admin.describe_client_quotas(timeout_ms=3000)

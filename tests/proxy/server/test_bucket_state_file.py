@@ -78,9 +78,9 @@ def overdraw(table: ClientQuotas, now_ms: int) -> None:
 
 @pytest.fixture
 def down(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Milliseconds of wall-clock time that pass while no proxy runs; set its only element."""
-    passed = [0]
-    monkeypatch.setattr(bucket_state_file, "time_ns", lambda: time_ns() + passed[0] * 1_000_000)
+    """Milliseconds of wall-clock time that pass while no proxy runs; set its only element. None pass besides."""
+    passed, wall_ns = [0], time_ns()
+    monkeypatch.setattr(bucket_state_file, "time_ns", lambda: wall_ns + passed[0] * 1_000_000)
     return passed
 
 

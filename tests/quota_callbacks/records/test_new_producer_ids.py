@@ -30,8 +30,8 @@ def test_ids_at_once_are_charged_as_one_after_the_other() -> None:
 
 
 def test_any_number_is_charged_at_once() -> None:
-    began_s = time.process_time()
+    began_s = time.thread_time()
     verdict = replay().charge(usage(9e18))
     assert isinstance(verdict, Throttle)
     assert verdict.throttle_ms == MAX_THROTTLE_MS
-    assert time.process_time() - began_s < 1
+    assert time.thread_time() - began_s < 1

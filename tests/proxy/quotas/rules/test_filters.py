@@ -92,6 +92,6 @@ def test_a_hundred_thousand_entities() -> None:
     )
     matches = compile_filter(wanted, BUILTIN_SCHEMA)
     assert not isinstance(matches, Refusal)
-    began_s = time.process_time()
+    began_s = time.thread_time()
     assert sum(map(matches, entities)) == len(range(3, ENTITIES, 7))
-    assert time.process_time() - began_s < LONGEST_S
+    assert time.thread_time() - began_s < LONGEST_S

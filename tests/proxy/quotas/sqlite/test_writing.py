@@ -35,7 +35,8 @@ LONG = QuotaEntity(user="x" * 20_000)
 
 TIMEOUT_S = 30
 """Above what a busy disk takes."""
-IMPATIENT_S = 0.2
+LOCK_WAIT_S = 0.1
+"""How long an impatient store waits for the lock of another process."""
 
 
 @pytest.fixture
@@ -46,6 +47,13 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def place(path: Path) -> Place:
     return partial(SqliteStore, str(path), timeout_s=TIMEOUT_S)
+
+
+def impatient(path: Path) -> SqliteStore:
+    """Return a store that soon gives up waiting for a lock, and has as much time as others for everything else."""
+    store = SqliteStore(str(path), timeout_s=TIMEOUT_S)
+    store._file._wait_s = LOCK_WAIT_S
+    return store
 
 
 # --- what cannot be written ---
@@ -240,7 +248,7 @@ LOCKED = "another process has locked it for too long; .* Nothing was changed"
 
 
 async def test_a_lock_of_another_program(path: Path) -> None:
-    async with opened(partial(SqliteStore, str(path), timeout_s=IMPATIENT_S)) as store:
+    async with opened(partial(impatient, path)) as store:
         with closing(sqlite3.connect(path, isolation_level=None)) as database:
             database.execute("BEGIN IMMEDIATE")
             with refused(path, LOCKED, StoreTimeoutError):
@@ -252,15 +260,14 @@ async def test_a_lock_of_another_program(path: Path) -> None:
 
 async def test_the_lock_file_of_another_proxy(path: Path, place: Place) -> None:
     await set_alice(place)
-    impatient = partial(SqliteStore, str(path), timeout_s=IMPATIENT_S)
-    async with opened(impatient) as store:
+    async with opened(partial(impatient, path)) as store:
         descriptor = os.open(f"{path}{LOCK_END}", os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             with refused(path, LOCKED, StoreTimeoutError):
                 await store.alter([alteration(ALICE, request_percentage=2.0)], AUTHOR)
             with refused(path, LOCKED, StoreTimeoutError):
-                await impatient().open()
+                await impatient(path).open()
         finally:
             os.close(descriptor)
     await assert_alice(place)

@@ -22,7 +22,7 @@ from headrace.proxy.quotas.topic.replica import KafkaLog
 from headrace.proxy.quotas.topic.store import TopicStore
 from headrace.quota_callbacks.entities import QuotaEntity
 from tests.proxy.quotas.store_contract import ALICE, AUTHOR, alteration, opened
-from tests.proxy.quotas.topic.test_store import DAY_MS, admin, create, on, settings
+from tests.proxy.quotas.topic.test_store import DAY_MS, create, delete, on, settings
 
 if TYPE_CHECKING:
     from testbed.kafka.cluster import KafkaCluster
@@ -34,8 +34,7 @@ async def test_a_topic_that_is_deleted_and_created_again_is_read_from_its_beginn
         for value in (1.0, 2.0):
             await store.alter([alteration(ALICE, a=value)], AUTHOR)
         position = (await store.snapshot()).sequence
-        client = admin(kafka3)
-        client.delete_topics([found.topic])[found.topic].result(60)
+        await trio.to_thread.run_sync(delete, kafka3, found.topic)
         with pytest.raises(StoreError):
             await store.alter([alteration(ALICE, a=3.0)], AUTHOR)
         with trio.fail_after(60):
@@ -97,8 +96,7 @@ async def test_nothing_is_acknowledged_in_a_topic_that_was_created_again_unseen(
 
 def recreate(cluster: KafkaCluster, topic: str, quotas: int) -> None:
     """Delete a topic, create it again, and append quotas to it, faster than a proxy asks."""
-    client = admin(cluster)
-    client.delete_topics([topic])[topic].result(60)
+    delete(cluster, topic)
     while True:
         try:
             create(cluster, topic, **{name.replace(".", "_"): value for name, value in topic_config(1, DAY_MS).items()})

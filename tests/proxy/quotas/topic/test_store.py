@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import struct
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,10 @@ from headrace.proxy.quotas.topic.creation import topic_config
 from headrace.proxy.quotas.topic.records import record_key
 from headrace.proxy.quotas.topic.replica import KafkaLog
 from headrace.proxy.quotas.topic.store import NEVER_READ, TopicStore
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity
+from tests.clients.wire_connection import WireConnection
+from tests.faults.waiting import wait_until
 from tests.proxy.quotas.store_contract import (
     ALICE,
     AUTHOR,
@@ -46,6 +50,8 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 DAY_MS = 86_400_000
+NO_TOPIC = bytes(16)
+METADATA_VERSION = 12
 
 
 def settings(cluster: KafkaCluster | FirstBroker | str, topic: str | None = None, **other: str) -> TopicSettings:
@@ -98,9 +104,33 @@ def create(cluster: KafkaCluster, topic: str, *, partitions: int = 1, replicas: 
     new = NewTopic(topic, partitions, replicas, config=properties)
     client = admin(cluster)  # which must be referred to until it has answered
     client.create_topics([new])[topic].result(60)
+    wait_until_known(cluster, topic)
+
+
+def delete(cluster: KafkaCluster, topic: str) -> None:
+    """Delete a topic, and wait until no broker knows it: one that lags behind goes on to serve it."""
+    client = admin(cluster)
+    client.delete_topics([topic])[topic].result(60)
+    wait_until(lambda: topic_ids(cluster, topic) == {NO_TOPIC}, f"{topic} is gone", 60)
+
+
+def wait_until_known(cluster: KafkaCluster, topic: str) -> None:
+    """Wait until all brokers know a topic, since any of them may be asked."""
+    wait_until(lambda: NO_TOPIC not in topic_ids(cluster, topic), f"all brokers know {topic}", 60)
+
+
+def topic_ids(cluster: KafkaCluster, topic: str) -> set[bytes]:
+    """Return the ids that the brokers have for a topic; `NO_TOPIC` of one that does not know it."""
+    request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+    found = set()
+    for broker in cluster.brokers:
+        with WireConnection((broker.host, broker.port)) as connection:
+            found.add(connection.ask(ApiKey.METADATA, METADATA_VERSION, request)["topics"][0]["topic_id"])
+    return found
 
 
 def config_of(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    wait_until_known(cluster, topic)
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)
     found = client.describe_configs([resource])[resource].result(60)
@@ -200,18 +230,26 @@ async def test_an_alteration_is_one_record_batch(kafka3: KafkaCluster) -> None:
 
 
 async def test_two_proxies_converge_within_a_second(kafka3: KafkaCluster) -> None:
-    """With followers that ask four times a second, as proxies do, and changes at both."""
+    """With followers that ask four times a second, as proxies do, and changes at both.
+
+    The first question after a change was acknowledged finds it. How long its answer takes is up to the machine.
+    """
+    assert INTERVAL_S <= 0.25
     place = partial(on, settings(kafka3))
     async with opened(place) as one, opened(place) as two:
         seen: dict[str, float] = {}
+        """When the question before the one that found a change was asked."""
         all_seen = trio.Event()
 
         async def follow(store: QuotaStore, name: str, position: int) -> None:
+            before_s = -math.inf
             while True:
                 await trio.sleep(INTERVAL_S)
+                asked_s = trio.current_time()
                 for change in await since(store, position):
                     position = change.sequence
-                    seen[f"{name} {change.entity.user} {change.new}"] = trio.current_time()
+                    seen[f"{name} {change.entity.user} {change.new}"] = before_s
+                before_s = asked_s
                 if len(seen) == 20:
                     all_seen.set()
 
@@ -226,8 +264,8 @@ async def test_two_proxies_converge_within_a_second(kafka3: KafkaCluster) -> Non
             with trio.fail_after(30):
                 await all_seen.wait()
             nursery.cancel_scope.cancel()
-        late_s = {key: at - acknowledged[key.partition(" ")[2]] for key, at in seen.items()}
-        assert max(late_s.values()) < 1.0, late_s
+        late_s = {key: before_s - acknowledged[key.partition(" ")[2]] for key, before_s in seen.items()}
+        assert max(late_s.values()) <= 0.0, "a question after the change was answered without it"
         assert await one.snapshot() == await two.snapshot()
 
 

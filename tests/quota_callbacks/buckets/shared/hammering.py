@@ -1,7 +1,8 @@
 """One of several processes that charge one bucket as fast as they can: ``FILE WORKER paced|kafka|strict TIMES``.
 
-Writes three lines of JSON: its start time; after a line of input, the results of its charges; after a second line,
-which contains a time, what is left of the quota at that time.
+Writes four lines of JSON: at its start; after a line of input, the time at which it has charged `ALREADY`; after a
+second line, the results of its charges; after a third line, which contains a time, what is left of the quota at that
+time.
 """
 
 from __future__ import annotations
@@ -90,6 +91,8 @@ def main() -> None:
     mode = EnforcementMode.PACED if kind == "paced" else EnforcementMode.KAFKA
     quotas.set(key, "u", None, LIMIT, QuotaPolicy(mode=mode))
     bucket = quotas.quotas.bucket(key, "u", "c")
+    report({})
+    sys.stdin.readline()
     begin_ms = now_ms()
     if worker == 0:
         if isinstance(bucket, MutationBucket):

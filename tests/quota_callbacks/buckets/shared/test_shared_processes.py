@@ -49,7 +49,8 @@ class Hammering:
                 process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
                 stack.callback(process.communicate, timeout=60)
                 self._processes.append(process)
-            self.begin_ms: int = self._answers()[0]["begin_ms"]
+            self._answers()  # when all have started, since the bucket fills from its first charge on
+            self.begin_ms: int = self._ask("begin")[0]["begin_ms"]
             self.results = self._ask("go")
             self.end_ms = time.monotonic_ns() // 1_000_000
             self.left = [answer["left"] for answer in self._ask(str(self.end_ms))]
