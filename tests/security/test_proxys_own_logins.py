@@ -140,7 +140,7 @@ def never_answer(conversation: Conversation, _asked: Asked) -> None:
 
 def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
     """One client has authenticated and sends nothing; another one's request waits for a broker that hangs."""
-    config = terminating(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "1s"\n'
+    config = terminating(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "3s"\n'
     with (
         FakeBroker({"raw": never_answer}) as broker,
         ProxyProcess(broker.address, config=config) as proxy,
@@ -151,6 +151,6 @@ def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
         log_in(waiting)
         with pytest.raises(ConnectionEndedError):
             waiting.call(ApiKey.METADATA.value, 1, NO_TOPICS)
-        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 1 s")
+        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 3 s")
         assert proxy.metric("headrace_connections") == 1
         assert handshake(idle) in (0, ILLEGAL_SASL_STATE)
