@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 NO_TOPICS: Final = struct.pack(">i", 0)
 ILLEGAL_SASL_STATE: Final = 34
 FLOOD: Final = 200
+ITERATIONS: Final = "16384"
+"""The most that a user may have: the logins of a flood then take so long that a pause of this process ends before."""
 
 
-def terminating(folder: Path) -> str:
+def terminating(folder: Path, *arguments: str) -> str:
     """Return the configuration of a proxy that authenticates clients by PLAIN."""
     return (
         '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
-        f'[plugins.options.sasl_users]\nfile = "{users_file(folder)}"\n'
+        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *arguments)}"\n'
     )
 
 
@@ -84,9 +86,10 @@ def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_p
     """The key of each password is computed in one of two threads. Before the addresses took turns, the honest login
     came behind all others."""
     rates = "[limits]\nmax_connection_rate = 0\nmax_connection_rate_per_ip = 0\n"
+    config = terminating(tmp_path, "--iterations", ITERATIONS) + rates
     with (
         FakeBroker({}) as broker,
-        ProxyProcess(broker.address, config=terminating(tmp_path) + rates) as proxy,
+        ProxyProcess(broker.address, config=config) as proxy,
         RawClient(proxy.port, timeout_s=60) as honest,
         contextlib.ExitStack() as stack,
     ):
