@@ -71,14 +71,18 @@ class ProxyProcess:
         self._out = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         self._err = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `close`
         argv = [*command_prefix, python, *self._run_command(bootstrap_servers, node_ids), *arguments]
-        self._program = start_program(
-            argv,
-            template=template(argv, environment or {}),
-            environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
-            stdin=self._in.fileno(),
-            stdout=self._out.fileno(),
-            stderr=self._err.fileno() if log_to is None else log_to,
-        )
+        try:
+            self._program = start_program(
+                argv,
+                template=template(argv, environment or {}),
+                environment={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+                stdin=self._in.fileno(),
+                stdout=self._out.fileno(),
+                stderr=self._err.fileno() if log_to is None else log_to,
+            )
+        except BaseException:
+            self._release()
+            raise
         try:
             self._wait_ready()
         except BaseException:
@@ -180,7 +184,7 @@ class ProxyProcess:
         self.config_file.write_text(config, encoding="utf-8")
         self.signal(signal.SIGHUP)
 
-    def wait_for_log(self, text: str, timeout_s: float = 10.0) -> str:
+    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
         """Wait until a line with ``text`` is logged, and return the first such line."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -204,8 +208,11 @@ class ProxyProcess:
     def close(self) -> None:
         """Kill the proxy if it is still running, and release its ports and files."""
         self._program.kill()
-        self._block.release()
         self._directory.remove()
+        self._release()
+
+    def _release(self) -> None:
+        self._block.release()
         self._in.close()
         self._out.close()
         self._err.close()

@@ -14,7 +14,7 @@ from tests.faults import messages
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 40.0
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 

@@ -97,7 +97,7 @@ class SteadyGroup:
                 "bootstrap.servers": servers,
                 "group.id": f"steady-{uuid.uuid4().hex[:8]}",
                 "auto.offset.reset": "earliest",
-                "session.timeout.ms": 10_000,
+                "session.timeout.ms": 45_000,  # a member that is expelled reads again what it has not committed
                 "topic.metadata.refresh.interval.ms": 1000,
                 **QUICK,
                 **(settings or {}),

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 POLL_S = 0.01
 
 
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0, *, poll_s: float = POLL_S) -> None:
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 40.0, *, poll_s: float = POLL_S) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {timeout_s:g} s: {what}"

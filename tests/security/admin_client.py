@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from testbed.proxy_process import ProxyProcess
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 40.0
 
 
 @dataclass(frozen=True)

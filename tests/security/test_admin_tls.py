@@ -35,8 +35,8 @@ EXPIRY: Final = 'headrace_tls_certificate_expiry_timestamp_seconds{table="admin.
 TIMEOUT_S: Final = 2
 SILENT: Final = 400
 MEMORY: Final = 30 * 2**20
-SLOWEST_MEDIAN_S: Final = 0.1
-SLOWEST_PROBE_S: Final = 3.0
+SLOWEST_MEDIAN_S: Final = 0.5
+SLOWEST_PROBE_S: Final = 6.0
 """As beside floods without TLS (`test_admin_attacks`)."""
 
 

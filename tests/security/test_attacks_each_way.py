@@ -177,8 +177,9 @@ def test_a_new_connection_ends_no_throttle_and_delays_no_login(scene: Scene) -> 
             client.send(frame)
             _, reply = client.reply()
         assert struct.unpack(">i", reply[-4:])[0] > 5000
-    with scene.client(client_id, timeout_s=1.0) as client:
+    with scene.client(client_id) as client:
         client.send(frame)
+        client.sock.settimeout(1.0)
         with pytest.raises(TimeoutError):
             client.reply()
 

@@ -16,6 +16,7 @@ from tests.faults.fake_broker import API_VERSIONS_BODY, Asked, Conversation, Fak
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback
 from tests.faults.raw_client import RawClient
+from tests.faults.waiting import wait_until
 from tests.security.loop_turns import no_long_turn
 from tests.shared_cluster import LISTENER
 
@@ -102,5 +103,5 @@ def test_bursts_of_accepted_clients_delay_others_by_little(
             before = series(proxy, ASKED)
             burst(proxy, clients)
             bystander.wait_for_answers(20)
-            eventually(lambda: series(proxy, ASKED) >= before + CLIENTS * REQUESTS, "all requests are read")
+            wait_until(lambda: series(proxy, ASKED) >= before + CLIENTS * REQUESTS, "all requests are read", 120)
         assert_no_traceback(proxy)

@@ -137,7 +137,7 @@ def test_a_proxy_that_delays_accepting_stops_at_once(kafka: FirstBroker) -> None
         stack.close()
         begin_s = time.monotonic()
         assert proxy.stop() == 0
-        assert time.monotonic() - begin_s < 5
+        assert time.monotonic() - begin_s < 15
 
 
 def test_exempt_networks_and_a_reload(kafka: FirstBroker) -> None:

@@ -60,8 +60,15 @@ def test_a_worker_that_is_stopped_is_killed_and_replaced_and_the_proxy_not_ready
         stopped = proxy.worker_pids[0]
         assert proxy.get("/readyz")[0] == 200
         os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: proxy.get("/readyz")[0] == 503, "it is not ready")
-        reasons = json.loads(proxy.get("/readyz")[1])["reasons"]
+        pages: list[str] = []
+
+        def is_not_ready() -> bool:
+            status, page = proxy.get("/readyz")
+            pages.append(page)
+            return status == 503
+
+        wait_until(is_not_ready, "it is not ready")
+        reasons = json.loads(pages[-1])["reasons"]
         killed = line_of(proxy, "a worker hangs and is killed")
         number = killed["worker"]
         assert (killed["pid"], killed["level"], killed["setting"]) == (stopped, "error", "watchdog.timeout")

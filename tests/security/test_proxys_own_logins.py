@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 NO_TOPICS: Final = struct.pack(">i", 0)
 ILLEGAL_SASL_STATE: Final = 34
 FLOOD: Final = 200
+ITERATIONS: Final = "16384"
+"""The most that a user may have: the logins of a flood then take so long that a pause of this process ends before."""
 
 
-def terminating(folder: Path) -> str:
+def terminating(folder: Path, *arguments: str) -> str:
     """Return the configuration of a proxy that authenticates clients by PLAIN."""
     return (
         '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
-        f'[plugins.options.sasl_users]\nfile = "{users_file(folder)}"\n'
+        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *arguments)}"\n'
     )
 
 
@@ -84,9 +86,10 @@ def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_p
     """The key of each password is computed in one of two threads. Before the addresses took turns, the honest login
     came behind all others."""
     rates = "[limits]\nmax_connection_rate = 0\nmax_connection_rate_per_ip = 0\n"
+    config = terminating(tmp_path, "--iterations", ITERATIONS) + rates
     with (
         FakeBroker({}) as broker,
-        ProxyProcess(broker.address, config=terminating(tmp_path) + rates) as proxy,
+        ProxyProcess(broker.address, config=config) as proxy,
         RawClient(proxy.port, timeout_s=60) as honest,
         contextlib.ExitStack() as stack,
     ):
@@ -140,7 +143,7 @@ def never_answer(conversation: Conversation, _asked: Asked) -> None:
 
 def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
     """One client has authenticated and sends nothing; another one's request waits for a broker that hangs."""
-    config = terminating(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "1s"\n'
+    config = terminating(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "3s"\n'
     with (
         FakeBroker({"raw": never_answer}) as broker,
         ProxyProcess(broker.address, config=config) as proxy,
@@ -151,6 +154,6 @@ def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
         log_in(waiting)
         with pytest.raises(ConnectionEndedError):
             waiting.call(ApiKey.METADATA.value, 1, NO_TOPICS)
-        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 1 s")
+        proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 3 s")
         assert proxy.metric("headrace_connections") == 1
         assert handshake(idle) in (0, ILLEGAL_SASL_STATE)

@@ -30,6 +30,8 @@ LIMITS: Final = (
 )
 CLIENTS: Final = 400
 MEMORY: Final = 30 * 2**20
+SLOWEST_S: Final = 2.5
+"""Of an answer beside an attack: less than the attack takes, and more than a busy machine does."""
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +139,7 @@ def test_a_storm_of_handshakes_leaves_time_for_others(proxy: ProxyProcess, conte
             began_s = time.monotonic()
             assert proxy.get("/livez")[0] == 200
             slowest_s = max(slowest_s, time.monotonic() - began_s)
-    assert slowest_s < 1.0
+    assert slowest_s < SLOWEST_S
     assert shake_hands(proxy, context) < 5
 
 
@@ -220,7 +222,7 @@ def test_a_flood_of_requests_for_new_keys_leaves_time_for_others(authority: Auth
             began_s = time.monotonic()
             assert proxy.get("/livez")[0] == 200
             slowest_s = max(slowest_s, time.monotonic() - began_s)
-        assert slowest_s < 1.0
+        assert slowest_s < SLOWEST_S
         proxy.wait_for_log("TLS: too many records without data, such as changes of keys")
     finally:
         client.kill()

@@ -130,8 +130,10 @@ def test_produce_behind_a_refused_handshake_is_held_to_the_limit(open_front: Fro
     with RawClient(open_front.proxy.port, client_id=client_id, timeout_s=1.0) as client:
         with contextlib.suppress(TimeoutError):
             client.send(b"".join([handshake, *frames]))  # at once, so that the proxy reads them together
+        client.sock.settimeout(20.0)
         answered, reply = client.reply()
         assert (answered, struct.unpack_from(">h", reply)) == (1, (ILLEGAL_SASL_STATE,))
+        client.sock.settimeout(1.0)
         served = 0
         with contextlib.suppress(TimeoutError):
             while True:
@@ -228,9 +230,10 @@ def test_produce_without_acks_is_held_to_the_limit_from_the_first_request_on(
 ) -> None:
     """It has no reply that could prove that the broker accepts its sender."""
     client_id = unique("silent")
-    with RawClient(front.proxy.port, client_id=client_id, timeout_s=1.0) as client:
+    with RawClient(front.proxy.port, client_id=client_id) as client:
         if sasl:
             log_in(client)
+        client.sock.settimeout(1.0)
         with contextlib.suppress(TimeoutError):
             for number in range(4):
                 client.send(produce(topic, client_id, 900_000, number, acks=0))

@@ -37,9 +37,9 @@ MUTATIONS: Final = """
 [[quotas]]
 entity = { client-id = "<default>" }
 request_percentage = 2.0
-controller_mutation_rate = 0.01
+controller_mutation_rate = 0.001
 """
-"""Of a window of eleven seconds, 220 ms of thread time."""
+"""Of a window of eleven seconds, 220 ms of thread time. After the first mutation, others are refused for minutes."""
 NO_MARKERS: Final = b"\0\1\0"
 """The tagged fields of the header, an empty list, and the tagged fields of the body."""
 

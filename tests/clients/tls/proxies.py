@@ -80,11 +80,11 @@ def terminated_sasl(folder: Path) -> str:
     )
 
 
-def users_file(folder: Path) -> Path:
-    """Return a file with `SECRETS` as users of the proxy, for all of `MECHANISMS`."""
+def users_file(folder: Path, *more: str) -> Path:
+    """Return a file with `SECRETS` as users of the proxy, for all of `MECHANISMS`; ``more`` are further arguments."""
     file = folder / "users.db"
     for name, secret in SECRETS.items():
-        arguments = ["add", name, "--file", str(file), "--password-file", "-"]
+        arguments = ["add", name, "--file", str(file), "--password-file", "-", *more]
         done = CliRunner().invoke(users, arguments, input=secret, catch_exceptions=False)
         assert done.exit_code == 0, done.output
     return file

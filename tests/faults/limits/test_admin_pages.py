@@ -150,9 +150,10 @@ def test_why_is_refreshed_until_ctrl_c(proxy: ProxyProcess) -> None:
         lines = [process.stdout.readline() for _ in range(4)]
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
-        assert process.stdout.read() == ""
-    assert [line[:4] for line in lines[::2]] == ["--- ", "--- "]
-    assert lines[1::2] == ["no request was throttled or refused\n"] * 2
+        lines += process.stdout.readlines()  # a busy machine may be a second late with the signal
+    assert {line[:4] for line in lines[::2]} == {"--- "}
+    assert set(lines[1::2]) == {"no request was throttled or refused\n"}
+    assert len(lines) % 2 == 0
 
 
 def test_why_is_refreshed_on_a_terminal(proxy: ProxyProcess) -> None:

@@ -137,7 +137,7 @@ def test_a_limit_holds_when_many_connect_at_once(broker: HoldingBroker, setting:
 def test_idle_timeout_closes_silent_connections_only(broker: HoldingBroker) -> None:
     before = broker.read
     with (
-        proxy_with(broker, 'idle_timeout = "1s"') as proxy,
+        proxy_with(broker, 'idle_timeout = "3s"') as proxy,  # the bystander must not be idle for as long
         Bystander(proxy.port) as bystander,
         RawClient(proxy.port) as idle,
         RawClient(proxy.port) as silent,

@@ -263,12 +263,19 @@ def assert_flat_while_many_producers_are_held_up(connections: int, config: str, 
         if deaf:
             broker.deaf.set()
         pushers = [Pusher(sock, requests) for sock in clients]
+        muted = 0 if deaf else connections
 
         def pushed() -> int:
             return sum(pusher.push() for pusher in pushers)
 
+        def all_muted() -> bool:
+            pushed()
+            watch.sample()
+            return proxy.metric("headrace_muted_connections") == muted
+
+        wait_until(all_muted, f"{muted} are muted", 60)
         watch.wait_until_stopped(pushed, "all producers are held up")
-        assert proxy.metric("headrace_muted_connections") == (0 if deaf else connections)
+        assert proxy.metric("headrace_muted_connections") == muted
         watch.assert_within_promise()
         broker.deaf.clear()
 

@@ -271,6 +271,7 @@ def test_a_client_that_leaves_while_it_is_muted_is_let_go(
 
 def test_a_flood_of_resets_does_not_flood_the_log(text_proxy: ProxyProcess) -> None:
     """At the default level resets are not logged, but each is counted as a fault of the client."""
+    text_proxy.wait_for_log("brokers changed")  # the last line of the proxy's start
     count, before = 300, len(text_proxy.log.splitlines())
     for number in range(count):
         with RawClient(text_proxy.port, distinct=False) as client:

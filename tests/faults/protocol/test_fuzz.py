@@ -30,6 +30,8 @@ SHORT_S = 3.0
 ROUND_S = 20.0
 ROUNDS = 9
 """Each has a proxy of its own: connections to one are distinguished by their ports, of which there are 28,000."""
+LEAST = 50
+"""Number of connections below which a run would mean little, however slow the machine is."""
 ANSWER_S = 0.2
 """How long to wait for a reply that may not come: a client that gets none, or is muted by one, leaves."""
 OUT_OF_RANGE = "outside the range of a listener"
@@ -91,11 +93,10 @@ def assert_requests_do_no_harm(cluster: KafkaCluster, duration_s: float) -> None
         bystander.watching(),
     ):
         end_s, count = time.monotonic() + duration_s, 0
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s or count <= LEAST:
             converse(source, proxy.port)
             count += 1
             assert bystander.error is None, f"seed {seed}, after {count} connections: {bystander.error!r}"
-        assert count > 50, "the machine is too slow for this to mean anything"
         assert_unharmed(proxy, seed)
 
 
@@ -128,7 +129,7 @@ def assert_replies_do_no_harm(duration_s: float) -> None:
         bystander.watching(),
     ):
         end_s = time.monotonic() + duration_s
-        while time.monotonic() < end_s:
+        while time.monotonic() < end_s or broker.answers <= LEAST:
             with RawClient(proxy.port) as client:
                 client.send(valid_request(source, 1))
                 select.select([client.sock], [], [], ANSWER_S)  # an answer, or the end of the connection
@@ -136,7 +137,6 @@ def assert_replies_do_no_harm(duration_s: float) -> None:
                     client.half_close()
                 client.rest()
             assert bystander.error is None, f"seed {seed}, after {broker.answers} answers: {bystander.error!r}"
-        assert broker.answers > 50, "the machine is too slow for this to mean anything"
         assert_unharmed(proxy, seed)
 
 

@@ -35,15 +35,17 @@ if TYPE_CHECKING:
     from tests.clients.client_quotas.java_quotas import JavaQuotas
     from tests.shared_cluster import FirstBroker
 
-BYTES: Final = 2000
+WINDOW: Final = "[quota.window]\nsize.seconds = 60\n"
+"""Eleven minutes: nothing of a test is forgotten."""
+BYTES: Final = 120_000
 LOW: Final = 500.0
-"""A limit that three requests of `BYTES` exceed, in a window of ten seconds."""
+"""A limit that three requests of `BYTES` exceed, in a window of ten minutes."""
 HIGH: Final = 10.0**9
 CONNECTIONS: Final = 16
 
 
 def config(folder: Path, more: str = "") -> str:
-    return f'[client_quotas]\nfile = "{folder / "quotas.sqlite"}"\n{more}'
+    return f'[client_quotas]\nfile = "{folder / "quotas.sqlite"}"\n{more}{WINDOW}'
 
 
 def short_throttles(client_id: str) -> str:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 BATCH = messages.batch(bytes(100_000))
 LONG_MS = 60_000
 """A throttle that outlasts every deadline here."""
-RELEASED_S = 5.0
+RELEASED_S = 15.0
 """It takes a second (`headrace.proxy.connection.state.muting.HANG_UP_CHECK_S`); the rest is for a busy machine. The
 mute would last a minute."""
 

@@ -31,6 +31,8 @@ WINDOW: Final = "[quota.window]\nsize.seconds = 60\n"
 """Eleven minutes: nothing of a test is forgotten."""
 LIMIT: Final = 1000
 OVERDRAWN: Final = 1_000_000
+UNEVEN: Final = 49_000
+"""Of which twelve are below the limit, and thirteen above it for as long as they take less than half a minute."""
 LONG_MS: Final = 100_000
 
 PACED_LIMIT: Final = 4 * 2**20
@@ -85,7 +87,7 @@ def test_two_workers_throttle_from_the_same_request_on_as_one(kafka: FirstBroker
     throttled = []
     for workers in (1, 2):
         with proxy_of(kafka, WINDOW + quota("greedy", LIMIT, AS_KAFKA), workers) as proxy, crowd(proxy) as clients:
-            throttled.append([produce(client, topic, 50_000) > 0 for client in clients])
+            throttled.append([produce(client, topic, UNEVEN) > 0 for client in clients])
             if workers == 2:
                 assert both_have_some(proxy)
                 tags = '{client_id="greedy",quota="producer_byte_rate",user=""}'

@@ -15,7 +15,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
-from tests.faults.proxy_log import JSON_LOG, events
+from tests.faults.proxy_log import JSON_LOG, events, wait_for_events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.faults.steady_clients import QUICK, SteadyGroup, SteadyProducer, read_all
 from tests.faults.waiting import wait_until
@@ -156,8 +156,12 @@ def test_a_broker_that_joins_is_reached_at_its_port(proxy: ProxyProcess, cluster
             wait_until_all_acknowledge(producer)
         assert leads(proxy.broker_port(broker.node_id), topic)
     assert producer.failed == []
-    changes = [event for event in events(proxy) if event["event"] == "brokers changed"]
-    assert changes[-1]["brokers"][str(broker.node_id)] == broker.address
+
+    def logged() -> dict[str, str]:
+        found: dict[str, str] = wait_for_events(proxy, "brokers changed")[-1]["brokers"]
+        return found
+
+    wait_until(lambda: logged().get(str(broker.node_id)) == broker.address, "the change is logged")
 
 
 @pytest.mark.exhaustive

@@ -111,6 +111,7 @@ def test_a_loop_that_hangs_does_not_report_that_it_runs(receiver: Receiver, tmp_
     ):
         wait_until(lambda: receiver.messages().count("WATCHDOG=1") >= 4, "it reports that its loop runs")
         client.request(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
+        blocking_plugin.wait_until_it_blocks(tmp_path)
         steady_s = 5 * WATCHDOG_S
         wait_until_steady(lambda: len(receiver.messages()), "it hangs", steady_s=steady_s, timeout_s=20)
         proxy.signal(signal.SIGABRT)  # as systemd does then

@@ -89,13 +89,17 @@ def test_what_is_in_flight_is_answered_and_nothing_else_begins(broker: HoldingBr
 
 def test_a_long_poll_is_answered(kafka: FirstBroker, topic: str) -> None:
     with proxy_of(kafka.bootstrap_servers) as proxy, RawClient(proxy.port) as client:
-        client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body(topic, max_wait_ms=3000))
+        client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body(topic, max_wait_ms=60_000))
         wait_until(lambda: series(proxy, "headrace_requests_in_flight") == 1, "the fetch is in flight")
         proxy.signal(signal.SIGTERM)
         wait_until(lambda: not is_listening(proxy.port), "the bootstrap port is closed")
+        with RawClient(int(kafka.bootstrap_servers.rsplit(":", 1)[1])) as producer:
+            body = messages.produce_body(topic, messages.batch(b"awaited"))
+            producer.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)
         correlation_id, reply = client.reply()
         assert correlation_id == 1
         assert messages.read_fetch_reply(reply) == (0, 0)
+        assert b"awaited" in reply
         assert client.rest() == b""
         assert proxy.wait(EXIT_TIMEOUT_S) == 0
 

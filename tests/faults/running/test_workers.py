@@ -257,8 +257,8 @@ def test_clients_go_on_when_workers_are_killed_under_load(kafka: FirstBroker, to
 
 def wait_for_progress(producer: SteadyProducer, consumer: SteadyGroup) -> None:
     written, read = len(producer.acknowledged), len(consumer.read)
-    wait_until(lambda: len(producer.acknowledged) > written + 50, "the producer goes on")
-    wait_until(lambda: len(consumer.read) > read, "the consumer goes on")
+    wait_until(lambda: len(producer.acknowledged) > written + 50, "the producer goes on", 60)
+    wait_until(lambda: len(consumer.read) > read, "the consumer goes on", 60)
 
 
 def test_signals_are_for_the_supervisor(proxy: ProxyProcess) -> None:
@@ -382,7 +382,7 @@ def test_without_the_process_that_forks_what_is_in_flight_is_finished() -> None:
         assert [len(client.reply()) for client in held] == [2] * len(held)
         assert proxy.wait(20) == 1
         assert "connections cut" not in proxy.log
-        assert not any(map(runs, workers))
+        wait_until(lambda: not any(map(runs, workers)), "the workers have ended")
 
 
 @pytest.mark.exhaustive

@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from testbed.kafka.certificates import Certificate
     from tests.faults.tls.faulty_connection import Fault
 
-CONNECT_TIMEOUT_S: Final = 1
+CONNECT_TIMEOUT_S: Final = 2
 REPLY_TIMEOUT_S: Final = 2
-LOGIN_TIMEOUT_S: Final = 5
+PATIENT_S: Final = 20
+"""For tests in which nothing stalls: no pause of a busy machine is taken for a broker that hangs."""
+LOGIN_TIMEOUT_S: Final = 30
 """Long enough for clients and the scripted broker, which share one interpreter with 40 threads each."""
 AT_A_TIME: Final = 40
 QUICK: Final = 8
@@ -66,12 +68,14 @@ def broker_contexts(
 
 
 @contextmanager
-def proxy_before(broker: TlsBroker, authority: Authority, folder: Path) -> Iterator[ProxyProcess]:
+def proxy_before(
+    broker: TlsBroker, authority: Authority, folder: Path, connect_timeout_s: float = CONNECT_TIMEOUT_S
+) -> Iterator[ProxyProcess]:
     password = folder / "password"
     password.write_text("secret-of-the-proxy", encoding="ascii")
     own = authority.client_certificate("CN=proxy")
     config = (
-        f'[upstream]\nconnect_timeout = "{CONNECT_TIMEOUT_S}s"\nreply_timeout = "{REPLY_TIMEOUT_S}s"\n'
+        f'[upstream]\nconnect_timeout = "{connect_timeout_s}s"\nreply_timeout = "{REPLY_TIMEOUT_S}s"\n'
         f'[upstream.tls]\nenabled = true\nca_file = "{authority.ca_file}"\ncertificate_file = "{own.keystore_file}"\n'
         f'[upstream.sasl]\nmechanism = "PLAIN"\nuser = "proxy"\npassword = {{ file = "{password}" }}\n'
         f'[limits]\nlogin_timeout = "{LOGIN_TIMEOUT_S}s"\nmax_connection_rate_per_ip = 0\nmax_connection_rate = 0\n'
@@ -84,7 +88,7 @@ def proxy_before(broker: TlsBroker, authority: Authority, folder: Path) -> Itera
 
 def is_served(proxy: ProxyProcess) -> bool:
     """Return whether the broker's answer arrives; if not, the proxy must close the connection in time."""
-    with RawClient(proxy.port, timeout_s=30) as client:
+    with RawClient(proxy.port, timeout_s=60) as client:
         try:
             return len(client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)) > 0
         except ConnectionEndedError:
@@ -93,6 +97,7 @@ def is_served(proxy: ProxyProcess) -> bool:
 
 def flight_bytes(proxy: ProxyProcess, broker: TlsBroker) -> int:
     """Return how many bytes the broker sends to a connection on which one request is answered."""
+    wait_until(lambda: broker.open == 0, "the proxy's own connection has ended")
     count = len(broker.sent)
     assert is_served(proxy)
     wait_until(lambda: len(broker.sent) > count, "the broker's connection has ended")
@@ -164,7 +169,11 @@ def test_a_certificate_that_changes_between_two_connections(authority: Authority
         (elsewhere, "connect to a name in the certificate, or set upstream.tls.verify_names = false"),
         (stranger.broker_certificate(), "add its authority to upstream.tls.ca_file"),
     ]
-    with TlsBroker(good) as broker, proxy_before(broker, authority, tmp_path) as proxy, RawClient(proxy.port) as before:
+    with (
+        TlsBroker(good) as broker,
+        proxy_before(broker, authority, tmp_path, PATIENT_S) as proxy,
+        RawClient(proxy.port) as before,
+    ):
         ask = (messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
         assert before.call(*ask)
         for certificate, reason in cases:

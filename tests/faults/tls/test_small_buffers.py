@@ -125,9 +125,13 @@ def assert_backpressure(found: Path, before_bytes: int) -> None:
     """While neither side can go on, the proxy takes a bounded memory and no processor time."""
     assert found.proxy.metric("headrace_held_bytes") <= MAX_HELD_BYTES
     assert found.proxy.resident_bytes - before_bytes < MAX_GROWTH_BYTES
-    cpu_s = found.proxy.cpu_s
-    time.sleep(BLOCKED_S)
-    assert found.proxy.cpu_s - cpu_s < MAX_CPU_S
+
+    def rests() -> bool:
+        cpu_s = found.proxy.cpu_s
+        time.sleep(BLOCKED_S)
+        return found.proxy.cpu_s - cpu_s < MAX_CPU_S
+
+    wait_until(rests, "the proxy takes no processor time once all buffers are full")
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +181,7 @@ def replies_wait(found: Path, rng: random.Random) -> None:
     broker.sizes = [MIB] * MANY
     for _ in range(MANY):
         client.request(messages.FETCH, messages.FETCH_VERSION, messages.fetch_body("topic"))
-    wait_until_steady(lambda: broker.sent, "nothing more is accepted", steady_s=0.5, timeout_s=60)
+    wait_until_steady(lambda: broker.sent, "nothing more is accepted", steady_s=1.0, timeout_s=60)
     assert len(broker.replied) - first < MANY
     assert_backpressure(found, before_bytes)
     for number in range(MANY):
@@ -196,7 +200,7 @@ def requests_wait(found: Path, rng: random.Random) -> None:
 
     sending = threading.Thread(target=send)
     sending.start()
-    wait_until_steady(lambda: client.bytes_sent, "nothing more is accepted", steady_s=0.5, timeout_s=60)
+    wait_until_steady(lambda: client.bytes_sent, "nothing more is accepted", steady_s=1.0, timeout_s=60)
     assert_backpressure(found, before_bytes)
     broker.may_read.set()
     sending.join()  # one thread at a time may use a TLS socket of Python
