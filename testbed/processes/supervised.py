@@ -25,8 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
-# The supervisor answers within a millisecond; removing a directory of test data takes at most a second.
-REPLY_TIMEOUT_S = 30.0
+# The supervisor answers within a millisecond, and removing a directory of test data takes at most a second. But it
+# waits for the end of a program that it kills, and for the imports of a template: a busy machine takes long for these.
+REPLY_TIMEOUT_S = 120.0
 POLL_S = 0.01
 MESSAGE_BYTES = 65536
 
