@@ -18,7 +18,7 @@ from headrace.proxy.wire.apis import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.jvm import start_jvm
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, Coordinates, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, SLOW_CALLS, Coordinates, Front, eventually, unique
 from tests.clients.peers import ACCEPTED
 from tests.clients.quotas.quota_client import Behind
 
@@ -86,7 +86,7 @@ def config() -> str:
         "\n".join(["[[quotas]]", f'entity = {{ client-id = "{name}" }}', *(f"{key} = {quotas[key]}" for key in quotas)])
         for name, quotas in entities.items()
     ]
-    return "\n".join([PROXY_WINDOWS, *tables])
+    return "\n".join([SLOW_CALLS, PROXY_WINDOWS, *tables])
 
 
 def _admin_ids() -> list[str]:

@@ -43,8 +43,16 @@ producer_ids_rate = 1000000
 """
 """All four quotas, so that each request is read, measured and looked up as under a limit, and none is ever reached."""
 
+SLOW_CALLS = """
+[plugins]
+slow_call = "1h"
+"""
+"""For a proxy whose log must have no warning: where other processes take the processor, any call may take long."""
+
 DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
+TOOL_DEADLINE_S = 180.0
+"""For one of Kafka's tools, which compiles itself for a second or two before it does anything."""
 POLL_S = 0.02
 
 _METADATA = 9
@@ -132,7 +140,7 @@ class Front:
             command = list(arguments)
         else:
             command = [*connect, *arguments]
-        return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=DEADLINE_S).stdout
+        return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=TOOL_DEADLINE_S).stdout
 
 
 def unique(prefix: str) -> str:
