@@ -34,7 +34,9 @@ NAMES = (
     "partition_index",
     "partition_id",
 )
-COORDINATOR_LOAD_IN_PROGRESS = 14
+PASSING = {14, 15, 16}
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR: the only broker coordinates all in the
+end. It answers so, too, while it waits for producer ids of its controller."""
 CODES = ("error_code", "partition_error_code", "topic_config_error_code")
 LEFT_OUT = {
     ApiKey.API_VERSIONS,
@@ -81,11 +83,11 @@ def errors_of(value: Any, path: tuple[object, ...] = ()) -> list[tuple[object, .
 
 
 def asked(connection: WireConnection, api: ApiKey, version: int, message: Message) -> list[tuple[object, ...]]:
-    """Return the errors of the reply. A broker that waits for producer ids of its controller is asked again."""
+    """Return the errors of the reply. A broker whose answer is one of `PASSING` is asked again."""
 
     def settled() -> list[list[tuple[object, ...]]]:
         errors = errors_of(connection.ask(api, version, message))
-        return [] if any(error[-1] == COORDINATOR_LOAD_IN_PROGRESS for error in errors) else [errors]
+        return [] if any(error[-1] in PASSING for error in errors) else [errors]
 
     (errors,) = eventually(settled, f"an answer to {api.name}")
     return errors
