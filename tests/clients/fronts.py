@@ -18,7 +18,7 @@ from testbed.kafka.tools import Tool, run_tool
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from testbed.kafka.cluster import KafkaCluster
     from testbed.proxy_process import ProxyProcess
@@ -57,6 +57,8 @@ POLL_S = 0.02
 
 _METADATA = 9
 _CREATE_TOPICS = 7
+_LIST_OFFSETS = 4
+_LATEST = -1
 _FIND_COORDINATOR = 3
 """The highest version that asks for one key."""
 
@@ -100,16 +102,20 @@ class Front:
         return float(found[1]) if found else 0.0
 
     def wait_for_topic(self, topic: str, partitions: int = 1) -> None:
-        """Wait until every broker knows the leaders of so many partitions: brokers learn of changes one by one."""
+        """Wait until every broker knows the leaders of so many partitions, and leads its own: brokers learn of changes
+        one by one, and show a partition in Metadata before they serve it."""
 
         def led() -> bool:
             reply = connection.ask(ApiKey.METADATA, _METADATA, {"topics": [{"name": topic}]})["topics"][0]
-            leaders = [each["leader_id"] for each in reply["partitions"]]
-            return not reply["error_code"] and len(leaders) >= partitions and min(leaders) >= 0
+            leaders = {each["partition_index"]: each["leader_id"] for each in reply["partitions"]}
+            if reply["error_code"] or len(leaders) < partitions or min(leaders.values()) < 0:
+                return False
+            own = [number for number, leader in leaders.items() if leader == broker.node_id]
+            return not own or _serves(connection, topic, own)
 
         for broker in self.cluster.brokers:
             with WireConnection(("127.0.0.1", self.proxy.broker_port(broker.node_id))) as connection:
-                eventually(led, f"broker {broker.node_id} knows the topic {topic}")
+                eventually(led, f"broker {broker.node_id} knows the topic {topic}, and leads its partitions")
 
     def create_topic(self, prefix: str, partitions: int = 1) -> str:
         """Create a topic, for tests of which that is not the point, and return its name."""
@@ -141,6 +147,14 @@ class Front:
         else:
             command = [*connect, *arguments]
         return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=TOOL_DEADLINE_S).stdout
+
+
+def _serves(connection: WireConnection, topic: str, partitions: Sequence[int]) -> bool:
+    """Return whether the broker answers for these partitions."""
+    rows = [{"partition_index": number, "timestamp": _LATEST} for number in partitions]
+    request = {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]}
+    (answered,) = connection.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, request)["topics"]
+    return all(row["error_code"] == 0 for row in answered["partitions"])
 
 
 def unique(prefix: str) -> str:
