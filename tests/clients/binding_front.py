@@ -21,6 +21,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, SLOW_CALLS, Coordinates, Front, eventually, unique
 from tests.clients.peers import ACCEPTED
 from tests.clients.quotas.quota_client import Behind
+from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -222,7 +223,7 @@ class BindingFront:
 def binding_front() -> Iterator[BindingFront]:
     """Start both; coordinators are elected when the block begins."""
     with (
-        KafkaCluster(config=BROKER_WINDOWS, jmx=True) as cluster,
+        KafkaCluster(config={**BROKER_WINDOWS, **NOT_FENCED}, jmx=True) as cluster,
         ProxyProcess(cluster.bootstrap_servers, config=config(), arguments=("--log-format", "json")) as proxy,
     ):
         front = Front(cluster=cluster, proxy=proxy)

@@ -27,7 +27,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import HIGH_QUOTAS, eventually
 from tests.clients.tls.proxies import users_file
 from tests.clients.wire_connection import WireConnection
-from tests.shared_cluster import LISTENER, SECRETS
+from tests.shared_cluster import LISTENER, NOT_FENCED, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def configuration(folder: Path) -> str:
 def scene(folder: Path) -> Iterator[Scene]:
     """Start the broker and the proxy."""
     listener = Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl={"PLAIN": plain_jaas(SECRETS)})
-    config = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    config = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS", **NOT_FENCED}
     with (
         KafkaCluster(brokers=1, config=config, listeners=[listener]) as cluster,
         ProxyProcess(cluster.bootstrap_servers, config=configuration(folder)) as proxy,
