@@ -228,7 +228,7 @@ def binding_front() -> Iterator[BindingFront]:
     ):
         front = Front(cluster=cluster, proxy=proxy)
         for kind in Coordinates:
-            front.coordinator(kind, "whatever")
+            front.wait_for_coordinators(kind)
         _warm_up(cluster)
         with contextlib.closing(BindingFront(cluster, proxy)) as running:
             yield running

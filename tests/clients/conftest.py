@@ -132,7 +132,7 @@ def slow(creating: KafkaCluster) -> Iterator[Front]:
 
 
 def _ready(front: Front) -> Front:
-    """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators are elected.
+    """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators have loaded.
 
     A cluster makes the topic behind a kind of coordinators when a client first asks for one. Until then it
     answers with an error that can be retried.
@@ -140,7 +140,7 @@ def _ready(front: Front) -> Front:
     brokers = len(front.cluster.brokers)
     eventually(lambda: front.proxy.metric("headrace_brokers") == brokers, f"the proxy knows {brokers} brokers")
     for kind in Coordinates:
-        front.coordinator(kind, "whatever")
+        front.wait_for_coordinators(kind)
     return front
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
+from testbed.kafka.properties import INTERNAL_PARTITIONS
 from testbed.kafka.tools import Tool, run_tool
 from tests.clients.wire_connection import WireConnection
 
@@ -55,10 +56,15 @@ TOOL_DEADLINE_S = 180.0
 """For one of Kafka's tools, which compiles itself for a second or two before it does anything."""
 POLL_S = 0.02
 
+NOT_LOADED = {14, 15, 16}
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR: what changes when coordinators have
+loaded their state."""
+
 _METADATA = 9
 _CREATE_TOPICS = 7
 _LIST_OFFSETS = 4
 _LATEST = -1
+_DESCRIBE_GROUPS = 5
 _FIND_COORDINATOR = 3
 """The highest version that asks for one key."""
 
@@ -136,6 +142,22 @@ class Front:
 
         with WireConnection(("127.0.0.1", self.proxy.port)) as connection:
             return eventually(found, f"{key} has a coordinator of {kind.name.lower()}s")[0]
+
+    def wait_for_coordinators(self, kind: Coordinates) -> None:
+        """Wait until the coordinators of all partitions have loaded their state: FindCoordinator names them before."""
+
+        def loaded() -> bool:
+            if kind is Coordinates.GROUP:
+                (row,) = connection.ask(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS, {"groups": [key]})["groups"]
+            else:
+                request = {"transactional_ids": [key]}
+                (row,) = connection.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, request)["transaction_states"]
+            return row["error_code"] not in NOT_LOADED
+
+        for key in (f"loaded-{number}" for number in range(INTERNAL_PARTITIONS)):  # which hash to one partition each
+            node_id = self.coordinator(kind, key)
+            with WireConnection(("127.0.0.1", self.proxy.broker_port(node_id))) as connection:
+                eventually(loaded, f"broker {node_id} has loaded the state for {key}")
 
     def tool(self, tool: Tool, *arguments: str, version: str | None = None, stdin: str = "") -> str:
         """Run one of Kafka's tools against the proxy, by default the brokers' version of it; return what it printed."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 from confluent_kafka import Producer
 
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.clients.fronts import DEADLINE_S, Coordinates, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, NOT_LOADED, Coordinates, Front, eventually, unique
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ MEMBER_STAYS_MS: Final = 1_800_000
 """The longest session timeout that brokers grant: the member of the classic group shall outlive the tests."""
 
 _SCRAM_SHA_256: Final = 1
-_NOT_LOADED: Final = {14, 15, 16}
-"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,7 +171,7 @@ def _loaded(connection: WireConnection, api_key: ApiKey, version: int, message: 
 
     def answer() -> Message | None:
         reply = connection.ask(api_key, version, message)
-        return None if reply["error_code"] in _NOT_LOADED else reply
+        return None if reply["error_code"] in NOT_LOADED else reply
 
     return eventually(answer, f"the coordinator answers {api_key.name}")
 
