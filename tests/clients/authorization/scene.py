@@ -139,7 +139,8 @@ def _binding(effect: str, operation: str, resource: str, pattern: str, name: str
 
 def _rules_at(connection: WireConnection) -> int:
     """Return how many ACLs the broker has: it learns of them behind the controller."""
-    every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1}
+    anything = dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+    every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1, **anything}
     return sum(len(row["acls"]) for row in connection.ask(ApiKey.DESCRIBE_ACLS, 2, every)["resources"])
 
 
