@@ -29,8 +29,10 @@ from testbed.processes.supervised import make_directory, start_program
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-READY_TIMEOUT_S = 30.0
+READY_TIMEOUT_S = 60.0
+ADMIN_TIMEOUT_S = 40.0
 STOP_TIMEOUT_S = 40.0
+LOG_TIMEOUT_S = 40.0
 POLL_S = 0.01
 READY_LINE = "headrace ready"
 
@@ -164,7 +166,7 @@ class ProxyProcess:
         """Send a GET request to the admin server, and return status and body."""
         request = urllib.request.Request(f"http://{self.admin}{path}", headers=self.authorization)
         try:
-            with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 -- the URL begins with http:
+            with urllib.request.urlopen(request, timeout=ADMIN_TIMEOUT_S) as response:  # noqa: S310 -- the URL begins with http:
                 return response.status, response.read().decode()
         except urllib.error.HTTPError as error:
             with error:
@@ -184,7 +186,7 @@ class ProxyProcess:
         self.config_file.write_text(config, encoding="utf-8")
         self.signal(signal.SIGHUP)
 
-    def wait_for_log(self, text: str, timeout_s: float = 30.0) -> str:
+    def wait_for_log(self, text: str, timeout_s: float = LOG_TIMEOUT_S) -> str:
         """Wait until a line with ``text`` is logged, and return the first such line."""
         deadline = time.monotonic() + timeout_s
         while True:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from testbed.kafka.certificates import EXPIRED, Authority, Certificate, ClientTls
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas, scram_jaas
-from tests.shared_cluster import OAUTH_JAAS, SECRETS
+from tests.shared_cluster import NOT_FENCED, OAUTH_JAAS, SECRETS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,7 +114,8 @@ def secure_cluster(folder: Path) -> SecureKafka:
                 if port is not Port.PLAINTEXT  # which every broker has
             ],
             scram_users=SECRETS,
-            config={"delegation.token.secret.key": "a-secret-of-brokers"},  # tokens name the user that the broker sees
+            # Tokens name the user that the broker sees.
+            config={"delegation.token.secret.key": "a-secret-of-brokers", **NOT_FENCED},
         ),
         authority=authority,
         stranger=stranger,

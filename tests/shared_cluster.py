@@ -34,6 +34,10 @@ OAUTH_JAAS: Final = (
 )
 
 
+NOT_FENCED: Final = {"broker.session.timeout.ms": 60_000}
+"""For clusters of which no broker is killed: on a busy machine, the four seconds of the testbed would fence one."""
+
+
 def shared_cluster() -> KafkaCluster:
     """Return the cluster, not yet started."""
     plain = plain_jaas(PLAIN_USERS)
@@ -46,7 +50,7 @@ def shared_cluster() -> KafkaCluster:
         brokers=3,
         config={
             "delegation.token.secret.key": "a-secret-of-brokers",
-            "broker.session.timeout.ms": 60_000,  # no broker is killed, and none is fenced on a busy machine
+            **NOT_FENCED,
         },
         listeners=[
             Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl=jaas),

@@ -50,6 +50,8 @@ DEFAULTS: Properties = {
     # A killed broker is fenced within seconds; the time-out is still eight heartbeats, for machines under load.
     "broker.heartbeat.interval.ms": 500,
     "broker.session.timeout.ms": 4000,
+    # A broker ends when it is not registered by then. It shall not before the testbed gives up.
+    "initial.broker.registration.timeout.ms": 300_000,
     # Controllers that start together may have a split vote; the default waits a second before the next election.
     "controller.quorum.election.backoff.max.ms": 200,
     # Threads and buffers for several brokers on few cores; the cleaner's default buffer is 128 MiB.

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 # Enough for the consoles and the performance tools at their default buffer sizes.
 DEFAULT_HEAP_MB = 256
 # A tool takes one second here; the first run after the cache was filled, or on a busy machine, takes longer.
-DEFAULT_TIMEOUT_S = 60.0
+DEFAULT_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 10.0
 POLL_S = 0.02
 

@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
-# The supervisor answers within a millisecond; removing a directory of test data takes at most a second. On a machine
-# with many more processes than processors, half a minute was not enough.
-REPLY_TIMEOUT_S = 90.0
+# The supervisor answers within a millisecond, and removing a directory of test data takes at most a second. But it
+# waits for the end of a program that it kills, and for the imports of a template: a busy machine takes long for these.
+REPLY_TIMEOUT_S = 120.0
 POLL_S = 0.01
 MESSAGE_BYTES = 65536
 

@@ -18,9 +18,10 @@ from headrace.proxy.wire.apis import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.jvm import start_jvm
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, Coordinates, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, SLOW_CALLS, Coordinates, Front, eventually, unique
 from tests.clients.peers import ACCEPTED
 from tests.clients.quotas.quota_client import Behind
+from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -86,7 +87,7 @@ def config() -> str:
         "\n".join(["[[quotas]]", f'entity = {{ client-id = "{name}" }}', *(f"{key} = {quotas[key]}" for key in quotas)])
         for name, quotas in entities.items()
     ]
-    return "\n".join([PROXY_WINDOWS, *tables])
+    return "\n".join([SLOW_CALLS, PROXY_WINDOWS, *tables])
 
 
 def _admin_ids() -> list[str]:
@@ -222,12 +223,12 @@ class BindingFront:
 def binding_front() -> Iterator[BindingFront]:
     """Start both; coordinators are elected when the block begins."""
     with (
-        KafkaCluster(config=BROKER_WINDOWS, jmx=True) as cluster,
+        KafkaCluster(config={**BROKER_WINDOWS, **NOT_FENCED}, jmx=True) as cluster,
         ProxyProcess(cluster.bootstrap_servers, config=config(), arguments=("--log-format", "json")) as proxy,
     ):
         front = Front(cluster=cluster, proxy=proxy)
         for kind in Coordinates:
-            front.coordinator(kind, "whatever")
+            front.wait_for_coordinators(kind)
         _warm_up(cluster)
         with contextlib.closing(BindingFront(cluster, proxy)) as running:
             yield running

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, FRONTS, HIGH_QUOTAS, Coordinates, Front, eventually
+from tests.clients.fronts import DEADLINE_S, FRONTS, HIGH_QUOTAS, SLOW_CALLS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
 from tests.clients.quotas.quota_client import Behind, quota_front
 from tests.clients.quotas.quota_mutations import QUICK, SLOW, creating_cluster
@@ -33,7 +33,7 @@ JSON_LOG = ("--log-format", "json")
 def front_config(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The proxy makes no connection of its own while a test is watched, so it does not ask for the brokers' quotas."""
     file = tmp_path_factory.mktemp("front") / "quotas.sqlite"
-    return f'[client_quotas]\nfile = "{file}"\nbrokers = "ignore"\n{HIGH_QUOTAS}'
+    return f'[client_quotas]\nfile = "{file}"\nbrokers = "ignore"\n{SLOW_CALLS}{HIGH_QUOTAS}'
 
 
 @pytest.fixture(scope="session")
@@ -132,7 +132,7 @@ def slow(creating: KafkaCluster) -> Iterator[Front]:
 
 
 def _ready(front: Front) -> Front:
-    """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators are elected.
+    """Wait until the proxy knows all brokers, so that all it dials later is for a client, and coordinators have loaded.
 
     A cluster makes the topic behind a kind of coordinators when a client first asks for one. Until then it
     answers with an error that can be retried.
@@ -140,7 +140,7 @@ def _ready(front: Front) -> Front:
     brokers = len(front.cluster.brokers)
     eventually(lambda: front.proxy.metric("headrace_brokers") == brokers, f"the proxy knows {brokers} brokers")
     for kind in Coordinates:
-        front.coordinator(kind, "whatever")
+        front.wait_for_coordinators(kind)
     return front
 
 

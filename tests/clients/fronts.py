@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.errors import TestbedTimeoutError
+from testbed.kafka.properties import INTERNAL_PARTITIONS
 from testbed.kafka.tools import Tool, run_tool
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from testbed.kafka.cluster import KafkaCluster
     from testbed.proxy_process import ProxyProcess
@@ -54,12 +55,27 @@ producer_ids_rate = 1000000
 """
 """The same for clients without a login, for tests that change and describe the quotas of defaults."""
 
+SLOW_CALLS = """
+[plugins]
+slow_call = "1h"
+"""
+"""For a proxy whose log must have no warning: where other processes take the processor, any call may take long."""
+
 DEADLINE_S = 40.0
 """A rebalance or a transaction takes a second at most; a busy machine may take many times that."""
+TOOL_DEADLINE_S = 180.0
+"""For one of Kafka's tools, which compiles itself for a second or two before it does anything."""
 POLL_S = 0.02
+
+NOT_LOADED = {14, 15, 16}
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE and NOT_COORDINATOR: what changes when coordinators have
+loaded their state."""
 
 _METADATA = 9
 _CREATE_TOPICS = 7
+_LIST_OFFSETS = 4
+_LATEST = -1
+_DESCRIBE_GROUPS = 5
 _FIND_COORDINATOR = 3
 """The highest version that asks for one key."""
 
@@ -103,16 +119,20 @@ class Front:
         return float(found[1]) if found else 0.0
 
     def wait_for_topic(self, topic: str, partitions: int = 1) -> None:
-        """Wait until every broker knows the leaders of so many partitions: brokers learn of changes one by one."""
+        """Wait until every broker knows the leaders of so many partitions, and leads its own: brokers learn of changes
+        one by one, and show a partition in Metadata before they serve it."""
 
         def led() -> bool:
             reply = connection.ask(ApiKey.METADATA, _METADATA, {"topics": [{"name": topic}]})["topics"][0]
-            leaders = [each["leader_id"] for each in reply["partitions"]]
-            return not reply["error_code"] and len(leaders) >= partitions and min(leaders) >= 0
+            leaders = {each["partition_index"]: each["leader_id"] for each in reply["partitions"]}
+            if reply["error_code"] or len(leaders) < partitions or min(leaders.values()) < 0:
+                return False
+            own = [number for number, leader in leaders.items() if leader == broker.node_id]
+            return not own or _serves(connection, topic, own)
 
         for broker in self.cluster.brokers:
             with WireConnection(("127.0.0.1", self.proxy.broker_port(broker.node_id))) as connection:
-                eventually(led, f"broker {broker.node_id} knows the topic {topic}")
+                eventually(led, f"broker {broker.node_id} knows the topic {topic}, and leads its partitions")
 
     def create_topic(self, prefix: str, partitions: int = 1) -> str:
         """Create a topic, for tests of which that is not the point, and return its name."""
@@ -134,6 +154,22 @@ class Front:
         with WireConnection(("127.0.0.1", self.proxy.port)) as connection:
             return eventually(found, f"{key} has a coordinator of {kind.name.lower()}s")[0]
 
+    def wait_for_coordinators(self, kind: Coordinates) -> None:
+        """Wait until the coordinators of all partitions have loaded their state: FindCoordinator names them before."""
+
+        def loaded() -> bool:
+            if kind is Coordinates.GROUP:
+                (row,) = connection.ask(ApiKey.DESCRIBE_GROUPS, _DESCRIBE_GROUPS, {"groups": [key]})["groups"]
+            else:
+                request = {"transactional_ids": [key]}
+                (row,) = connection.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, request)["transaction_states"]
+            return row["error_code"] not in NOT_LOADED
+
+        for key in (f"loaded-{number}" for number in range(INTERNAL_PARTITIONS)):  # which hash to one partition each
+            node_id = self.coordinator(kind, key)
+            with WireConnection(("127.0.0.1", self.proxy.broker_port(node_id))) as connection:
+                eventually(loaded, f"broker {node_id} has loaded the state for {key}")
+
     def tool(self, tool: Tool, *arguments: str, version: str | None = None, stdin: str = "") -> str:
         """Run one of Kafka's tools against the proxy, by default the brokers' version of it; return what it printed."""
         connect = ("--bootstrap-server", self.bootstrap_servers)
@@ -143,7 +179,15 @@ class Front:
             command = list(arguments)
         else:
             command = [*connect, *arguments]
-        return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=DEADLINE_S).stdout
+        return run_tool(tool, command, version=version or self.version, stdin=stdin, timeout_s=TOOL_DEADLINE_S).stdout
+
+
+def _serves(connection: WireConnection, topic: str, partitions: Sequence[int]) -> bool:
+    """Return whether the broker answers for these partitions."""
+    rows = [{"partition_index": number, "timestamp": _LATEST} for number in partitions]
+    request = {"replica_id": -1, "topics": [{"name": topic, "partitions": rows}]}
+    (answered,) = connection.ask(ApiKey.LIST_OFFSETS, _LIST_OFFSETS, request)["topics"]
+    return all(row["error_code"] == 0 for row in answered["partitions"])
 
 
 def unique(prefix: str) -> str:

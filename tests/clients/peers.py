@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
+from tests.clients.fronts import eventually
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -51,9 +53,8 @@ class PeerWatch:
         self._thread = threading.Thread(target=self._run, name="peer watch")
         self._before: dict[Tie, set[int]] = {}
         """With the inodes, since ports are used again. Without its socket, a connection counts as the one before."""
-        for tie, inode in self._ties():
-            self._before.setdefault(tie, {0}).add(inode)
-        self._accepted = {pid: front.proxy.metric(ACCEPTED) for pid, front in self._proxies.items()}
+        self._accepted: dict[int, float] = {}
+        eventually(self._begin, "the proxies have dialled a broker for each client, and no client connects")
 
     def start(self) -> None:
         """Begin; what is connected already is not looked at."""
@@ -80,6 +81,17 @@ class PeerWatch:
     def earlier_ports(self) -> set[int]:
         """The other ends' ports of connections from before. A short one from such a port may not be counted."""
         return {tie.client_port for tie in self._before}
+
+    def _begin(self) -> bool:
+        """Note what is there, and return whether it can be told from what comes: a proxy that has accepted a client
+        before, and dials the broker only now, would have a connection too many."""
+        self._accepted = {pid: front.proxy.metric(ACCEPTED) for pid, front in self._proxies.items()}
+        if not all(_has_dialled(front) for front in self._proxies.values()):
+            return False
+        self._before.clear()
+        for tie, inode in self._ties():
+            self._before.setdefault(tie, {0}).add(inode)
+        return all(front.proxy.metric(ACCEPTED) == self._accepted[pid] for pid, front in self._proxies.items())
 
     def _run(self) -> None:
         while not self._ended.wait(SAMPLE_S):
@@ -136,6 +148,11 @@ class PeerWatch:
         except psutil.Error:
             name = "gone"
         return f"process {pid} ({name}) connected to the broker at {tie.broker_port} from port {tie.client_port}"
+
+
+def _has_dialled(front: Front) -> bool:
+    """Return whether each client of a proxy has its connection to a broker."""
+    return front.proxy.metric("headrace_connections") == front.proxy.metric("headrace_upstream_connections")
 
 
 def _sockets(pids: Iterable[int]) -> dict[int, int]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from examples import topics_under_quota
 from tests.clients.fronts import unique
 from tests.clients.quotas.quota_client import REFUSED, quota_front
-from tests.clients.quotas.quota_mutations import QUICK, QUICK_BURST, SLOW, SLOW_BURST
+from tests.clients.quotas.quota_mutations import QUICK, QUICK_BURST, SLOW, SLOW_BURST, SLOW_MS
 
 if TYPE_CHECKING:
     import pytest
@@ -26,7 +26,7 @@ def test_the_client_waits_for_the_quota(kafka: FirstBroker, capsys: pytest.Captu
 def test_what_is_refused_is_shown(
     kafka: FirstBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topics_under_quota, "TEN_MINUTES_MS", 2000)
+    monkeypatch.setattr(topics_under_quota, "TEN_MINUTES_MS", SLOW_MS // 4)  # more than the first topics take
     with quota_front(kafka, SLOW) as front:
         assert topics_under_quota.main(front.bootstrap_servers, f"{unique('example')}-", SLOW_BURST + 3) > 0
     shown = capsys.readouterr().out

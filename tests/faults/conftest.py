@@ -31,9 +31,9 @@ def topic(kafka: FirstBroker) -> Iterator[str]:
     client.delete_topics([name])[name].result(TIMEOUT_S)
 
 
-def leads(client: AdminClient, name: str) -> bool:
+def leads(client: AdminClient, name: str, number: int = 0) -> bool:
     """Return whether the leader answers for the topic, which the controller creates before the broker knows of it."""
-    partition = TopicPartition(name, 0)
+    partition = TopicPartition(name, number)
     try:
         client.list_offsets({partition: OffsetSpec.latest()})[partition].result(TIMEOUT_S)
     except KafkaException:

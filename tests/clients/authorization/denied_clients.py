@@ -36,7 +36,7 @@ TOPIC, GROUP = "nothing", "other"
 """What bob has no permission for."""
 READABLE, OWN_GROUP = "read", "group-1"
 NEW: Final = "old-1"
-WAIT_S: Final = 20.0
+WAIT_S: Final = 40.0
 
 Reported = dict[str, str]
 

@@ -24,10 +24,10 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.cluster import KafkaCluster
 from testbed.kafka.properties import Listener, plain_jaas
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import HIGH_QUOTAS
+from tests.clients.fronts import HIGH_QUOTAS, eventually
 from tests.clients.tls.proxies import users_file
 from tests.clients.wire_connection import WireConnection
-from tests.shared_cluster import LISTENER, SECRETS
+from tests.shared_cluster import LISTENER, NOT_FENCED, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,7 +100,7 @@ def configuration(folder: Path) -> str:
 def scene(folder: Path) -> Iterator[Scene]:
     """Start the broker and the proxy."""
     listener = Listener(name=LISTENER, protocol="SASL_PLAINTEXT", sasl={"PLAIN": plain_jaas(SECRETS)})
-    config = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    config = {"authorizer.class.name": AUTHORIZER, "super.users": "User:ANONYMOUS", **NOT_FENCED}
     with (
         KafkaCluster(brokers=1, config=config, listeners=[listener]) as cluster,
         ProxyProcess(cluster.bootstrap_servers, config=configuration(folder)) as proxy,
@@ -113,6 +113,8 @@ def scene(folder: Path) -> Iterator[Scene]:
         broker = cluster.broker(0)
         with WireConnection((broker.host, broker.port)) as connection:
             _wait_for_coordinators(connection)
+            eventually(lambda: _rules_at(connection) == len(RULES), "the broker has the rules")
+            eventually(lambda: _leads_all(connection), "the broker leads the topics")
             rows = connection.ask(ApiKey.METADATA, 12, {"topics": None})["topics"]
         yield Scene(cluster=cluster, proxy=proxy, topic_ids={row["name"]: row["topic_id"] for row in rows})
 
@@ -133,6 +135,20 @@ def _binding(effect: str, operation: str, resource: str, pattern: str, name: str
         AclOperation[operations.get(operation, operation.upper())],
         AclPermissionType[effect.upper()],
     )
+
+
+def _rules_at(connection: WireConnection) -> int:
+    """Return how many ACLs the broker has: it learns of them behind the controller."""
+    anything = dict.fromkeys(("resource_name_filter", "principal_filter", "host_filter"))
+    every = {"resource_type_filter": 1, "pattern_type_filter": 1, "operation": 1, "permission_type": 1, **anything}
+    return sum(len(row["acls"]) for row in connection.ask(ApiKey.DESCRIBE_ACLS, 2, every)["resources"])
+
+
+def _leads_all(connection: WireConnection) -> bool:
+    """Return whether the broker answers for all of `TOPICS`, which it learns of behind the controller, too."""
+    rows = [{"name": name, "partitions": [{"partition_index": 0, "timestamp": -1}]} for name in TOPICS]
+    topics = connection.ask(ApiKey.LIST_OFFSETS, 4, {"replica_id": -1, "topics": rows})["topics"]
+    return all(row["error_code"] == 0 for topic in topics for row in topic["partitions"])
 
 
 def _wait_for_coordinators(connection: WireConnection) -> None:

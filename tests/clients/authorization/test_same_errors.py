@@ -10,7 +10,7 @@ import pytest
 from headrace.proxy.wire.authorization.table import TABLE, WITHOUT_REQUIREMENTS
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.clients.authorization.requests import requests
-from tests.clients.fronts import eventually
+from tests.clients.fronts import NOT_LOADED, eventually
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,7 +34,6 @@ NAMES = (
     "partition_index",
     "partition_id",
 )
-COORDINATOR_LOAD_IN_PROGRESS = 14
 CODES = ("error_code", "partition_error_code", "topic_config_error_code")
 LEFT_OUT = {
     ApiKey.API_VERSIONS,
@@ -81,11 +80,12 @@ def errors_of(value: Any, path: tuple[object, ...] = ()) -> list[tuple[object, .
 
 
 def asked(connection: WireConnection, api: ApiKey, version: int, message: Message) -> list[tuple[object, ...]]:
-    """Return the errors of the reply. A broker that waits for producer ids of its controller is asked again."""
+    """Return the errors of the reply. A broker is asked again while one is of `NOT_LOADED`: it answers so while it
+    waits for producer ids of its controller, too."""
 
     def settled() -> list[list[tuple[object, ...]]]:
         errors = errors_of(connection.ask(api, version, message))
-        return [] if any(error[-1] == COORDINATOR_LOAD_IN_PROGRESS for error in errors) else [errors]
+        return [] if any(error[-1] in NOT_LOADED for error in errors) else [errors]
 
     (errors,) = eventually(settled, f"an answer to {api.name}")
     return errors

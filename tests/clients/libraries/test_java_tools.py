@@ -12,15 +12,19 @@ import pytest
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.tools import Tool
-from tests.clients.fronts import eventually, unique
+from tests.clients.fronts import DEADLINE_S, eventually, unique
 from tests.clients.libraries.payloads import SMALL
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.clients.fronts import Front
 
 LINES = [value.decode() for value in SMALL[:20]]
 RECORDS = 20_000
+TIMEOUT_MS = str(int(DEADLINE_S * 1000))
+"""After which a console consumer gives up, and kafka-broker-api-versions, whose own default is five seconds."""
 
 # Kafka 4.2 gave the same option the same name in all tools (KIP-1147).
 NEW_OPTIONS = {"--producer-props": "--command-property", "--messages": "--num-records"}
@@ -44,7 +48,7 @@ def produce(front: Front, topic: str, *more: str, version: str | None = None) ->
 
 def consume_lines(front: Front, topic: str, *more: str, version: str | None = None) -> list[str]:
     """Run the console consumer until it has read as many lines as were written."""
-    arguments = ("--topic", topic, "--from-beginning", "--max-messages", str(len(LINES)), "--timeout-ms", "30000")
+    arguments = ("--topic", topic, "--from-beginning", "--max-messages", str(len(LINES)), "--timeout-ms", TIMEOUT_MS)
     return tool(front, Tool.CONSOLE_CONSUMER, *arguments, *more, version=version).splitlines()
 
 
@@ -121,14 +125,16 @@ def test_share_groups(front43: Front) -> None:
     of_group = ("--entity-type", "groups", "--entity-name", group)
     tool(front43, Tool.CONFIGS, "--alter", *of_group, "--add-config", "share.auto.offset.reset=earliest")
     tool(front43, Tool.CONSOLE_PRODUCER, "--topic", topic, stdin="\n".join(LINES) + "\n")
-    reading = ("--topic", topic, "--group", group, "--max-messages", str(len(LINES)), "--timeout-ms", "30000")
+    reading = ("--topic", topic, "--group", group, "--max-messages", str(len(LINES)), "--timeout-ms", TIMEOUT_MS)
     assert sorted(tool(front43, Tool.CONSOLE_SHARE_CONSUMER, *reading).splitlines()) == sorted(LINES)
     printed = tool(front43, Tool.SHARE_GROUPS, "--describe", "--group", group)
     assert re.search(rf"{group}\s+{topic}\s+0", printed)
 
 
-def test_cluster(front: Front) -> None:
-    printed = tool(front, Tool.BROKER_API_VERSIONS)
+def test_cluster(front: Front, tmp_path: Path) -> None:
+    file = tmp_path / "client.properties"
+    file.write_text(f"request.timeout.ms={TIMEOUT_MS}\n", encoding="ascii")
+    printed = tool(front, Tool.BROKER_API_VERSIONS, "--command-config", str(file))
     shown = {(host, int(port)) for host, port in re.findall(r"^(\S+):(\d+) \(id: \d", printed, re.MULTILINE)}
     assert shown == front.addresses
     assert "UNKNOWN" not in printed

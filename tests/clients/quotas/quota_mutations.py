@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from testbed.kafka.cluster import KafkaCluster
 from tests.clients.fronts import unique
 from tests.clients.quotas.quota_client import THROTTLING_QUOTA_EXCEEDED, QuotaClient, has_throttle_time, is_muted_for
+from tests.shared_cluster import NOT_FENCED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,7 +47,8 @@ SLOW_MS: Final = 20_000
 @contextlib.contextmanager
 def creating_cluster() -> Iterator[KafkaCluster]:
     """One broker of Kafka 4.3.1 that creates topics when it is asked about them."""
-    with KafkaCluster(config={"auto.create.topics.enable": True, "num.partitions": DEFAULT_PARTITIONS}) as running:
+    config = {"auto.create.topics.enable": True, "num.partitions": DEFAULT_PARTITIONS, **NOT_FENCED}
+    with KafkaCluster(config=config) as running:
         yield running
 
 

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from testbed.kafka.tools import Tool, run_tool
-from tests.clients.fronts import DEADLINE_S, Front, unique
+from tests.clients.fronts import DEADLINE_S, TOOL_DEADLINE_S, Front, unique
 from tests.clients.java_clients import JavaClients, done
 from tests.clients.quotas.quota_client import (
     QUOTA_MESSAGE,
@@ -183,7 +183,7 @@ def test_the_tool_fails_fast(version: str, slow: Front, behind: Behind) -> None:
         same_client_id.creates(7, (unique("mutation-quota"), SLOW_BURST + 20))
     asked, refused = slow.requests("CreateTopics"), slow.proxy.metric(REFUSED)
     arguments = ("--bootstrap-server", slow.bootstrap_servers, "--create", "--topic", topic, "--partitions", "1")
-    ended = run_tool(Tool.TOPICS, arguments, version=version, timeout_s=DEADLINE_S, check=False)
+    ended = run_tool(Tool.TOPICS, arguments, version=version, timeout_s=TOOL_DEADLINE_S, check=False)
     assert ended.returncode == 1
     assert QUOTA_MESSAGE in ended.stdout  # of the ThrottlingQuotaExceededException, whose name goes to its log
     assert (slow.requests("CreateTopics") - asked, slow.proxy.metric(REFUSED) - refused) == (1, 1)

@@ -36,8 +36,10 @@ client_ids = ["pay-*"]
 [plugins.options.team_quotas.teams.search]
 users = ["nobody-here"]
 """
-RECORD: Final = bytes(10_000)
-"""With a limit of 15 kB a second, Kafka's arithmetic lets 16 of them pass in a window."""
+RECORD_BYTES: Final = 10_000
+LARGE_BYTES: Final = 100_000
+"""With a limit of 15 kB a second, Kafka's arithmetic lets 160 kB pass in a window: one of these, but not two, between
+which less time passes than between twenty small ones."""
 
 
 @pytest.fixture(scope="module")
@@ -90,11 +92,11 @@ class Client:
         }
         self._producer = Producer(settings)
 
-    def produce(self, topic: str, records: int) -> int:
-        """Produce records of 10 kB one after the other; return the longest throttle time that was told."""
+    def produce(self, topic: str, records: int, size: int = RECORD_BYTES) -> int:
+        """Produce records of that size one after the other; return the longest throttle time that was told."""
         self.throttles_ms.clear()
         for _ in range(records):
-            self._producer.produce(topic, RECORD)
+            self._producer.produce(topic, bytes(size))
             assert self._producer.flush(DEADLINE_S) == 0
         return max(self.throttles_ms, default=0)
 
@@ -104,7 +106,7 @@ def test_a_topic_is_limited_for_all_clients_while_they_are_connected(proxy: Prox
     assert [client.produce(topic, 4) for client in clients] == [0, 0]
     assert alter(proxy, {"topic": topic}, producer_byte_rate=15_000.0) == (0, None)
     assert describe(proxy, "topic", topic) == {"producer_byte_rate": 15_000.0}
-    assert max(client.produce(topic, 9) for client in clients) > 500
+    assert max(client.produce(topic, 1, LARGE_BYTES) for client in clients) > 500
     proxy.wait_for_log(f"entity='topic={topic}'")
     assert alter(proxy, {"topic": topic}, producer_byte_rate=None) == (0, None)
     assert describe(proxy, "topic", topic) == {}
@@ -121,7 +123,7 @@ def test_a_pattern_limits_fetches(proxy: ProxyProcess, topic: str) -> None:
     try:
         consumer.assign([TopicPartition(topic, 0, 0)])
         messages = consumer.consume(20, DEADLINE_S)
-        assert [len(message.value() or b"") for message in messages] == [len(RECORD)] * 20
+        assert [len(message.value() or b"") for message in messages] == [RECORD_BYTES] * 20
         proxy.wait_for_log(f"entity='topic={topic}'")
         proxy.wait_for_log("quota=consumer_byte_rate")
     finally:
@@ -134,7 +136,7 @@ def test_a_team_is_limited_beside_its_members(proxy: ProxyProcess, topic: str) -
     assert [client.produce(topic, 2) for client in (*members, stranger)] == [0, 0, 0]
     assert alter(proxy, {"team": "payments"}, producer_byte_rate=15_000.0) == (0, None)
     assert alter(proxy, {"client-id": "pay-0"}, producer_byte_rate=10.0**9) == (0, None)
-    assert max(client.produce(topic, 9) for client in members) > 500
+    assert max(client.produce(topic, 1, LARGE_BYTES) for client in members) > 500
     assert stranger.produce(topic, 20) == 0
     proxy.wait_for_log("entity='team=payments'")
     _, page = proxy.get("/metrics")
@@ -204,4 +206,4 @@ def test_quotas_of_the_file_are_checked_and_follow_a_reload(
         proxy.wait_for_log("unknown entity type; did you mean team?")
         proxy.reload(before + table.format("team", "payments"))
         proxy.wait_for_log("quota producer_byte_rate of team=payments: none -> 15000")
-        assert client.produce(topic, 18) > 500
+        assert client.produce(topic, 2, LARGE_BYTES) > 500

@@ -8,12 +8,13 @@ from __future__ import annotations
 import struct
 import uuid
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from confluent_kafka import Producer
 
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.clients.fronts import DEADLINE_S, Coordinates, Front, unique
+from tests.clients.fronts import DEADLINE_S, NOT_LOADED, Coordinates, Front, eventually, unique
 from tests.clients.wire_connection import WireConnection
 
 if TYPE_CHECKING:
@@ -63,6 +64,9 @@ def set_up(front: Front, watch: PeerWatch) -> Scene:
     scram_user = unique("scene-scram")
     with WireConnection(("127.0.0.1", front.proxy.port)) as connection:
         _scram_user(connection, scram_user)
+    for each in front.cluster.brokers:
+        with WireConnection(("127.0.0.1", front.proxy.broker_port(each.node_id))) as connection:
+            eventually(partial(_knows_user, connection, scram_user), f"broker {each.node_id} knows {scram_user}")
     broker = front.cluster.brokers[0]
     with WireConnection((broker.host, broker.port)) as connection:
         watch.allow(connection.local_port)
@@ -107,7 +111,8 @@ def _group_at(front: Front, kind: str, coordinator: int) -> str:
 def _classic_group(connection: WireConnection, group: str, topic: str) -> None:
     """With version 2, which needs no second request for a member id."""
     subscription = struct.pack(f">hih{len(topic)}si", 0, 1, len(topic), topic.encode(), -1)
-    joined = connection.ask(
+    joined = _loaded(
+        connection,
         ApiKey.JOIN_GROUP,
         2,
         {
@@ -141,18 +146,34 @@ def _consumer_group(connection: WireConnection, group: str, topic: str) -> None:
         "subscribed_topic_names": [topic],
         "topic_partitions": [],
     }
-    _accepted([connection.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, member)])
+    _accepted([_loaded(connection, ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, member)])
 
 
 def _share_group(connection: WireConnection, group: str, topic: str) -> None:
     member = {"group_id": group, "member_id": str(uuid.uuid4()), "subscribed_topic_names": [topic]}
-    _accepted([connection.ask(ApiKey.SHARE_GROUP_HEARTBEAT, 1, member)])
+    _accepted([_loaded(connection, ApiKey.SHARE_GROUP_HEARTBEAT, 1, member)])
 
 
 def _scram_user(connection: WireConnection, name: str) -> None:
     user = {"name": name, "mechanism": _SCRAM_SHA_256, "iterations": 4096, "salt": bytes(16)}
     request = {"deletions": [], "upsertions": [{**user, "salted_password": bytes(32)}]}
     _accepted(connection.ask(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, request)["results"])
+
+
+def _knows_user(connection: WireConnection, name: str) -> bool:
+    """Return whether a broker describes the user: brokers learn of users behind the controller."""
+    reply = connection.ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, {"users": [{"name": name}]})
+    return [row["error_code"] for row in reply["results"]] == [0]
+
+
+def _loaded(connection: WireConnection, api_key: ApiKey, version: int, message: Message) -> Message:
+    """The reply of a coordinator that has loaded its state: FindCoordinator names it before that."""
+
+    def answer() -> Message | None:
+        reply = connection.ask(api_key, version, message)
+        return None if reply["error_code"] in NOT_LOADED else reply
+
+    return eventually(answer, f"the coordinator answers {api_key.name}")
 
 
 def _accepted(rows: list[Message]) -> None:

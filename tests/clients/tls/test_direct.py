@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed.kafka.tools import Tool, run_tool
+from tests.clients.fronts import DEADLINE_S, TOOL_DEADLINE_S
 from tests.clients.tls.cases import CASES, PLAIN
 from tests.clients.tls.connecting import CLIENTS, Outcome, connect_with
 from tests.clients.users.sasl_clients import java_settings
@@ -39,12 +40,14 @@ def test_javas_tools_read_pkcs12_files(secure_kafka: SecureKafka, tmp_path: Path
     settings = {
         **{name.replace("_", "."): value for name, value in login.items()},
         "security.protocol": "SASL_SSL",
+        "request.timeout.ms": str(int(DEADLINE_S * 1000)),  # the tool's own default is five seconds
         **secure_kafka.mutual_tls.java_properties(pkcs12=True),
     }
     file = tmp_path / "client.properties"
     file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()), encoding="ascii")
     address = secure_kafka.address(Port.SASL_MUTUAL_TLS)
-    printed = run_tool(Tool.BROKER_API_VERSIONS, ["--bootstrap-server", address, "--command-config", str(file)]).stdout
+    arguments = ["--bootstrap-server", address, "--command-config", str(file)]
+    printed = run_tool(Tool.BROKER_API_VERSIONS, arguments, timeout_s=TOOL_DEADLINE_S).stdout
     assert f"{address} (id: 0" in printed
 
 

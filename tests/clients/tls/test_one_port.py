@@ -20,6 +20,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, unique
 from tests.clients.tls.proxies import listen_tls
 from tests.faults import messages
+from tests.faults.conftest import leads
 from tests.faults.metrics import series
 from tests.faults.raw_client import ConnectionEndedError, RawClient, speaking_tls
 from tests.faults.waiting import wait_until
@@ -118,6 +119,9 @@ def test_certificates_are_replaced_under_load(kafka: FirstBroker, authority: Aut
         }
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(DEADLINE_S)
+        wait_until(
+            lambda: all(leads(admin, topic, each) for each in range(3)), "the brokers lead the topic", DEADLINE_S
+        )
         ended, failed, sent, opened = threading.Event(), list[str](), [0], [0]
 
         def note(error: KafkaError | None, _: object = None) -> None:
@@ -146,15 +150,16 @@ def test_certificates_are_replaced_under_load(kafka: FirstBroker, authority: Aut
             for thread in threads:
                 thread.start()
             try:
-                wait_until(lambda: sent[0] > 100 and opened[0] > 2, "records are sent")
+                wait_until(lambda: sent[0] > 100 and opened[0] > 2, "records are sent", DEADLINE_S)
                 before = serial_of(proxy)
                 authority.broker_certificate()  # replaces the files
-                proxy.wait_for_log("TLS files loaded again", timeout_s=20)
+                proxy.wait_for_log("TLS files loaded again")
                 assert serial_of(proxy) != before
                 counts = sent[0], opened[0]
                 wait_until(
                     lambda: sent[0] > counts[0] + 100 and opened[0] > counts[1] + 2,
                     "records are sent on the old connections, and new ones are opened",
+                    DEADLINE_S,
                 )
             finally:
                 ended.set()

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, Front, eventually, unique
+from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, SLOW_CALLS, Front, eventually, unique
 from tests.clients.java_clients import JavaClients, done
 from tests.clients.users.sasl_clients import (
     CLIENTS,
@@ -44,6 +44,7 @@ LIMIT: Final = 1000
 """Bytes a second that alice may produce: in a window of ten seconds, one message of `MESSAGE_BYTES` is too much."""
 MESSAGE_BYTES: Final = 12_000
 CONFIG: Final = f"""
+{SLOW_CALLS}
 [plugins.options.sasl_identity]
 fallback_user = "{FALLBACK}"
 {HIGH_QUOTAS}
@@ -60,11 +61,27 @@ def secured(users: FirstBroker) -> Iterator[Front]:
 
 
 class Log:
-    """What the proxy has logged since."""
+    """What the proxy has logged since, of connections that were opened since."""
 
     def __init__(self, front: Front) -> None:
         self._front = front
-        self._from = len(front.proxy.log)
+        eventually(lambda: front.proxy.metric("headrace_connections") == 0, "connections of earlier tests are closed")
+        self._from = self._end_of_earlier_lines()
+
+    def _end_of_earlier_lines(self) -> int:
+        """The length of the log when all lines until now are written: the proxy writes them in their order, but not at
+        once. The last one is that of a connection that it closes, since it speaks HTTP."""
+        before = len(self._front.proxy.log)
+        with WireConnection(("127.0.0.1", self._front.proxy.port)) as connection:
+            port = connection.local_port
+            connection._socket.sendall(b"GET / HTTP/1.1\r\n\r\n")
+
+        def end_of_last_line() -> int:
+            log = self._front.proxy.log
+            at = log.find(f'"peer": "127.0.0.1:{port}"', before)
+            return log.find("\n", at) + 1 if at >= 0 else 0
+
+        return eventually(end_of_last_line, f"the end of the connection from port {port} is logged")
 
     @property
     def lines(self) -> list[dict[str, Any]]:
