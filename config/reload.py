@@ -5,9 +5,9 @@ Called by the proxy at a reload. Compares typed values, so that a different nota
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from headrace.config.keys import Key, Leaf, Section, keys
 from headrace.config.quotas import LIMIT_KEYS
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
 
 _QUOTAS = ("quotas",)
-_TABLES_BY_NAME = (("plugins", "options"), ("listeners",))
+_PLUGIN_OPTIONS = ("plugins", "options")
+_TABLES_BY_NAME = (_PLUGIN_OPTIONS, ("listeners",))
 """Keys whose values are tables with names of the user's own; of a change only the name is shown."""
+
+_Options: TypeAlias = Mapping[str, Mapping[str, object]]
+"""The options of plugins by their names."""
 
 SectionT = TypeVar("SectionT", bound=Section)
 
@@ -80,19 +84,31 @@ class ConfigDiff:
         return tuple(change for change in self.settings if change.needs_restart)
 
 
-def diff(old: Config, new: Config) -> ConfigDiff:
-    """Return the changes from the running configuration to a newly loaded one."""
+def diff(old: Config, new: Config, changeable: Collection[str] = ()) -> ConfigDiff:
+    """Return the changes from the running configuration to a newly loaded one.
+
+    ``changeable`` are the names of the plugins whose options take effect without a restart.
+    """
     settings = [
         change
         for leaf in keys(Config)
         if leaf.path != _QUOTAS and leaf.value_of(old) != leaf.value_of(new)
-        for change in _changes(leaf, old, new)
+        for change in _changes(leaf, old, new, changeable)
     ]
+    effective = _effective(old, new)
+    options = _options_in_force(old.plugins.options, new.plugins.options, changeable)
     return ConfigDiff(
         settings=tuple(settings),
         quotas=tuple(_quota_changes(old.entity_quotas(), new.entity_quotas())),
-        effective=_effective(old, new),
+        effective=effective.model_copy(update={"plugins": effective.plugins.model_copy(update={"options": options})}),
     )
+
+
+def _options_in_force(old: _Options, new: _Options, changeable: Collection[str]) -> _Options:
+    """Return the options of all plugins to run with until the next restart."""
+    return {
+        name: table for name in {**old, **new} if (table := (new if name in changeable else old).get(name)) is not None
+    }
 
 
 def _effective(old: SectionT, new: SectionT) -> SectionT:
@@ -107,7 +123,7 @@ def _effective(old: SectionT, new: SectionT) -> SectionT:
     return new.model_copy(update=values)
 
 
-def _changes(leaf: Leaf, old: Config, new: Config) -> Iterator[SettingChange]:
+def _changes(leaf: Leaf, old: Config, new: Config, changeable: Collection[str]) -> Iterator[SettingChange]:
     restart = leaf.about.restart
     before, after = leaf.value_of(old), leaf.value_of(new)
     if leaf.path in _TABLES_BY_NAME and isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -116,7 +132,8 @@ def _changes(leaf: Leaf, old: Config, new: Config) -> Iterator[SettingChange]:
             if was != will:
                 text = "added" if was is None else "removed" if will is None else "changed"
                 key = dotted((*leaf.path, name))
-                yield SettingChange(key=key, old=was, new=will, needs_restart=restart, text=text)
+                needs_restart = restart and not (leaf.path == _PLUGIN_OPTIONS and name in changeable)
+                yield SettingChange(key=key, old=was, new=will, needs_restart=needs_restart, text=text)
         return
     text = f"{_value_text(leaf, old)} -> {_value_text(leaf, new)}"
     yield SettingChange(key=leaf.key, old=before, new=after, needs_restart=restart, text=text)

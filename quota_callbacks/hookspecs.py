@@ -163,8 +163,22 @@ def configure(context: PluginContext) -> None:
     an invalid option; `headrace.quota_callbacks.options.read_options` does so for all invalid options at once.
 
     If ``context.dry`` is true, check the options and have no side effects: write no file, create no folder, start no
-    thread and open no socket. Files that the options name may be read. Of the other hooks, only `quota_definitions`,
-    `enforced_quotas`, `scoped_callback`, `request_interest` and `close` are called then.
+    thread and open no socket. Files that the options name may be read. Of the other hooks, only `changed_options`,
+    `quota_definitions`, `enforced_quotas`, `scoped_callback`, `request_interest` and `close` are called then.
+    """
+
+
+@hookspec
+def changed_options(options: Mapping[str, Any]) -> Callable[[], None] | None:
+    """Check options that a reload has changed, and return a function that puts them into force; ``None`` if one of the
+    changes needs a restart.
+
+    Called in a thread at each reload whose table ``[plugins.options.<name>]``, the argument, differs from the one in
+    force. May block. Must have no effect itself, since other parts of the new configuration may be invalid. Raise
+    `ValueError` as in `configure`; the reload then changes nothing. The function that was returned is called on the
+    event loop if the whole configuration is valid. It must not block or raise. With several workers, a further
+    instance that only checks (``PluginContext.dry``) is called first. The options of a plugin without this hook are
+    read at start only.
     """
 
 

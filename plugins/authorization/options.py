@@ -1,4 +1,4 @@
-"""The options of the plugin: the table ``[plugins.options.authorization]``. Read at start."""
+"""The options of the plugin: the table ``[plugins.options.authorization]``. Read at start and at a reload."""
 
 from __future__ import annotations
 

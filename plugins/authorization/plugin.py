@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from headrace.plugins.authorization.options import (
     ALL,
@@ -20,7 +21,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hook
 from headrace.quota_callbacks.options import read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from headrace.plugins.authorization.options import RuleOptions
     from headrace.quota_callbacks.authorization import Action
@@ -49,16 +50,21 @@ class Authorization:
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Read the rules."""
-        options = read_options(AuthorizationOptions, context.options, "authorization")
+        options = _read(context.options)
         self._enabled = options.enabled
-        self._rules = Rules(
-            (_rule(number, each) for number, each in enumerate(options.rules)),
-            super_users=frozenset(bounded_name(each.removeprefix(USER_PREFIX)) for each in options.super_users),
-            allow_without_rules=options.allow_everyone_if_no_rule_found,
-        )
-        self._kept.clear()
+        self._rules = _rules(options)
         if self._enabled:
             context.topics.follow()
+
+    @hookimpl
+    def changed_options(self, options: Mapping[str, Any]) -> Callable[[], None] | None:
+        """Read the rules again; whether it is enabled needs a restart."""
+        read = _read(options)
+        return partial(self._replace, _rules(read)) if read.enabled == self._enabled else None
+
+    def _replace(self, rules: Rules) -> None:
+        self._rules = rules
+        self._kept.clear()
 
     @hookimpl
     def authorizes_requests(self) -> bool:
@@ -90,6 +96,18 @@ class Authorization:
         if decision.allowed:
             return None
         return "no rule allows it" if decision.rule is None else str(decision.rule)
+
+
+def _read(options: Mapping[str, Any]) -> AuthorizationOptions:
+    return read_options(AuthorizationOptions, options, "authorization")
+
+
+def _rules(options: AuthorizationOptions) -> Rules:
+    return Rules(
+        (_rule(number, each) for number, each in enumerate(options.rules)),
+        super_users=frozenset(bounded_name(each.removeprefix(USER_PREFIX)) for each in options.super_users),
+        allow_without_rules=options.allow_everyone_if_no_rule_found,
+    )
 
 
 def _usual_form(host: str) -> str:

@@ -7,7 +7,8 @@ one of the user, and the longest throttle counts.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -20,7 +21,10 @@ from headrace.quota_callbacks.options import read_options
 from headrace.quota_callbacks.policies import Limit, Quota, QuotaPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+
+    from headrace.plugins.team_quotas.options import Team
+    from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 
 
 log = structlog.get_logger("headrace.team_quotas")
@@ -38,13 +42,28 @@ class TeamQuotas:
         self._teams: frozenset[str] = frozenset()
         self._members = Members({})
         self._quotas: dict[tuple[str, EntityName], Quota] = {}
+        self._buckets: ClientQuotas | None = None
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         """Read the teams and their members."""
-        teams = read_options(TeamOptions, context.options, "team_quotas").teams
+        self._set_teams(_read(context.options))
+        self._buckets = context.quotas
+
+    @hookimpl
+    def changed_options(self, options: Mapping[str, Any]) -> Callable[[], None] | None:
+        """Read the teams and their members again; the first team, and the end of the last one, need a restart."""
+        teams = _read(options)
+        return partial(self._change_teams, teams) if bool(teams) == bool(self._teams) else None
+
+    def _set_teams(self, teams: Mapping[str, Team]) -> None:
         self._teams = frozenset(teams)
         self._members = Members(teams)
+
+    def _change_teams(self, teams: Mapping[str, Team]) -> None:
+        self._set_teams(teams)
+        if self._buckets is not None:
+            self._buckets.quotas_changed()
 
     @hookimpl
     def quota_definitions(self) -> tuple[EntityTypeDefinition, ...]:
@@ -102,6 +121,10 @@ class TeamQuotas:
         if team is None or ((key, team) not in self._quotas and (key, DEFAULT) not in self._quotas):
             return None
         return {TEAM: team}
+
+
+def _read(options: Mapping[str, Any]) -> Mapping[str, Team]:
+    return read_options(TeamOptions, options, "team_quotas").teams
 
 
 def _team_in(entity: QuotaEntity) -> EntityName | None:

@@ -139,6 +139,33 @@ class HookCalls:
         if problems:
             raise PluginConfigurationError("\n".join(problems), faults)
 
+    def changed_options(
+        self, before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Callable[[], None]]:
+        """Call ``changed_options`` of every plugin whose options differ. Blocks; call it in a thread.
+
+        Returns the functions that put them into force, by plugin name; the options of other plugins need a restart.
+        Raises `PluginConfigurationError` with the errors of all plugins.
+        """
+        found: dict[str, Callable[[], None]] = {}
+        problems: list[str] = []
+        faults: list[Fault] = []
+        for name, call in self._found.calls("changed_options", ("options",)):
+            options = after.get(name, {})
+            if options == before.get(name, {}):
+                continue
+            try:
+                function = call(options)
+                if function is not None:
+                    measured = self.slow_calls.measured(name, "changed_options", function)
+                    found[name] = partial(self._call_hook, "changed_options", name, measured)
+            except BaseException as error:  # noqa: BLE001 -- see plugin_errors
+                problems.append(configuration_problem(name, error, options))
+                faults += configuration_faults(name, error, options)
+        if problems:
+            raise PluginConfigurationError("\n".join(problems), faults)
+        return found
+
     def _run_measured(self, name: str, run: RunOnLoop, function: Callable[[], Awaitable[None]]) -> None:
         run(lambda: self.slow_calls.measured_steps(name, "run_on_loop", function()))
 

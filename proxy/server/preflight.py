@@ -86,7 +86,17 @@ def problems_of(config: Config) -> list[str]:
 def loaded_rules(config: Config) -> QuotaRules:
     """Load the plugins of a configuration, and return which quotas can be set. Raises `StartupError`. Blocks.
 
-    The plugins are configured with ``dry`` set, so they start nothing, and are closed afterwards.
+    The plugins are closed afterwards.
+    """
+    hooks = dry_hooks(config)
+    hooks.close()
+    return rules_of(hooks)
+
+
+def dry_hooks(config: Config) -> HookCalls:
+    """Return the plugins of a configuration, configured with ``dry`` set, so that they start nothing.
+
+    Raises `StartupError`; the plugins are closed then. Blocks.
     """
     manager = new_plugin_manager()
     hooks = HookCalls(manager)
@@ -99,9 +109,10 @@ def loaded_rules(config: Config) -> QuotaRules:
         )
         hooks.configure(quotas, config.plugins.options, PluginContext(options={}, quotas=quotas, dry=True))
         hooks.flatten()
-    finally:
+    except BaseException:
         hooks.close()
-    return rules_of(hooks)
+        raise
+    return hooks
 
 
 def plugin_faults(config: Config) -> Sequence[Fault]:

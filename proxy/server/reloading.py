@@ -5,7 +5,8 @@ An invalid configuration changes nothing, and the log gives the reasons. Called 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 import trio
@@ -25,9 +26,13 @@ if TYPE_CHECKING:
     from headrace.config.reload import ConfigDiff
     from headrace.config.schema import Config
     from headrace.proxy.admin.operations import ServerOperations
+    from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.server.preflight import QuotaRules
     from headrace.proxy.server.quotas_in_force import QuotasInForce
+
+    ChangedOptions: TypeAlias = dict[str, Callable[[], None]]
+    """By the names of plugins, the functions that put their changed options into force."""
 
 log = structlog.get_logger("headrace.reload")
 
@@ -60,19 +65,27 @@ class Reloader:
 
         Returns ``False`` when it is invalid, or there is no file; the old one then stays in force.
         """
-        new = await load_again(self._load, rules_of(self._operations.shared.hooks))
+        hooks = self._operations.shared.hooks
+        new = await load_again(self._load, self.config, hooks, rules_of(hooks))
         if new is None:
             return False
-        log_changes(self.apply(new))
+        log_changes(self._apply(*new))
         return True
 
-    def apply(self, new: Config) -> ConfigDiff:
+    async def apply(self, new: Config) -> None:
+        """Apply a configuration that the supervisor has checked."""
+        options = await changed_options(self._operations.shared.hooks, self.config, new)
+        self._apply(new, options)
+
+    def _apply(self, new: Config, options: ChangedOptions) -> ConfigDiff:
         """Apply those settings of a checked configuration that can change while the proxy runs.
 
         Returns the changes, including those that need a restart.
         """
-        changes = diff(self.config, new)
+        changes = diff(self.config, new, options)
         old, self.config = self.config, changes.effective
+        for put_into_force in options.values():
+            put_into_force()
         self._quotas.configure(self.config)
         self._apply_settings(old, changes.effective)
         return changes
@@ -98,10 +111,20 @@ class Reloader:
         apply_log_settings(new.log)
 
 
-async def load_again(load: Callable[[], Config] | None, rules: QuotaRules) -> Config | None:
+async def changed_options(hooks: HookCalls, old: Config, new: Config) -> ChangedOptions:
+    """Let plugins check their options if they have changed. Raises `PluginConfigurationError`."""
+    if old.plugins.options == new.plugins.options:
+        return {}
+    change = partial(hooks.changed_options, old.plugins.options, new.plugins.options)
+    return await trio.to_thread.run_sync(change)
+
+
+async def load_again(
+    load: Callable[[], Config] | None, old: Config, hooks: HookCalls, rules: QuotaRules
+) -> tuple[Config, ChangedOptions] | None:
     """Read and check the configuration file again. Returns ``None``, and logs why, when there is none or it is invalid.
 
-    ``rules`` are those of the plugins that are loaded.
+    ``hooks`` are those of the plugins that are loaded, and ``rules`` what follows from them.
     """
     if load is None:
         log.warning("nothing to reload: headrace runs without a configuration file")
@@ -110,6 +133,7 @@ async def load_again(load: Callable[[], Config] | None, rules: QuotaRules) -> Co
         with trio.fail_after(READ_TIMEOUT_S):
             new = await trio.to_thread.run_sync(load, abandon_on_cancel=True)
         rules.check(new)
+        options = await changed_options(hooks, old, new)
     except ConfigError as error:
         for problem in error.problems:
             log.error("the configuration is invalid; the old one stays in force", problem=str(problem))  # noqa: TRY400
@@ -122,7 +146,7 @@ async def load_again(load: Callable[[], Config] | None, rules: QuotaRules) -> Co
     except StartupError as error:
         log.error("the configuration is invalid; the old one stays in force", problem=str(error))  # noqa: TRY400
         return None
-    return new
+    return new, options
 
 
 def log_changes(changes: ConfigDiff) -> None:

@@ -30,7 +30,7 @@ from headrace.proxy.errors import StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.listening_sockets import close_sockets, open_sockets
 from headrace.proxy.server.configured import ports_of
-from headrace.proxy.server.preflight import loaded_rules
+from headrace.proxy.server.preflight import dry_hooks, rules_of
 from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from headrace.proxy.server.service_manager import STOPPING
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
-    from headrace.proxy.server.preflight import QuotaRules
+    from headrace.proxy.hooks.calls import HookCalls
     from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.workers.fork_server import Ended, ForkServer
     from headrace.proxy.workers.pipe import Message
@@ -90,8 +90,8 @@ class Supervisor:
         self._load = load
         self._fork_server = fork_server
         self._memory = memory
-        self._rules: QuotaRules | None = None
-        """The rules of the plugins, which are loaded for them at the first reload."""
+        self._hooks: HookCalls | None = None
+        """The plugins, loaded for the checks of the first reload. They start nothing, and so are not closed."""
         self._all_ready = trio.Event()
         self._reloading = trio.Lock()
         self._forks = True
@@ -167,20 +167,23 @@ class Supervisor:
     async def reload(self) -> None:
         """Load the configuration again, check it, and let all workers apply it; an invalid one changes nothing."""
         async with self._reloading:
-            if self._rules is None:
+            if self._hooks is None:
                 try:
-                    self._rules = await trio.to_thread.run_sync(loaded_rules, self.config)
+                    self._hooks = await trio.to_thread.run_sync(dry_hooks, self.config)
                 except StartupError as error:
                     log.error("the configuration cannot be checked; the old one stays in force", problem=str(error))  # noqa: TRY400
                     return
-            new = await load_again(self._load, self._rules)
-            if new is None:
+            found = await load_again(self._load, self.config, self._hooks, rules_of(self._hooks))
+            if found is None:
                 return
-            changes = diff(self.config, new)
+            new, options = found
+            changes = diff(self.config, new, options)
             old, self.config = self.config, changes.effective
             if self.config.enforcement.enabled != old.enforcement.enabled:
                 self.enforcement = self.config.enforcement.enabled
             apply_log_settings(self.config.log)
+            for put_into_force in options.values():
+                put_into_force()
             await self.command_all("reload", {}, packed(self.config))
             log_changes(changes)
 

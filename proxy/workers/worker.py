@@ -79,13 +79,14 @@ class Worker:
         self._keeps_bucket_state = config.quota.state.file is not None
         self.server = Server(config, place=place)
         self._bucket_state = WorkerBucketState(self.server)
+        self._reloading = trio.Lock()
         self._enforce(first)
         self._commands: dict[str, Callable[[Message], Answer]] = {
             "stop": self._stop,
-            "reload": self._reload,
             "enforce": self._enforce,
         }
         self._queries: dict[str, Callable[[Message], Awaitable[Answer]]] = {
+            "reload": self._reload,
             "live": self._live,
             "not_ready": self._not_ready,
             "metrics": self._metrics,
@@ -139,13 +140,14 @@ class Worker:
             operations.switch_enforcement(enabled, message.head["by"])
         return {}, b""
 
-    def _reload(self, message: Message) -> Answer:
-        """Apply a configuration that the supervisor has checked.
+    async def _reload(self, message: Message) -> Answer:
+        """Apply a configuration that the supervisor has checked, after those that came before.
 
         An error here is a bug of the proxy or of a plugin, and does not end the worker.
         """
         try:
-            self.server.reloader.apply(pickle.loads(message.body))  # noqa: S301 -- as above
+            async with self._reloading:
+                await self.server.reloader.apply(pickle.loads(message.body))  # noqa: S301 -- as above
         except Exception as error:
             log.exception("the configuration was not applied", exc_info=error)
             return {"problem": f"{type(error).__name__}: {error}"}, b""

@@ -199,3 +199,16 @@ def test_how_a_quota_is_enforced_is_a_change_like_its_value() -> None:
         "quota producer_byte_rate of user=alice: 1 -> 1, paced, observed, burst 2 s, longest throttle 60000 ms,"
         " new connections: kafka"
     )
+
+
+def test_options_of_plugins_that_can_change() -> None:
+    old = loads(MINIMAL + "[plugins.options.a]\nx = 1\n[plugins.options.b]\nx = 1\n[plugins.options.c]\nx = 1\n")
+    new = loads(MINIMAL + "[plugins.options.a]\nx = 2\n[plugins.options.b]\nx = 2\n[plugins.options.d]\nx = 2\n")
+    changes = diff(old, new, {"a", "c"})
+    assert str(changes).splitlines() == [
+        "plugins.options.a: changed",
+        "plugins.options.b: changed (needs a restart)",
+        "plugins.options.c: removed",
+        "plugins.options.d: added (needs a restart)",
+    ]
+    assert changes.effective.plugins.options == {"a": {"x": 2}, "b": {"x": 1}}

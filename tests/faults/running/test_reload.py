@@ -131,3 +131,45 @@ def test_limits_take_effect_on_new_connections(proxy: ProxyProcess) -> None:
 def test_a_reload_without_a_change_is_logged_as_such(proxy: ProxyProcess) -> None:
     reload_and_wait(proxy, "", "configuration reloaded; nothing changed")
     assert_no_traceback(proxy)
+
+
+RULES = """
+[plugins.options.authorization]
+enabled = true
+[[plugins.options.authorization.rules]]
+principal = "User:*"
+operations = {operations}
+resource_type = "topic"
+name = "*"
+"""
+TOPIC_AUTHORIZATION_FAILED = 29
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_rules_of_authorization_change_on_an_open_connection(kafka: FirstBroker, topic: str, workers: int) -> None:
+    start = f"workers = {workers}\n"
+
+    def rules(operations: str) -> str:
+        return start + RULES.format(operations=operations)
+
+    def produce(client: RawClient) -> int:
+        body = messages.produce_body(topic, BATCH)
+        return messages.read_produce_reply(client.call(messages.PRODUCE, messages.PRODUCE_VERSION, body)).error_code
+
+    with (
+        ProxyProcess(kafka.bootstrap_servers, config=rules('["Write"]'), arguments=JSON_LOG) as proxy,
+        RawClient(proxy.port) as client,
+    ):
+        assert produce(client) == 0
+        [change] = reload_and_wait(proxy, rules('["Read"]'), CHANGED)
+        assert change == "plugins.options.authorization: changed"
+        assert produce(client) == TOPIC_AUTHORIZATION_FAILED
+        invalid = "the configuration is invalid; the old one stays in force"
+        [problem] = reload_and_wait(proxy, rules('["write"]'), invalid)
+        assert 'did you mean "Write"?' in problem
+        assert produce(client) == TOPIC_AUTHORIZATION_FAILED
+        reload_and_wait(proxy, start, "configuration change waits for a restart")
+        assert produce(client) == TOPIC_AUTHORIZATION_FAILED
+        reload_and_wait(proxy, rules('["Write"]'), CHANGED)
+        assert produce(client) == 0
+        assert "Traceback" not in proxy.log

@@ -145,3 +145,21 @@ def test_ten_thousand_rules_cost_no_more_than_a_few() -> None:
         return min(found)
 
     assert seconds(configured(*many)) < 20 * seconds(configured(*many[:10])) + 0.01
+
+
+def test_rules_change_when_the_whole_configuration_is_valid() -> None:
+    made = configured(BOB)
+    assert made.authorize_requests(connection(), [READ_ORDERS]) == [True]
+    put_into_force = made.changed_options({"enabled": True})
+    assert made.authorize_requests(connection(), [READ_ORDERS]) == [True]
+    assert put_into_force is not None
+    put_into_force()
+    assert made.authorize_requests(connection(), [READ_ORDERS]) == [False]
+
+
+def test_invalid_rules_change_nothing_and_enabling_needs_a_restart() -> None:
+    made = configured(BOB)
+    with pytest.raises(OptionsError, match=r"plugins\.options\.authorization\.rules"):
+        made.changed_options({"enabled": True, "rules": [{}]})
+    assert made.changed_options({}) is None
+    assert made.authorize_requests(connection(), [READ_ORDERS]) == [True]

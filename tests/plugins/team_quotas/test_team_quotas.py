@@ -19,6 +19,7 @@ from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.builtin.byte_rate import ByteRate
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity, QuotaKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.options import OptionsError
 from headrace.quota_callbacks.policies import EnforcementMode, Quota, QuotaPolicy
 from headrace.quota_callbacks.requests import TopicMutation
 from headrace.quota_callbacks.testing import make_connection, make_context, make_request
@@ -365,3 +366,24 @@ def test_a_quota_of_a_team_whose_callback_is_not_loaded_would_not_be_enforced() 
     assert hooks.enforced.of(BLUE) == {PRODUCED, FETCHED}
     with pytest.raises(StartupError, match="controller_mutation_rate of team=blue would not be enforced"):
         check_enforced({BLUE: {MUTATIONS: Quota(value=1)}}, hooks.enforced)
+
+
+async def test_members_change_while_clients_are_connected(autojump_clock: MockClock) -> None:
+    teams = TeamQuotas()
+    async with open_book(plugins={"team_quotas": teams}, options=OPTIONS, quotas=[(PRODUCED, BLUE, 1000)]) as book:
+        assert await produce(book, "carol", 1, 60_000) == 0
+        put_into_force = teams.changed_options({"teams": {"blue": {"users": ["carol"]}}})
+        assert put_into_force is not None
+        put_into_force()
+        assert await produce(book, "carol", 2, 11_000) > 0
+        assert await produce(book, "alice", 3, 60_000) == 0
+
+
+def test_the_first_team_needs_a_restart_and_the_last_one_too() -> None:
+    teams = TeamQuotas()
+    teams.configure(make_context())
+    assert teams.changed_options(OPTIONS["team_quotas"]) is None
+    teams.configure(make_context(OPTIONS["team_quotas"]))
+    assert teams.changed_options({}) is None
+    with pytest.raises(OptionsError, match="already a member of the team blue"):
+        teams.changed_options({"teams": {"blue": {"users": ["alice"]}, "red": {"users": ["alice"]}}})

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from headrace.config import loads
+from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.server.server import Server
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping
+
+    from headrace.quota_callbacks.hookspecs import PluginContext
 
 REQUIRED = 'upstream.bootstrap_servers = ["127.0.0.1:9"]\nlisten.address = "127.0.0.1:9192"\n'
 
@@ -25,8 +32,76 @@ def log_settings() -> Iterator[None]:
 
 async def test_the_bounds_of_handshakes() -> None:
     server = Server(loads(REQUIRED))
-    server.reloader.apply(loads(f'{REQUIRED}[limits]\nmax_tls_handshakes = 5\ntls_handshake_timeout = "2s"\n'))
+    await server.reloader.apply(loads(f'{REQUIRED}[limits]\nmax_tls_handshakes = 5\ntls_handshake_timeout = "2s"\n'))
     handshakes = server.shared.handshakes
     assert (handshakes.most, handshakes.timeout_s) == (5, 2.0)
     server.shared.pipes.close()
     server.shared.hooks.close()
+
+
+class Adjustable:
+    """A plugin whose option ``size`` can change, and whose option ``kind`` needs a restart."""
+
+    headrace_hooks = HOOK_VERSION
+
+    @hookimpl
+    def configure(self, context: PluginContext) -> None:
+        self.options = context.options
+
+    @hookimpl
+    def changed_options(self, options: Mapping[str, Any]) -> Callable[[], None] | None:
+        if options.get("size") == "odd":
+            raise ValueError('size is "odd"; expected a number')
+        if options.get("kind") != self.options.get("kind"):
+            return None
+        return partial(setattr, self, "options", options)
+
+
+class Fixed:
+    """A plugin that reads its options at start only."""
+
+    headrace_hooks = HOOK_VERSION
+
+
+@contextlib.contextmanager
+def serving(*texts: str) -> Iterator[tuple[Server, Adjustable]]:
+    """A server with both plugins and the first configuration; each reload reads the next one."""
+    first, *others = (loads(REQUIRED + text) for text in texts)
+    manager, adjustable = new_plugin_manager(), Adjustable()
+    register(manager, "adjustable", adjustable)
+    register(manager, "fixed", Fixed())
+    server = Server(first, plugins=manager, load=iter(others).__next__)
+    yield server, adjustable
+    server.shared.pipes.close()
+    server.shared.hooks.close()
+
+
+def options(size: str, *, kind: int = 1, fixed: int = 1) -> str:
+    return f"[plugins.options.adjustable]\nsize = {size}\nkind = {kind}\n[plugins.options.fixed]\nsize = {fixed}\n"
+
+
+async def test_options_of_plugins_change_if_the_plugin_can_do_that() -> None:
+    with serving(options("1"), options("2", fixed=2), options("3", kind=2)) as (server, adjustable):
+        with capture_logs() as logs:
+            assert await server.reloader.reload()
+        assert adjustable.options == {"size": 2, "kind": 1}
+        assert [(each["event"], each["change"]) for each in logs] == [
+            ("configuration changed", "plugins.options.adjustable: changed"),
+            ("configuration change waits for a restart", "plugins.options.fixed: changed (needs a restart)"),
+        ]
+        assert await server.reloader.reload()
+        assert adjustable.options == {"size": 2, "kind": 1}
+        assert server.reloader.config.plugins.options == {"adjustable": {"size": 2, "kind": 1}, "fixed": {"size": 1}}
+
+
+@pytest.mark.parametrize("wrong", [options('"odd"'), options("2") + "[limits]\nidle_timeout = 0\n"])
+async def test_an_invalid_option_leaves_all_settings_as_they_are(wrong: str) -> None:
+    later = [lambda: loads(REQUIRED + "[limits]\nmax_tls_handshakes = 5\n" + wrong)]
+    with serving(options("1")) as (server, adjustable):
+        server.reloader._load = lambda: later.pop()()
+        before = server.shared.handshakes.most
+        with capture_logs() as logs:
+            assert not await server.reloader.reload()
+        assert adjustable.options == {"size": 1, "kind": 1}
+        assert server.shared.handshakes.most == before
+        assert {each["event"] for each in logs} == {"the configuration is invalid; the old one stays in force"}
