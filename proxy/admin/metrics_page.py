@@ -81,6 +81,18 @@ class MetricsPage:
             held.count,
         )
 
+    def _owner_lookup_metrics(self) -> Iterator[Metric]:
+        """Yield what the lookups of token owners do; nothing if there is none (``upstream.owner_lookup``)."""
+        lookups = self._shared.token_owners.values()
+        if not lookups:
+            return
+        text = "Total number of requests to brokers for the owners of delegation tokens, by result: answered or failed."
+        results = {result: sum(each.requests[result] for each in lookups) for result in ("answered", "failed")}
+        yield _labelled("token_owner_requests", text, "result", results)
+        text = "Sum of the durations of these requests in seconds."
+        yield _counter("token_owner_request_seconds", text, sum(each.requests_s for each in lookups))
+        yield _gauge("token_owners", "Number of delegation tokens whose owner is remembered.", sum(map(len, lookups)))
+
     def _connection_metrics(self) -> Iterator[Metric]:
         counters, now_s = self._shared.counters, trio.current_time()
         in_flight = sum(len(connection.in_flight) for connection in self._connections)
@@ -203,6 +215,7 @@ class MetricsPage:
         yield _counter("lookups", text, counters.lookups)
         text = "Total number of logins by a delegation token whose owner was asked of the brokers and not found."
         yield _counter("token_owners_unknown", text, counters.token_owners_unknown)
+        yield from self._owner_lookup_metrics()
         quotas = self._shared.hooks.quotas
         if quotas is not None:
             text = "Total number of buckets that were dropped before an hour without use, since there were many."

@@ -125,6 +125,10 @@ class TokenOwners:
         self._sent: _Round | None = None
         """The request that is under way."""
         self._next = _Round()
+        self.requests = {"answered": 0, "failed": 0}
+        """Requests to brokers, by their result."""
+        self.requests_s = 0.0
+        """Seconds that these requests took."""
 
     def __len__(self) -> int:
         return len(self._owners)
@@ -179,6 +183,8 @@ class TokenOwners:
             began_s = trio.current_time()
             tokens = await self._answer(self._sent)
             took_s = trio.current_time() - began_s
+            self.requests["answered" if self._sent.failure is None else "failed"] += 1
+            self.requests_s += took_s
             wanted = {each: tokens[each] for each in self._sent.tokens if each in tokens}
             await self._forget_expired()
             await self._remember(wanted, are_wanted=True)

@@ -24,6 +24,7 @@ from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, eventually, unique
 from tests.clients.tls.proxies import upstream_tls
 from tests.clients.wire_connection import WireConnection
 from tests.faults.messages import batch
+from tests.faults.metrics import series
 from tests.secure_cluster import Port
 from tests.shared_cluster import LISTENER, SECRETS, new_topic
 
@@ -214,6 +215,10 @@ def test_a_user_that_may_not_see_tokens_finds_no_owner_until_it_may(tmp_path: Pa
             return ALICE in proxy.log
 
         eventually(found, "a login whose token's owner is known", pause_s=1)
+        assert series(proxy, 'headrace_token_owner_requests_total{result="answered"}') > 2
+        assert series(proxy, 'headrace_token_owner_requests_total{result="failed"}') == 0
+        assert proxy.metric("headrace_token_owner_request_seconds_total") > 0
+        assert proxy.metric("headrace_token_owners") == 1
 
 
 @pytest.mark.exhaustive

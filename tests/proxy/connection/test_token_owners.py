@@ -218,6 +218,8 @@ async def test_after_a_failure_nobody_waits_for_a_while(autojump_clock: MockCloc
         brokers.failure, brokers.tokens = None, {"c": token("carol")}
         await trio.sleep(UNKNOWN_S)
         assert await owners.find("c") == "carol"
+        assert owners.requests == {"answered": 1, "failed": 1}
+        assert owners.requests_s == 6.0
 
 
 async def test_a_failure_is_for_those_who_came_meanwhile_too(autojump_clock: MockClock) -> None:
