@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.quotas.entity_text import entity_text, parse_entity_text
@@ -39,6 +40,7 @@ IMPORT_KEY: Final = b'{"import":"brokers"}'
 
 _PREFIX: Final = '{"entity":'
 _MIDDLE: Final = ',"key":'
+_OTHER_FORM: Final = "the key of the record does not have the form that is compared by compaction"
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -102,11 +104,23 @@ def parse_record_key(data: bytes | None) -> tuple[QuotaEntity, str]:
     middle = text.rfind(_MIDDLE)
     if not text.startswith(_PREFIX) or middle < 0 or not text.endswith("}"):
         raise ValueError("the key of the record is not an entity and a quota key")
-    entity = parse_entity_text(text[len(_PREFIX) : middle])
-    key = json.loads(text[middle + len(_MIDDLE) : -1])
-    if not isinstance(key, str) or record_key(entity, key) != data:
-        raise ValueError("the key of the record does not have the form that is compared by compaction")
-    return entity, key
+    return _parse_entity(text[len(_PREFIX) : middle]), _parse_key(text[middle + len(_MIDDLE) : -1])
+
+
+@lru_cache(maxsize=8)  # the quotas of an entity are mostly set together
+def _parse_entity(text: str) -> QuotaEntity:
+    entity = parse_entity_text(text)
+    if entity_text(entity) != text:
+        raise ValueError(_OTHER_FORM)
+    return entity
+
+
+@lru_cache(maxsize=64)
+def _parse_key(text: str) -> str:
+    key = json.loads(text)
+    if not isinstance(key, str) or _encode(key) != text:
+        raise ValueError(_OTHER_FORM)
+    return key
 
 
 def new_record(entity: QuotaEntity, key: str, new: float | None, header: Header) -> NewRecord:

@@ -295,17 +295,18 @@ class TopicReplica:
         with nullcontext() if self._loading is None else collector_off():
             for piece in self._reader.read(end, deadline_s):
                 for record in piece:
-                    if (found := state.apply(record)) is not None:
+                    if self._loading is not None:
+                        state.replay(record)
+                    elif (found := state.apply(record)) is not None:
                         changes.setdefault(found[0], []).append(found[1])
                 if pauses:
                     time.sleep(PAUSE_S)
         if self._loading is not None:
-            state.forget_changes()
             if self._is_replaced and self._was_loaded:
                 before, after = len(self._state), len(state)
                 log.warning("the topic of quotas was replaced", quotas_before=before, quotas=after)
             self._is_replaced = False
-            self._state, self._loading, self._was_loaded, changes = state, None, True, {}
+            self._state, self._loading, self._was_loaded = state, None, True
         self._end, self._caught_up_s = end, _clock_s()
         return changes
 

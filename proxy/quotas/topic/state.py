@@ -107,27 +107,11 @@ class TopicState:
 
         A record that is invalid, or the quota of which would be one too many, is reported and left out.
         """
-        if record.key == IMPORT_KEY:
-            self.import_state = parse_import_state(record.value)
+        found = self._quota_in(record)
+        if found is None:
             return None
-        header = parse_header(record.header)
-        try:
-            entity, key = parse_record_key(record.key)
-        except (ValueError, RecursionError) as error:
-            self._report("a record of the topic of quotas is ignored", record, error)
-            return None
-        try:
-            new = parse_value(record.value)
-            if new is not None:
-                self._check(entity, key, new)
-        except ValueError as error:
-            self._report("a record of the topic of quotas removes the quota, since its value is invalid", record, error)
-            new = None
-        old = before = self.value(entity, key)
-        if new is not None and before is None and (problem := self.too_many(1, quota_characters(entity, key))):
-            too_many = ValueError(f"{problem}: remove those that are not needed")
-            self._report("a record of the topic of quotas is ignored", record, too_many)
-            return None
+        entity, key, before, new = found
+        header, old = parse_header(record.header), before
         if self._believe_writers:
             old = header.old if old is None and hash(record.key) not in self._seen else old
             self._seen.add(hash(record.key))
@@ -148,6 +132,40 @@ class TopicState:
         self._keep(change)
         return header.alter, change
 
+    def replay(self, record: LogRecord) -> None:
+        """Apply the next record, and keep no change: its old value may be wrong after compaction."""
+        found = self._quota_in(record)
+        if found is not None:
+            entity, key, before, new = found
+            if before != new:
+                self._set(entity, key, before, new)
+                self.sequence = self._complete_from = self._base + record.offset + 1
+
+    def _quota_in(self, record: LogRecord) -> tuple[QuotaEntity, str, float | None, float | None] | None:
+        """Return the entity and the key of a record, the value before it, and the new one; ``None`` for a record
+        without a quota, or whose quota would be one too many."""
+        if record.key == IMPORT_KEY:
+            self.import_state = parse_import_state(record.value)
+            return None
+        try:
+            entity, key = parse_record_key(record.key)
+        except (ValueError, RecursionError) as error:
+            self._report("a record of the topic of quotas is ignored", record, error)
+            return None
+        try:
+            new = parse_value(record.value)
+            if new is not None:
+                self._check(entity, key, new)
+        except ValueError as error:
+            self._report("a record of the topic of quotas removes the quota, since its value is invalid", record, error)
+            new = None
+        before = self.value(entity, key)
+        if new is not None and before is None and (problem := self.too_many(1, quota_characters(entity, key))):
+            too_many = ValueError(f"{problem}: remove those that are not needed")
+            self._report("a record of the topic of quotas is ignored", record, too_many)
+            return None
+        return entity, key, before, new
+
     def too_many(self, quotas: int, characters: int) -> str:
         """Return why there is no room for so many quotas more; empty if there is."""
         if self._count + quotas > MAX_QUOTAS:
@@ -155,12 +173,6 @@ class TopicState:
         if self._quota_characters + characters > MAX_QUOTA_CHARACTERS:
             return f"the names of all quotas would have more than {MAX_QUOTA_CHARACTERS} characters"
         return ""
-
-    def forget_changes(self) -> None:
-        """Keep no change until now: those of a replay, whose old values may be wrong after compaction."""
-        self._changes.clear()
-        self._characters = 0
-        self._complete_from = self.sequence
 
     def changes_since(self, sequence: int) -> Sequence[Change] | None:
         """Return the changes after a position; ``None`` if they are not kept, or if it is none of this log."""
