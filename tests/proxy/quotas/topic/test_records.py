@@ -36,9 +36,13 @@ def record(offset: int, key: bytes | None, value: bytes | None, header: bytes | 
 
 
 def applied(records: Sequence[LogRecord]) -> dict[QuotaEntity, dict[str, float]]:
-    state = TopicState()
+    """Return the quotas after the records, which are the same after a replay of them."""
+    state, replayed = TopicState(), TopicState()
     for each in records:
         state.apply(each)
+        replayed.replay(each)
+    assert replayed.snapshot() == state.snapshot()
+    assert list(replayed.latest()) == []
     return {entity: dict(values) for entity, values in state.snapshot().quotas.items()}
 
 
