@@ -65,14 +65,6 @@ class ResourcePattern:
     name: str
     pattern_type: PatternType = PatternType.LITERAL
 
-    def matches(self, resource_type: ResourceType, name: str) -> bool:
-        """Return whether the resource is one of them."""
-        if resource_type is not self.resource_type:
-            return False
-        if self.pattern_type is PatternType.PREFIXED:
-            return name.startswith(self.name)
-        return self.name in (name, WILDCARD)
-
 
 class Action(NamedTuple):
     """One thing that a request does. It is a tuple, since one is created for every topic of every request."""

@@ -78,18 +78,20 @@ class Connection:
     peer: Address
     """The client's address."""
     node_id: int | None = None
-    """Id of the broker whose port the client connected to; ``None`` for the bootstrap port."""
+    """Id of the broker whose port or host name the client connected to; ``None`` for the bootstrap address."""
     user: str = ANONYMOUS
-    """The name of the client's principal; ``ANONYMOUS`` until the broker has accepted an authentication. A long one is
-    shortened (`headrace.quota_callbacks.entities.bounded_name`)."""
+    """The name of the client's principal; ``ANONYMOUS`` until the client has proved who it is, by SASL to the broker or
+    the proxy, or by a certificate. A long one is shortened (`headrace.quota_callbacks.entities.bounded_name`)."""
     authenticating: bool = False
-    """Whether an authentication is in progress: from the SaslHandshake until the broker has accepted or refused it.
-    SaslHandshake and SaslAuthenticate are exempt from quotas meanwhile. A connection can authenticate again only if the
-    broker returned a session lifetime (KIP-368); otherwise its further SaslHandshakes are ordinary requests."""
+    """Whether an authentication is in progress: from the SaslHandshake until it is accepted or refused. SaslHandshake
+    and SaslAuthenticate are exempt from quotas meanwhile. Where the brokers authenticate clients, a connection can
+    authenticate again only if the broker returned a session lifetime (KIP-368); otherwise its further SaslHandshakes
+    are ordinary requests."""
     mechanism: str | None = None
-    """The SASL mechanism that the broker accepted last; ``None`` before the first one."""
+    """The SASL mechanism that was agreed upon last; ``TLS`` for a client whose certificate gives its user; ``None``
+    before."""
     upstream: Address | None = None
-    """Address of the broker that the proxy is connected to; ``None`` until the client has sent its first byte."""
+    """Address of the broker that the proxy is connected to; ``None`` before the first request for a broker."""
     cache: dict[object, Any] = field(default_factory=dict)
     """Values that callbacks keep for this connection, each under a key of its own. *Callbacks may write.*"""
     measure_thread_time: bool = False
@@ -149,10 +151,9 @@ class Request:
     )
 
     fetched_bytes: Mapping[str | bytes, int]
-    """Fetch and ShareFetch: size of the records in the reply by topic (the name, or in ShareFetch
-    and from version 13 of Fetch the 16 bytes of its id). Topics without records are missing. Exists from
-    `records_fetched` on, if a callback
-    set `read_fetched`."""
+    """Fetch and ShareFetch: size of the records in the reply by topic (the name, or in ShareFetch and from version 13
+    of Fetch the 16 bytes of its id). Topics without records are missing. Exists from `records_fetched` on, if a
+    callback set `read_fetched`."""
 
     refused: Collection[tuple[str | bytes, int]]
     """Produce: topic and partition of those to which the broker has appended nothing. Exists from `response_received`

@@ -76,10 +76,6 @@ class UpstreamSasl:
 class ClientExchange(Protocol):
     """Authenticates one connection of the proxy to a broker."""
 
-    @property
-    def mechanism(self) -> str:
-        """The name of the mechanism, for SaslHandshake."""
-
     async def respond(self, challenge: bytes | None) -> bytes | None:
         """Return the next token to send; ``None`` when the broker's ``challenge`` has completed the authentication.
 

@@ -60,7 +60,10 @@ class SecretSource:
         if self.env is not None:
             if self.env not in os.environ:
                 raise ValueError("the variable is not set")
-            return os.environ[self.env]
+            try:
+                return os.environ[self.env].encode("utf-8", "surrogateescape").decode()
+            except UnicodeDecodeError:
+                raise ValueError("the variable is not UTF-8") from None  # the cause contains the secret
         return _output_of(self.command)
 
     def as_table(self) -> dict[str, object]:

@@ -3,9 +3,9 @@
 admin            the `[admin]` table, and the address of the admin server
 client_quotas    the `[client_quotas]` table
 limits           the `[limits]` table
-listeners        the `[listen]` and `[upstream]` tables
+listeners        the `[listen]`, `[listeners.NAME]` and `[upstream]` tables
 plugins          the `[plugins]` table
-sasl             the `[listen.sasl]` and `[upstream.sasl]` tables
-tls              the `[listen.tls]` and `[upstream.tls]` tables
+sasl             the `[listen.sasl]`, `[upstream.sasl]` and `[upstream.owner_lookup]` tables
+tls              the `[listen.tls]`, `[upstream.tls]` and `[admin.tls]` tables
 windows          windows of quotas and the file of bucket states, by the broker's names
 """

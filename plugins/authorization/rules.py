@@ -110,8 +110,7 @@ class Rules:
     def __init__(
         self, rules: Iterable[Rule], *, super_users: frozenset[str] = frozenset(), allow_without_rules: bool = False
     ) -> None:
-        """Raise nothing; ``super_users`` are names, and ``allow_without_rules`` is
-        ``allow.everyone.if.no.acl.found``."""
+        """``super_users`` are names, and ``allow_without_rules`` is ``allow.everyone.if.no.acl.found``."""
         self._super_users = super_users
         self._allow_without_rules = allow_without_rules
         self._literal: dict[tuple[ResourceType, str], _ByUser] = {}

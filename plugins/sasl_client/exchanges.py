@@ -85,8 +85,6 @@ class PlainClientExchange:
 
     __slots__ = ("_credentials",)
 
-    mechanism: Final = "PLAIN"
-
     def __init__(self, settings: UpstreamSasl, passwords: Passwords) -> None:
         self._credentials = _Credentials(settings, passwords)
 
@@ -114,11 +112,6 @@ class ScramClientExchange:
         self._keys = keys
         self._client: ScramClient | None = None
         self._is_proved = False
-
-    @property
-    def mechanism(self) -> str:
-        """The name of the mechanism."""
-        return self._kind.value
 
     async def respond(self, challenge: bytes | None) -> bytes | None:
         """Return the next token; ``None`` once the broker has proved that it knows the password."""

@@ -7,7 +7,6 @@ name is used only after the broker has accepted it. Passwords and tokens are nev
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import re
 from typing import Final
@@ -80,7 +79,7 @@ def oauth_name(message: bytes, claim: str) -> str | None:
     try:
         padded = parts[1] + "=" * (-len(parts[1]) % 4)
         payload = json.loads(base64.b64decode(padded.encode(), altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     name = payload.get(claim) if isinstance(payload, dict) else None
     return _name(name) if isinstance(name, str) else None

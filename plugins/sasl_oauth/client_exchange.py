@@ -50,11 +50,6 @@ class OAuthClientExchange:
         self._token: AccessToken | None = None
         self._over = False
 
-    @property
-    def mechanism(self) -> str:
-        """The name of the mechanism."""
-        return MECHANISM
-
     async def respond(self, challenge: bytes | None) -> bytes | None:
         """Return the message with the token; then ``None`` for the broker's empty answer, which accepts it.
 

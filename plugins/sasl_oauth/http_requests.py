@@ -62,7 +62,7 @@ async def request(
             return await _request(method, url, tls, {"Accept": "application/json", **(headers or {})}, content)
     except trio.TooSlowError:
         raise RequestError(f"{shown(url)} did not answer within {timeout_s:g} s") from None
-    except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
+    except (httpx.HTTPError, httpx.InvalidURL, OSError, ValueError, ImportError) as error:  # the last two: of a proxy
         raise RequestError(f"{shown(url)} cannot be reached: {_reason(error)}") from error
 
 

@@ -7,7 +7,6 @@ could understand the token differently. Source of the limits: jose4j, which brok
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -65,7 +64,7 @@ def read_object(document: bytes) -> JsonObject:
 def _object(part: str, name: str) -> JsonObject:
     try:
         return read_object(base64.b64decode(part + "=" * (-len(part) % 4), altchars=b"-_", validate=True))
-    except (binascii.Error, ValueError):
+    except ValueError:
         raise TokenError(f"the token's {name} is not a JSON object in base64url") from None
 
 

@@ -5,8 +5,8 @@ FIRST ──token──▶ OVER                           accepted
   └────token──▶ REFUSING ──acknowledgement──▶ OVER    refused, in the form of RFC 7628, section 3.2.3
 ```
 
-Source: ``OAuthBearerSaslServer``. It differs in one point: after an error it takes another token, which RFC 7628 does
-not provide for.
+Source: ``OAuthBearerSaslServer``, which accepts another token after an error. RFC 7628 does not provide for that, and
+the proxy refuses it.
 """
 
 from __future__ import annotations

@@ -166,6 +166,11 @@ class ClientConnection:
         if peer == "upstream":
             return other_protocol_of_broker(str(info.upstream), protocol, state.listener.upstream.setting)
         listener = "the bootstrap listener" if info.node_id is None else f"the listener of broker {info.node_id}"
+        if protocol == TLS and state.listener.tls is not None:
+            return (
+                "speaks TLS without a header of the PROXY protocol before it, which connections from"
+                f" {setting}.proxy_protocol_from begin with"
+            )
         if protocol == TLS:
             return (
                 f"speaks TLS, but {listener} ({setting}.address) accepts plaintext only; set"

@@ -284,11 +284,12 @@ class WholeRequests:
         elif is_answered_here(state, exchange):
             await answer_client_quotas(state, exchange, body, watch, allowed=exchange is self._allowed)
             self.pending = None
+        elif state.sasl is not None and (exchange.is_token or exchange.api_key in _AUTHENTICATIONS):
+            await answer_sasl(state, exchange, body, watch)
+            self.pending = None
         else:
             self.pending = None
-            if state.sasl is not None and (exchange.is_token or exchange.api_key in _AUTHENTICATIONS):
-                await answer_sasl(state, exchange, body, watch)
-            elif exchange.api_key == ApiKey.METADATA:
+            if exchange.api_key == ApiKey.METADATA:
                 self._finish_metadata(exchange, pending, refusal, known_reply)
             else:
                 self._finish(exchange, head, pending.frame)

@@ -14,6 +14,7 @@ from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.editing import edit
 from headrace.proxy.wire.messages.rows import count_elements_in_steps, read_rows
 from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
+from headrace.proxy.wire.mutations import NO_ID
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -31,8 +32,6 @@ VALIDATE_VERSION: Final = 5
 TOPIC_IDS_FROM: Final = 10
 """The first version of Metadata whose response contains topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
-NO_ID: Final = bytes(16)
-"""``Uuid.ZERO_UUID``."""
 UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 """Kafka's error code ``Errors.UNKNOWN_TOPIC_OR_PARTITION``."""
 BROKERS_DEFAULT: Final = -1

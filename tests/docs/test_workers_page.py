@@ -29,7 +29,8 @@ def test_its_configuration_is_taken() -> None:
 
 
 def test_every_series_is_there() -> None:
-    with ProxyProcess("127.0.0.1:1", config="workers = 2\n") as proxy:
+    config = 'workers = 2\n[upstream.owner_lookup]\nmechanism = "PLAIN"\nuser = "u"\npassword = { env = "HOME" }\n'
+    with ProxyProcess("127.0.0.1:1", config=config) as proxy:
         there = set(re.findall(r"^# TYPE (\S+)", proxy.get("/metrics")[1], re.MULTILINE))
     named = set(re.findall(r"`((?:headrace|process|python)_[a-z_]+)`", PAGE))
     quotas = {measure.instrument.replace(".", "_") for measure in MEASURES}

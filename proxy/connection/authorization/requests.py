@@ -28,7 +28,6 @@ from headrace.proxy.wire.authorization.error_codes import (
     DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
     FETCH_SESSION_ID_NOT_FOUND,
     TOPIC_AUTHORIZATION_FAILED,
-    UNKNOWN_TOPIC_OR_PARTITION,
 )
 from headrace.proxy.wire.authorization.fetch_sessions import SESSIONS_FROM, continues_session, without_session
 from headrace.proxy.wire.authorization.produced_topic import single_topic
@@ -41,6 +40,7 @@ from headrace.proxy.wire.messages.row_limit import has_more_rows
 from headrace.proxy.wire.topic_lookups import (
     AUTO_CREATION_FROM,
     TOPIC_IDS_FROM,
+    UNKNOWN_TOPIC_OR_PARTITION,
     ask_for_topics,
     read_auto_creation,
     read_unknown_topics,

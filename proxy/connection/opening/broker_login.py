@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from headrace.proxy.connection.state.authentication import SaslError
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.messages.codec import decode, encode
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 VERSION: Final = 1
 """Of both APIs: SaslHandshake without bare tokens (Kafka 1.0), SaslAuthenticate with session lifetimes (2.2)."""
 
-UNSUPPORTED_MECHANISM: Final = 33
 MAX_STEPS: Final = 10
 """Tokens of one authentication; SCRAM has two."""
 
@@ -55,7 +55,7 @@ async def _log_in(
     plugin, exchange = found
     body = encode("SaslHandshakeRequest", VERSION, {"mechanism": mechanism})
     shaken = decode("SaslHandshakeResponse", VERSION, memoryview(await ask(ApiKey.SASL_HANDSHAKE, VERSION, body)))
-    if shaken["error_code"] == UNSUPPORTED_MECHANISM:
+    if shaken["error_code"] == SaslError.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(shaken["mechanisms"]) or "none"
         raise UpstreamFault(f"the broker does not accept {table}.mechanism = {mechanism}; it accepts {offered}")
     if shaken["error_code"]:

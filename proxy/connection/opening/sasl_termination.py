@@ -14,6 +14,7 @@ from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.opening.client_users import proved_user
 from headrace.proxy.connection.opening.user_admission import admit_user
 from headrace.proxy.connection.refusals import answer
+from headrace.proxy.connection.state.authentication import SaslError
 from headrace.proxy.connection.state.refused_logins import log_refused_login
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.user_calls import UserRefused
@@ -33,9 +34,6 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.thread_time import Stopwatch
     from headrace.quota_callbacks.sasl import ServerExchange
 
-UNSUPPORTED_SASL_MECHANISM: Final = 33
-ILLEGAL_SASL_STATE: Final = 34
-SASL_AUTHENTICATION_FAILED: Final = 58
 NOT_SERVED: Final = "Authentication failed: the credentials are valid, but their user is not served here"
 """The message for a client that has proved who it is, and that a plugin refuses or that has no identity at brokers."""
 
@@ -64,11 +62,11 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
     if sasl.exchange is not None:  # as a broker; otherwise one connection could try any number of tokens
         reason = "ILLEGAL_SASL_STATE: a SaslHandshake in the middle of an authentication"
         log_refused_login(state, sasl.mechanism, None, reason)
-        _reply_to_handshake(state, exchange, ILLEGAL_SASL_STATE, ())
+        _reply_to_handshake(state, exchange, SaslError.ILLEGAL_SASL_STATE, ())
         state.begin_drain()
         return
     if not sasl.may_begin(now_s):
-        _reply_to_handshake(state, exchange, ILLEGAL_SASL_STATE, ())
+        _reply_to_handshake(state, exchange, SaslError.ILLEGAL_SASL_STATE, ())
         return
     calls = state.shared.hooks.sasl
     found = calls.server_exchange(state.info, mechanism) if mechanism in sasl.mechanisms else None
@@ -77,7 +75,7 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
         setting = f"{state.listener.setting}.sasl.mechanisms"
         reason = "no plugin has it" if mechanism in sasl.mechanisms else f"{setting} = {offered}"
         log_refused_login(state, bounded_name(mechanism), None, f"UNSUPPORTED_SASL_MECHANISM: {reason}")
-        _reply_to_handshake(state, exchange, UNSUPPORTED_SASL_MECHANISM, sasl.mechanisms)
+        _reply_to_handshake(state, exchange, SaslError.UNSUPPORTED_SASL_MECHANISM, sasl.mechanisms)
         state.begin_drain()
         return
     sasl.begin(mechanism, *found, now_s, headerless=exchange.api_version == 0)
@@ -93,7 +91,7 @@ async def _answer_token(
         if not sasl.complete:
             raise ClientFault("a SaslAuthenticate without a SaslHandshake before it")
         message = "SaslAuthenticate request received after successful authentication"
-        _reply_to_token(state, exchange, ILLEGAL_SASL_STATE, message)
+        _reply_to_token(state, exchange, SaslError.ILLEGAL_SASL_STATE, message)
         return
     exchange.authenticating = True
     try:
@@ -154,7 +152,9 @@ def _refuse(
     state.info.authenticating = False
     log_refused_login(state, sasl.mechanism, user, f"SASL_AUTHENTICATION_FAILED: {reason}")
     if not exchange.is_token:
-        _reply_to_token(state, exchange, SASL_AUTHENTICATION_FAILED, message or _invalid_credentials(sasl.mechanism))
+        _reply_to_token(
+            state, exchange, SaslError.SASL_AUTHENTICATION_FAILED, message or _invalid_credentials(sasl.mechanism)
+        )
     state.begin_drain()
 
 

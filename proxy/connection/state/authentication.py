@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -52,12 +53,12 @@ HANDSHAKE_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICA
 """The APIs that a broker serves to a client that has not authenticated (``SaslServerAuthenticator``)."""
 
 
-_ERROR_NAMES: Final = {
-    33: "UNSUPPORTED_SASL_MECHANISM",
-    34: "ILLEGAL_SASL_STATE",
-    58: "SASL_AUTHENTICATION_FAILED",
-}
-"""The errors with which a broker refuses a login (``org.apache.kafka.common.protocol.Errors``)."""
+class SaslError(IntEnum):
+    """The errors with which a broker refuses a login (``org.apache.kafka.common.protocol.Errors``)."""
+
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    SASL_AUTHENTICATION_FAILED = 58
 
 
 class _Attempt:
@@ -365,4 +366,4 @@ def _checked(value: object, what: str) -> str | None:
 
 def _error(reply: Mapping[str, Any]) -> str:
     code: int = reply["error_code"]
-    return _ERROR_NAMES.get(code) or f"error {code}"
+    return next((each.name for each in SaslError if each == code), f"error {code}")

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from headrace.proxy.network.listener import ListenerSasl
     from headrace.quota_callbacks.sasl import ServerExchange
 
+MAX_LIFETIME_S: Final = 2.0**31
+"""The longest session that is stated to a client, 68 years: plugins may return any number, a token may be valid for
+longer, and Java computes the time in nanoseconds of 64 bits."""
+
 SESSION_HAS_ENDED: Final = "its session has expired, and it has not authenticated again (KIP-368)"
 
 
@@ -84,7 +88,7 @@ class ClientSasl:
         if not lifetimes:
             self.session_end_s = math.inf
             return None
-        lifetime = max(0.0, min(lifetimes))
+        lifetime = max(0.0, min(*lifetimes, MAX_LIFETIME_S))
         self.session_end_s = now_s + lifetime
         return lifetime
 

@@ -83,10 +83,12 @@ class TlsContext:
                 return False
             try:
                 context, identity = self._create()
-            except TlsFileError as error:  # one file may be new while the other is not; tried again the next time
-                if str(error) != self._failed:
-                    self._failed = str(error)
-                    log.error("the new TLS files cannot be used; the old ones stay in use", reason=self._failed)  # noqa: TRY400
+            except Exception as error:  # noqa: BLE001 -- whatever the libraries raise, the proxy goes on
+                # One file may be new while the other is not; tried again the next time.
+                reason = str(error) if isinstance(error, TlsFileError) else f"{type(error).__name__}: {error}"
+                if reason != self._failed:
+                    self._failed = reason
+                    log.error("the new TLS files cannot be used; the old ones stay in use", reason=reason)  # noqa: TRY400
                 return False
             self._state, self._failed = state, None
             self.current, self.identity = context, identity

@@ -62,7 +62,7 @@ def failure_of(error: ssl.SSLError, setting: str, *, server_side: bool) -> str:
         return f"TLS: the {peer} sent the alert {alert.lower().replace('_', ' ')}"
     text = _FOUND_HERE.get(reason)
     if text is not None:
-        return "TLS: " + text.format(peer=peer, tls=setting, listen=setting.removesuffix(".tls"))
+        return "TLS: " + text.format(peer=peer, tls=setting)
     return f"TLS: {(reason or str(error)).lower().replace('_', ' ')}"
 
 

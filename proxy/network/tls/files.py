@@ -7,7 +7,6 @@ unencrypted key is written to a disk.
 from __future__ import annotations
 
 import os
-import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
@@ -64,7 +64,7 @@ class Identity:
         try:
             with _in_memory(self.pem) as path:
                 context.load_cert_chain(path)
-        except ssl.SSLError as error:
+        except OSError as error:  # `ssl.SSLError` is one; there may also be no descriptor for the file in memory
             reason = "the private key does not belong to the certificate" if "KEY_VALUES" in str(error) else str(error)
             raise TlsFileError(f"{self.file}: {reason}") from None
 

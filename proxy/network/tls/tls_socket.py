@@ -52,6 +52,8 @@ MAX_RECORD_BYTES: Final = 16 * 1024
 
 _HANDSHAKE: Final = 0x16
 _MAJOR_VERSION: Final = 3
+_MESSAGE_HEADER_BYTES: Final = 4
+"""The type and the length of a message of a handshake (RFC 8446 section 4)."""
 
 _received = memoryview(bytearray(READ_BYTES + RECORD_OVERHEAD_BYTES))
 """The read buffer of all TLS connections of the process. Its content is valid until the next read."""
@@ -130,6 +132,8 @@ class TlsSocket(PlainSocket):
         record = await self.receive_exactly(size)
         if len(record) < size:
             raise self._fault("the client closed the connection in its first TLS record")
+        if size < _MESSAGE_HEADER_BYTES:
+            raise ClientFault(f"TLS: the first record has {size} bytes, and so not the length of the ClientHello")
         hello_size = int.from_bytes(record[1:4], "big")
         if hello_size > MAX_RECORD_BYTES:
             raise ClientFault(f"TLS: the ClientHello has {hello_size} bytes; at most {MAX_RECORD_BYTES} are permitted")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 TOPIC_AUTHORIZATION_FAILED: Final = 29
 GROUP_AUTHORIZATION_FAILED: Final = 30
 CLUSTER_AUTHORIZATION_FAILED: Final = 31

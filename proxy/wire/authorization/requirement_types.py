@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from headrace.proxy.wire.authorization.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.authorization import CLUSTER_NAME, Action, Operation, ResourceType
 
 if TYPE_CHECKING:
@@ -15,9 +16,6 @@ if TYPE_CHECKING:
 RowKey: TypeAlias = "str | bytes | tuple[int | str, str | bytes]"
 """What a row of a request is about: a name, the 16 bytes of a topic id, the type and name of a resource whose
 configuration is concerned, or a group and one of its topics."""
-
-NO_ID: Final = bytes(16)
-"""``Uuid.ZERO_UUID``, which stands for no id."""
 
 
 class Requirement(NamedTuple):

@@ -27,7 +27,8 @@ from headrace.proxy.wire.authorization.request_parts import (
     Topics,
     Whole,
 )
-from headrace.proxy.wire.authorization.requirement_types import NO_ID, Requirement, TopicsById, cluster
+from headrace.proxy.wire.authorization.requirement_types import Requirement, TopicsById, cluster
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.proxy.wire.authorization.error_codes import TOPIC_AUTHORIZATION_FAILED
-from headrace.proxy.wire.authorization.requirement_types import NO_ID, cluster
+from headrace.proxy.wire.authorization.requirement_types import cluster
 from headrace.proxy.wire.messages.editing import Row, Rows, edit_in_steps
 from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.stepwise import project_in_steps
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
 

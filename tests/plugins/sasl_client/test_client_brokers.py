@@ -29,7 +29,7 @@ async def logged_in(connection: BrokerConnection, mechanism: str, user: str) -> 
     settings = UpstreamSasl(mechanism=mechanism, user=user, password=SecretSource(env="PASSWORD"))
     exchange = SaslClient().sasl_client_exchange(settings)
     assert exchange is not None
-    await connection.request(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": exchange.mechanism}, timeout_s=DEADLINE_S)
+    await connection.request(ApiKey.SASL_HANDSHAKE, 1, {"mechanism": mechanism}, timeout_s=DEADLINE_S)
     token = await exchange.respond(None)
     while True:
         reply = await connection.request(

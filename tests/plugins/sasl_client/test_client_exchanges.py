@@ -35,7 +35,6 @@ def password(tmp_path: Path) -> SecretSource:
 def exchange(plugin: SaslClient, settings: UpstreamSasl) -> ClientExchange:
     made = plugin.sasl_client_exchange(settings)
     assert made is not None
-    assert made.mechanism == settings.mechanism
     return made
 
 

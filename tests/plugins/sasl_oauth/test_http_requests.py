@@ -62,6 +62,13 @@ async def test_proxies_are_used_for_https_only(
     assert (await request("GET", provider.url, tls=tls_context(str(authority.file)))).status == 200
 
 
+@pytest.mark.parametrize("proxy", ["unknown://127.0.0.1:1", "socks5://127.0.0.1:1"])
+async def test_a_proxy_that_cannot_be_used(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(RequestError, match=r"cannot be reached: .*([Pp]roxy|socks|refused)"):
+        await request("GET", "https://idp.example.com", tls=tls_context(None))
+
+
 @pytest.mark.parametrize(
     "url",
     [

@@ -12,7 +12,7 @@ import pytest
 from headrace.plugins.sasl_oauth import SaslOAuth
 from headrace.plugins.sasl_oauth.access_tokens import AccessToken
 from headrace.plugins.sasl_oauth.claims import ClaimRules
-from headrace.plugins.sasl_oauth.messages import read_client_message
+from headrace.plugins.sasl_oauth.messages import INVALID_TOKEN, read_client_message
 from headrace.plugins.sasl_oauth.options import Algorithm
 from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
@@ -22,7 +22,7 @@ from headrace.quota_callbacks.requests import Address, Connection
 from headrace.quota_callbacks.sasl import SaslRefused, UpstreamSasl
 from headrace.quota_callbacks.secret_sources import SecretSource
 from headrace.quota_callbacks.testing import make_context
-from tests.plugins.sasl_oauth.issuer import NOW_S, bearer, claims, ec_key, key_set, rsa_key, token
+from tests.plugins.sasl_oauth.issuer import NOW_S, b64, bearer, claims, ec_key, key_set, rsa_key, token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,6 +119,15 @@ def test_the_reason_is_for_the_log_and_contains_nothing_of_the_token(case: str, 
     refused = refusal(plugin, value)
     assert (str(refused), refused.user) == (reason, "alice")
     assert "evil" not in str(refused)
+
+
+def test_a_header_of_any_depth_is_refused_as_a_token(plugin: SaslOAuth) -> None:
+    _, payload, signature = token(claims()).split(".")
+    deepest = sys.getrecursionlimit()
+    for depth in range(deepest - 200, deepest):
+        header = f'{{"alg": "RS256", "kid": "rsa", "x": {"[" * depth}{"]" * depth}}}'
+        step = exchange_of(plugin).respond(bearer(f"{b64(header.encode())}.{payload}.{signature}"))
+        assert step.answer == INVALID_TOKEN, depth
 
 
 def test_what_is_not_a_token_names_nobody(plugin: SaslOAuth) -> None:

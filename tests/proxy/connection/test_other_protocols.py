@@ -10,6 +10,7 @@ import trio
 from structlog.testing import capture_logs
 
 from headrace.proxy.connection.client_connection import ClientConnection
+from headrace.proxy.network.listener import ListenerTls
 from headrace.proxy.repeated_lines import EVERY_S
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import Connection
@@ -67,6 +68,18 @@ async def test_a_client_of_a_brokers_listener(autojump_clock: MockClock) -> None
             await book.client.sends(CLIENT_HELLO)
             await book.client.receives_the_end()
     assert "the listener of broker 3 (listen.address) accepts plaintext only" in closed(lines)[0]["reason"]
+
+
+async def test_a_load_balancer_that_sends_no_header(autojump_clock: MockClock) -> None:
+    """What is read without TLS at a listener with TLS is the place of the header."""
+    with capture_logs() as lines:
+        async with open_book() as book:
+            book.listener.tls = ListenerTls(context=None, principals=None)  # type: ignore[arg-type]
+            await book.client.sends(CLIENT_HELLO)
+            await book.client.receives_the_end()
+    [line] = closed(lines)
+    assert line["reason"].startswith("client: speaks TLS without a header of the PROXY protocol before it")
+    assert "listen.proxy_protocol_from" in line["reason"]
 
 
 async def test_a_fault_at_each_listener_has_a_line(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Address, Connection
 from headrace.quota_callbacks.sasl import SaslRefused, SaslStep, UpstreamSasl
-from headrace.quota_callbacks.secret_sources import SecretSource
+from headrace.quota_callbacks.secret_sources import SecretError, SecretSource
 
 CONNECTION = Connection(connection_id=1, peer=Address(host="192.0.2.1", port=1))
 SETTINGS = UpstreamSasl(mechanism="OURS", user="proxy", password=SecretSource(env="HIDDEN"))
@@ -36,7 +37,6 @@ class Says:
     """A client's exchange of one token."""
 
     def __init__(self, settings: UpstreamSasl) -> None:
-        self.mechanism = settings.mechanism
         self.user = settings.user
 
     async def respond(self, challenge: bytes | None) -> bytes | None:
@@ -114,6 +114,13 @@ async def test_a_cancellation_passes() -> None:
             hooks.sasl.client_failed("ours", error)
     assert scope.cancelled_caught
     assert hooks.errors == 0
+
+
+def test_a_variable_that_is_not_utf_8_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HIDDEN", os.fsdecode(b"hidden-word\xff"))
+    with pytest.raises(SecretError) as caught:
+        SecretSource(env="HIDDEN").read()
+    assert str(caught.value) == "the variable HIDDEN: the variable is not UTF-8"
 
 
 def test_the_settings_contain_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:

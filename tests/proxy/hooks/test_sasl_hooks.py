@@ -25,8 +25,7 @@ class Accepting:
 class Sending:
     """Sends one token."""
 
-    def __init__(self, mechanism: str, token: bytes) -> None:
-        self.mechanism = mechanism
+    def __init__(self, token: bytes) -> None:
         self.token = token
 
     async def respond(self, challenge: bytes | None) -> bytes | None:
@@ -50,7 +49,7 @@ class Knows:
     @hookimpl
     def sasl_client_exchange(self, connection: Connection | None, settings: UpstreamSasl) -> ClientExchange | None:
         assert connection in (CLIENT, None)
-        return Sending(settings.mechanism, self.name.encode()) if settings.mechanism in self.mechanisms else None
+        return Sending(self.name.encode()) if settings.mechanism in self.mechanisms else None
 
 
 async def test_the_plugin_that_was_registered_last_is_asked_first() -> None:

@@ -112,8 +112,8 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "collect_metrics": lambda hooks: list(hooks.collect_metrics()),
 }
 """A call of each hook that is called while clients are served, on the event loop."""
-NOT_WHILE_SERVING = NOT_MEASURED | {"quota_definitions", "authorizes_requests"}
-"""The others."""
+NOT_WHILE_SERVING = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options"}
+"""The others. What ``changed_options`` returns is called on the event loop, and has a test of its own."""
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -150,6 +150,14 @@ def test_every_hook_on_the_event_loop_is_measured(clock: Clock, hook: str) -> No
     ON_THE_LOOP[hook](hooks)
     expected = len(hooks.schema.keys) - 1 if hook == "quota_reset_required" else 1  # called for each key but one
     assert hooks.slow_calls.counts == {"slow_one": expected}
+
+
+def test_putting_changed_options_into_force_is_measured(clock: Clock) -> None:
+    hooks = hooks_of(slow_one=plugin_with(changed_options=lambda _self, options: clock.block))
+    functions = hooks.changed_options({}, {"slow_one": {"size": 2}})
+    assert hooks.slow_calls.counts == {}
+    functions["slow_one"]()
+    assert hooks.slow_calls.counts == {"slow_one": 1}
 
 
 def test_no_hook_is_left_out() -> None:

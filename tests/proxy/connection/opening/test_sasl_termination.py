@@ -1,18 +1,23 @@
 """Clients that the proxy authenticates by tokens without headers, which follow a SaslHandshake v0 (KIP-43).
 
-And a plugin that ends the program.
+And plugins that end the program or return odd lifetimes, and what plugins learn of a login without an answer.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
 
+from headrace.proxy.connection.state.client_sasl import MAX_LIFETIME_S
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.entities import ANONYMOUS
+from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from headrace.quota_callbacks.sasl import SaslStep
 from tests.proxy.connection.opening.words import (
+    AUTHENTICATE,
     EXIT,
     HANDSHAKE,
     MALLORY,
@@ -29,6 +34,7 @@ from tests.proxy.playbook import framed, open_book, read_reply, reply, request
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
+    from headrace.quota_callbacks.requests import Request
     from tests.proxy.playbook import Book
 
 HEARTBEAT = 12
@@ -118,3 +124,51 @@ async def test_a_plugin_that_ends_the_program_ends_the_login_alone(autojump_cloc
         assert (await authenticate(book, EXIT))["error_code"] == SASL_AUTHENTICATION_FAILED
         await book.client.receives_the_end()
         assert book.shared.hooks.failures == {"words": 1}
+
+
+class Lifetimes:
+    """Accepts every client, for a time."""
+
+    headrace_hooks = HOOK_VERSION
+    blocks = False
+
+    def __init__(self, lifetime_s: float) -> None:
+        self.lifetime_s = lifetime_s
+
+    def respond(self, token: bytes) -> SaslStep:
+        return SaslStep(principal=token.decode(), lifetime_s=self.lifetime_s)
+
+    @hookimpl
+    def sasl_server_exchange(self) -> Lifetimes:
+        return self
+
+
+@pytest.mark.parametrize(
+    ("lifetime_s", "stated_s"), [(-1.0, 0.0), (60.0, 60.0), (2.0**63, MAX_LIFETIME_S), (math.inf, MAX_LIFETIME_S)]
+)
+async def test_a_session_of_any_lifetime(lifetime_s: float, stated_s: float, autojump_clock: MockClock) -> None:
+    async with open_book(plugins={"lifetimes": Lifetimes(lifetime_s)}, sasl=TERMINATING) as book:
+        answer = await authenticate(book, "alice")
+        assert (answer["error_code"], answer["session_lifetime_ms"]) == (0, stated_s * 1000)
+
+
+class Completions:
+    """Notes the requests that are completed."""
+
+    headrace_hooks = HOOK_VERSION
+
+    def __init__(self) -> None:
+        self.completed: list[Request] = []
+
+    @hookimpl
+    def request_completed(self, request: Request) -> None:
+        self.completed.append(request)
+
+
+async def test_plugins_learn_of_a_login_that_ended_the_connection(autojump_clock: MockClock) -> None:
+    completions = Completions()
+    async with open_book(plugins={**PLUGINS, "completions": completions}, sasl=TERMINATING) as book:
+        await book.client.sends(request(AUTHENTICATE, 2, 1, auth_bytes=b"alice"))
+        await book.client.receives_the_end()
+        [completed] = completions.completed
+        assert completed.error == "client: a SaslAuthenticate without a SaslHandshake before it"

@@ -46,7 +46,6 @@ class WordClient:
     """Sends the name of the settings."""
 
     def __init__(self, settings: UpstreamSasl) -> None:
-        self.mechanism = settings.mechanism
         self.user = settings.user or ""
 
     async def respond(self, challenge: bytes | None) -> bytes | None:

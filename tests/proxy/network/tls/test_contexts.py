@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import ssl
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -217,6 +219,26 @@ def test_files_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
     assert [line["log_level"] for line in lines] == ["error", "error"], "once for each reason"
     assert "cannot be read" in lines[1]["reason"]
     certificate.keystore_file.write_bytes(content)
+    assert context.reload_if_changed()
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EMFILE, "Too many open files"), RuntimeError("from a library")])
+def test_no_failure_of_the_system_or_a_library_is_raised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    authority = Authority(tmp_path)
+    context = listening(certificate_file=str(authority.broker_certificate().keystore_file))
+    before = context.current
+    authority.broker_certificate()  # the same files
+
+    def fail(*_: object) -> int:
+        raise error
+
+    with monkeypatch.context() as patched, capture_logs() as lines:
+        patched.setattr(os, "memfd_create", fail)
+        assert not context.reload_if_changed()
+    assert context.current is before
+    assert str(error) in lines[0]["reason"]
     assert context.reload_if_changed()
 
 
