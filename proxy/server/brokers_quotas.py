@@ -89,6 +89,10 @@ class BrokersQuotas:
             if (left_out := self._repeated.due("unknown", str(error))) is not None:
                 log.info("the brokers' quotas are not known", reason=str(error), left_out=left_out or None)
             return
+        except Exception as error:  # the proxy serves clients without knowing them
+            if (left_out := self._repeated.due("internal error", type(error).__qualname__)) is not None:
+                log.exception("internal error; the brokers' quotas are not known", left_out=left_out or None)
+            return
         await self.learn(quotas, in_force)
         self.known.set()
         remark = self.remark()

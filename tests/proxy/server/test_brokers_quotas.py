@@ -127,12 +127,13 @@ async def test_the_cluster_is_asked_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     assert brokers.quotas == {ALICE: {RATE: 1.0}}
 
 
+@pytest.mark.parametrize("failure", [ApiTimeoutError("timed out"), RuntimeError("a bug")])
 async def test_a_failure_changes_nothing(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, failure: Exception
 ) -> None:
     _, brokers = known()
     await learn(brokers, {ALICE: {RATE: 1.0}})
-    answers = iter([ApiTimeoutError("timed out")])
+    answers = iter([failure])
 
     def ask(_settings: ClientSettings, _login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
         for error in answers:
