@@ -16,6 +16,7 @@ from headrace.plugins.sasl_oauth.messages import read_client_message
 from headrace.plugins.sasl_oauth.options import Algorithm
 from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
+from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.options import OptionsError
 from headrace.quota_callbacks.requests import Address, Connection
@@ -281,7 +282,7 @@ def test_missing_packages_are_named() -> None:
 async def test_a_token_for_a_broker(
     configure: Configure, provider: IdentityProvider, authority: Authority, tmp_path: Path
 ) -> None:
-    """By the hook, as the proxy calls it."""
+    """By the calls of the proxy."""
     (tmp_path / "secret").write_text("s3cr3t")
     settings = UpstreamSasl(
         mechanism="OAUTHBEARER",
@@ -292,9 +293,12 @@ async def test_a_token_for_a_broker(
     manager = new_plugin_manager()
     plugin = configure({})
     register(manager, "sasl_oauth", plugin)
+    sasl = HookCalls(manager).sasl
     provider.serves({"access_token": "a.b.c", "expires_in": 60})
     for connection in (CLIENT, None):
-        exchange = manager.hook.sasl_client_exchange(connection=connection, settings=settings)
+        found = sasl.client_exchange(connection, settings)
+        assert found is not None
+        _, exchange = found
         assert await exchange.respond(None) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
         assert await exchange.respond(b"") is None
     assert len(provider.asked) == 1
