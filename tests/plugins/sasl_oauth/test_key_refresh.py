@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
+from structlog.testing import capture_logs
 
 from headrace.plugins.sasl_oauth.http_requests import LONGEST_ANSWER_BYTES
 from headrace.plugins.sasl_oauth.key_refresh import (
@@ -26,7 +26,6 @@ from tests.plugins.sasl_oauth.issuer import ec_key, ed_key, key_set, rsa_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tests.plugins.sasl_oauth.identity_provider import Authority, IdentityProvider
@@ -218,12 +217,8 @@ def test_new_keys_are_fetched_when_one_is_unknown(running: KeyRefresher, provide
     assert kids(running) == ["first", "second"]
 
 
-def captured() -> AbstractContextManager[Any]:
-    return structlog.testing.capture_logs()
-
-
 def test_the_last_keys_stay_in_use_while_the_source_fails(running: KeyRefresher, provider: IdentityProvider) -> None:
-    with captured() as logs:
+    with capture_logs() as logs:
         provider.serves(b"", status=503)
         running.request_refresh()
         provider.wait_for(2)
@@ -238,7 +233,7 @@ def test_the_last_keys_stay_in_use_while_the_source_fails(running: KeyRefresher,
 
 
 def test_the_start_goes_on_without_keys(provider: IdentityProvider, authority: Authority) -> None:
-    with captured() as logs:
+    with capture_logs() as logs:
         provider.hold()
         schedule = Schedule(refresh_s=3600, between_requested_s=0)
         refresher = KeyRefresher(lambda: fetch_url(provider.url, str(authority.file)), schedule)

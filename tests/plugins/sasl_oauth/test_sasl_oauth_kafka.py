@@ -7,7 +7,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.plugins.sasl_oauth.claims import ClaimRules
@@ -185,7 +185,6 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[])
 @given(data=st.data())
 def test_any_claims(both: Both, data: st.DataObject) -> None:
     changes = {name: data.draw(TIMES, name) for name in ("exp", "nbf")}
