@@ -25,11 +25,6 @@ ASKED: Final = messages.request(messages.API_VERSIONS, 0, 1)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def ports(authority: Authority) -> Iterator[tuple[int, int]]:
     """The port of a listener that asks for no certificates, and that of one that requires them."""
     certificate = authority.broker_certificate()

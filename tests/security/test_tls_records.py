@@ -20,6 +20,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
 from tests.faults.raw_client import speaking_tls
 from tests.faults.waiting import wait_until
+from tests.security.handshakes import client_hello
 from tests.security.tls_records import (
     ALERT,
     CHANGE_CIPHER_SPEC,
@@ -50,13 +51,9 @@ ASKED: Final = 'headrace_requests_total{api="Metadata"}'
 
 
 @cache
-def client_hello() -> bytes:
-    """A ClientHello without its record: a handshake that begins again."""
-    outgoing = ssl.MemoryBIO()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()[5:]
+def hello_again() -> bytes:
+    """Return a ClientHello without its record: a handshake that begins again."""
+    return client_hello(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))[5:]
 
 
 def repeated(kind: int, content: bytes) -> Attack:
@@ -92,22 +89,17 @@ IN_1_3: Final[Mapping[str, Attack]] = {
     "half of a key update, then data": lambda client: (
         client.record(HANDSHAKE, KEY_UPDATE[:2]) + client.record(DATA, ASK)
     ),
-    "a ClientHello": lambda client: client.record(HANDSHAKE, client_hello()),
+    "a ClientHello": lambda client: client.record(HANDSHAKE, hello_again()),
     "only padding": lambda client: b"".join(client.record(DATA, b"x", padding=16_000) for _ in range(20)),
 }
 IN_1_2: Final[Mapping[str, Attack]] = {
-    "renegotiations": lambda client: b"".join(client.record(HANDSHAKE, client_hello()) for _ in range(200)),
+    "renegotiations": lambda client: b"".join(client.record(HANDSHAKE, hello_again()) for _ in range(200)),
     "many renegotiations in a record": lambda client: b"".join(
-        client.record(HANDSHAKE, client_hello() * (16_000 // len(client_hello()))) for _ in range(20)
+        client.record(HANDSHAKE, hello_again() * (16_000 // len(hello_again()))) for _ in range(20)
     ),
     "refusals of a renegotiation": repeated(ALERT, NO_RENEGOTIATION),
     "a change of the cipher": repeated(CHANGE_CIPHER_SPEC, b"\1"),
 }
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")

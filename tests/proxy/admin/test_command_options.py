@@ -20,11 +20,6 @@ ELSEWHERE: Final = "headrace.example.com"
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def operator(authority: Authority) -> Certificate:
     return authority.client_certificate("CN=alice,O=Example")
 
