@@ -48,8 +48,7 @@ def proxy(kafka: FirstBroker, tmp_path: Path) -> Iterator[ProxyProcess]:
 
 def login(user: str) -> bytes:
     """Return a SaslHandshake and a SaslAuthenticate, with the same correlation id."""
-    token = f"\0{user}\0{SECRETS[user]}".encode()
-    body = struct.pack(">i", len(token)) + token
+    body = messages.plain_token(user, SECRETS[user])
     return messages.request(messages.SASL_HANDSHAKE, 1, SAME_ID, messages.string("PLAIN")) + messages.request(
         ApiKey.SASL_AUTHENTICATE.value, 1, SAME_ID, body
     )
