@@ -17,6 +17,7 @@ from tests.proxy.connection.opening.words import (
     TERMINATING,
     Words,
     authenticate,
+    beat,
 )
 from tests.proxy.playbook import open_book, reply, request
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Connection, Request
     from tests.proxy.playbook import Book
 
-HEARTBEAT = 12
 SASL_AUTHENTICATION_FAILED = 58
 
 
@@ -71,11 +71,6 @@ async def log_in_to_broker(book: Book) -> None:
     await book.client.sends(request(AUTHENTICATE, 2, 2, auth_bytes=b"\0alice\0correct-horse"))
     await book.broker.receives()
     await book.broker.sends(reply(AUTHENTICATE, 2, 2))
-
-
-async def beat(book: Book) -> None:
-    answer = reply(HEARTBEAT, 4, 9)
-    assert await book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
 
 
 @pytest.mark.parametrize(("outcome", "user"), [("team-a", "team-a"), (None, "alice"), ("n" * 256, None)])

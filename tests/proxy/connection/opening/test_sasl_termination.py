@@ -15,6 +15,7 @@ from headrace.quota_callbacks.entities import ANONYMOUS
 from tests.proxy.connection.opening.words import (
     EXIT,
     HANDSHAKE,
+    HEARTBEAT,
     MALLORY,
     MECHANISM,
     TERMINATING,
@@ -22,16 +23,16 @@ from tests.proxy.connection.opening.words import (
     Words,
     accept_login,
     authenticate,
+    beat,
     identity,
 )
-from tests.proxy.playbook import framed, open_book, read_reply, reply, request
+from tests.proxy.playbook import framed, open_book, read_reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
 
     from tests.proxy.playbook import Book
 
-HEARTBEAT = 12
 SASL_AUTHENTICATION_FAILED = 58
 PLUGINS = {"words": Words()}
 
@@ -39,11 +40,6 @@ PLUGINS = {"words": Words()}
 async def shake(book: Book, mechanism: str = MECHANISM) -> None:
     await book.client.sends(request(HANDSHAKE, 0, 1, mechanism=mechanism))
     assert read_reply(HANDSHAKE, 0, await book.client.receives())["error_code"] == 0
-
-
-async def beat(book: Book) -> None:
-    answer = reply(HEARTBEAT, 4, 9)
-    assert await book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
 
 
 async def test_one_token(autojump_clock: MockClock) -> None:
