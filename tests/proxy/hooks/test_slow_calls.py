@@ -117,7 +117,7 @@ NOT_WHILE_SERVING = NOT_MEASURED | {"quota_definitions", "authorizes_requests"}
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_a_slow_call_is_logged_and_counted_once_a_minute(clock: Clock, blocks: bool) -> None:
+def test_slow_calls_are_counted_and_logged_once_a_minute(clock: Clock, blocks: bool) -> None:
     def connection_opened(_self: object) -> None:
         if blocks:
             clock.block()

@@ -175,7 +175,7 @@ async def test_an_audit_may_take_longer_than_the_timeout_of_other_calls(autojump
         assert await proxy.follower.audit(limit=1, before=None) == []
 
 
-async def test_who_has_changed_a_quota_is_logged_by_whichever_part_of_the_proxy(
+async def test_who_has_changed_a_quota_is_logged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Up to 100 lines a minute, however many calls there are; the next line has the number of those left out."""
