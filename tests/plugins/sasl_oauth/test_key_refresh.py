@@ -204,7 +204,7 @@ def test_the_start_waits_for_the_first_keys(running: KeyRefresher) -> None:
 
 
 def test_new_keys_are_fetched_when_one_is_unknown(running: KeyRefresher, provider: IdentityProvider) -> None:
-    """The old keys stay in use during the fetch, and any number of requests causes one or two."""
+    """The old keys stay in use during the fetch, and any number of requests for keys causes one or two."""
     provider.hold()
     provider.serves(key_set(rsa_key("first"), rsa_key("second")))
     for _ in range(100):
@@ -215,6 +215,8 @@ def test_new_keys_are_fetched_when_one_is_unknown(running: KeyRefresher, provide
     running.request_refresh()  # the third fetch begins when the second is over
     provider.wait_for(3)
     assert kids(running) == ["first", "second"]
+    running.close()
+    assert len(provider.asked) <= 4, "one for the requests before a fetch, one for those during it, and the last"
 
 
 def test_the_last_keys_stay_in_use_while_the_source_fails(running: KeyRefresher, provider: IdentityProvider) -> None:

@@ -23,7 +23,8 @@ from headrace.quota_callbacks.requests import Address, Connection
 from headrace.quota_callbacks.sasl import SaslRefused, UpstreamSasl
 from headrace.quota_callbacks.secret_sources import SecretSource
 from headrace.quota_callbacks.testing import make_context
-from tests.plugins.sasl_oauth.issuer import NOW_S, bearer, claims, ec_key, key_set, rsa_key, token
+from tests.plugins.sasl_identity.sasl_messages import bearer
+from tests.plugins.sasl_oauth.issuer import NOW_S, claims, ec_key, key_set, rsa_key, token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -130,7 +131,7 @@ def test_what_is_not_a_token_names_nobody(plugin: SaslOAuth) -> None:
 
 def test_another_user_than_the_tokens_is_refused_at_once(plugin: SaslOAuth) -> None:
     with pytest.raises(SaslRefused, match="another user") as refused:
-        exchange_of(plugin).respond(bearer(token(claims()), authzid="bob"))
+        exchange_of(plugin).respond(bearer(token(claims()), authzid="a=bob"))
     assert refused.value.user == "alice"
 
 

@@ -18,10 +18,10 @@ from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.sasl import SaslRefused
+from tests.plugins.sasl_identity.sasl_messages import bearer
 from tests.plugins.sasl_oauth.issuer import (
     Key,
     b64,
-    bearer,
     claims,
     ec_key,
     ed_key,

@@ -190,12 +190,12 @@ async def test_who_has_changed_a_quota_is_logged(
     changed = [line for line in lines if line["event"] == "quota changed"]
     assert len(changed) == 101
     assert [line["left_out"] for line in changed] == [*[None] * 100, 100]
-    assert changed[0] | {"entity": "", "left_out": None} == {
+    assert changed[0] == {
         "event": "quota changed",
         "log_level": "info",
         "principal": AUTHOR.principal,
         "address": AUTHOR.address,
-        "entity": "",
+        "entity": "user=u0-0",
         "key": "producer_byte_rate",
         "old": None,
         "new": 1.0,
