@@ -18,7 +18,6 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.certificates import Authority
 from tests.clients.fronts import Front, unique
 from tests.faults import messages
-from tests.faults.proxy_log import assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.security.test_stalling_clients import is_cut_off
 from tests.security.test_unaccepted_clients import (
@@ -86,7 +85,8 @@ def scene(
     way, folder = WAYS[request.param], tmp_path_factory.mktemp("way")
     with way.proxy(kafka, Authority(folder), folder, QUOTAS + LIMITS) as proxy:
         yield Scene(way=way, front=Front(cluster=kafka.cluster, proxy=proxy), topic=topic)
-        assert_no_traceback(proxy)
+        assert "Traceback" not in proxy.log
+        assert "[error" not in proxy.log
 
 
 def assert_unharmed(scene: Scene, victim: str) -> None:
@@ -184,7 +184,7 @@ def test_a_new_connection_ends_no_throttle_and_delays_no_login(scene: Scene) -> 
 
 
 def test_control_characters_reach_no_log(scene: Scene) -> None:
-    """Neither those of a client id nor those of a mechanism."""
+    """Neither those of a client id nor those of a mechanism. The log is text, since JSON has escapes of its own."""
     with scene.stranger(ESCAPE) as client, contextlib.suppress(ConnectionEndedError):
         client.call(messages.SASL_HANDSHAKE, 1, messages.string(f"SCRAM{ESCAPE}"))
         client.send(b"\0\0\0\0")
