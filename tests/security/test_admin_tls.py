@@ -187,7 +187,7 @@ def test_certificates_that_are_not_accepted(
     process.wait_for_log("add its authority to admin.tls.client_ca_file")
 
 
-def test_a_client_with_the_wrong_authority_is_told_apart(proxy: ProxyProcess, stranger: Authority) -> None:
+def test_a_client_with_the_wrong_authority_is_named_in_the_log(proxy: ProxyProcess, stranger: Authority) -> None:
     assert "CERTIFICATE_VERIFY_FAILED" in str(refused(proxy, context(stranger)))
     proxy.wait_for_log("the client does not trust the authority of the proxy's certificate")
 

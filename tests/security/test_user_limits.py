@@ -14,6 +14,7 @@ from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import listen_tls, terminated_plain
 from tests.faults import messages
 from tests.faults.fake_broker import FakeBroker
+from tests.faults.limits.test_limits import is_served
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -59,14 +60,6 @@ def logs_in(client: RawClient, user: str, password: str | None = None) -> bool:
     except ConnectionEndedError:
         return False
     return answer[:2] == b"\0\0"
-
-
-def is_served(client: RawClient) -> bool:
-    try:
-        client.call(messages.API_VERSIONS, 0)
-    except (ConnectionEndedError, BrokenPipeError, ConnectionResetError):
-        return False
-    return True
 
 
 def connect(stack: contextlib.ExitStack, proxy: ProxyProcess, count: int) -> list[RawClient]:

@@ -103,7 +103,7 @@ def test_errors_name_the_option(
         assert output.count("\n") == 1, output
 
 
-def test_a_server_without_tls_is_told_apart(authority: Authority) -> None:
+def test_a_server_without_tls_is_recognized(authority: Authority) -> None:
     with FakeBroker({}) as broker, ProxyProcess(broker.address) as process:
         status, output = run("ready", "--admin", process.admin, "--admin-ca", authority.ca_file)
         assert (status, "it does not speak TLS; leave out https:// and --admin-ca" in output) == (1, True), output

@@ -321,9 +321,9 @@ async def test_every_failure_says_what_to_change(authority: Authority, broker: C
     ]
     for client, server, host, at_client, at_server in cases:
         async with sockets() as pair:
-            told = await failures(pair, client, server, host)
-        assert at_client in told[0], told
-        assert at_server in told[1], told
+            reasons = await failures(pair, client, server, host)
+        assert at_client in reasons[0], reasons
+        assert at_server in reasons[1], reasons
 
 
 def _lowest_only(context: TlsContext) -> TlsContext:
