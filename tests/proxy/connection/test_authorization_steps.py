@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from headrace.plugins.authorization import Authorization
 from headrace.proxy import long_work
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.proxy.connection.calls_of_steps import counted_calls
-from tests.proxy.playbook import open_book, read_reply, reply, request
+from tests.proxy.connection.test_authorization import book
+from tests.proxy.playbook import read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -52,8 +52,7 @@ async def test_a_long_request_is_denied_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, api_key: ApiKey, version: int, fields: Message
 ) -> None:
     monkeypatch.setattr(long_work, "SLICE_S", 0.0)  # pause wherever a pause is possible
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
+    async with book(RULES) as script:
         with counted_calls() as calls:
             await script.client.sends(request(api_key, version, **fields))
             answer = await script.client.receives()
@@ -67,8 +66,7 @@ async def test_a_long_request_is_split_and_its_reply_completed_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_work, "SLICE_S", 0.0)
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
+    async with book(RULES) as script:
         with counted_calls() as calls:
             await script.client.sends(request(ApiKey.LIST_OFFSETS, 7, topics=HALF))
             await script.upstream.wait_for_dial(1)

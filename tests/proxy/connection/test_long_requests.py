@@ -55,7 +55,7 @@ class Refusing:
 
 
 async def in_steps(book: Book, sent: bytes, answers: Sequence[bytes]) -> tuple[bytes, list[bytes], CallsOfSteps]:
-    """Send a request, and ``answers`` to what the broker receives; return the reply and what the broker received."""
+    """Send a request, and ``answers`` to what the broker receives; return the reply, that, and the proxy's calls."""
     received = []
     with counted_calls() as calls:
         await book.client.sends(sent)
