@@ -92,7 +92,8 @@ async def test_many_connections_read_the_password_and_compute_the_keys_once(
     password: SecretSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed: list[tuple[object, ...]] = []
-    read, read_password = [], SecretSource.read
+    read: list[SecretSource] = []
+    read_password = SecretSource.read
 
     def counted(*arguments: object) -> ScramKeys:
         computed.append(arguments)
