@@ -112,8 +112,8 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "collect_metrics": lambda hooks: list(hooks.collect_metrics()),
 }
 """A call of each hook that is called while clients are served, on the event loop."""
-NOT_WHILE_SERVING = NOT_MEASURED | {"quota_definitions", "authorizes_requests"}
-"""The others."""
+ELSEWHERE = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options"}
+"""The others, which are called before clients are served, or in a thread."""
 
 
 @pytest.mark.parametrize("blocks", [False, True])
@@ -154,7 +154,7 @@ def test_every_hook_on_the_event_loop_is_measured(clock: Clock, hook: str) -> No
 
 def test_no_hook_is_left_out() -> None:
     hooks = {name for name, value in vars(hookspecs).items() if hasattr(value, "headrace_spec")}
-    assert set(ON_THE_LOOP) == hooks - NOT_WHILE_SERVING
+    assert set(ON_THE_LOOP) == hooks - ELSEWHERE
     assert set(ON_THE_LOOP) > VERDICT_HOOKS
 
 
@@ -233,6 +233,14 @@ def test_methods_of_observers_are_measured(clock: Clock) -> None:
     hooks = hooks_of()
     hooks.call_observer("observing", clock.block)
     assert hooks.slow_calls.counts == {"observing": 1}
+
+
+def test_putting_changed_options_into_force_is_measured(clock: Clock) -> None:
+    hooks = hooks_of(slow_one=plugin_with(changed_options=lambda _self, options: clock.block))
+    (put_into_force,) = hooks.changed_options({}, {"slow_one": {"size": 1}}).values()
+    assert hooks.slow_calls.counts == {}
+    put_into_force()
+    assert hooks.slow_calls.counts == {"slow_one": 1}
 
 
 def test_checks_of_names_are_measured(clock: Clock) -> None:
