@@ -30,6 +30,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from testbed.kafka.certificates import Authority
 from testbed.kafka.cluster import KafkaCluster
 from tests.secure_cluster import SecureKafka, secure_cluster
 from tests.shared_cluster import FirstBroker, shared_cluster
@@ -89,6 +90,12 @@ def rng(request: pytest.FixtureRequest) -> random.Random:
     seed = request.config.getoption("randomly_seed", 0)
     print(f"random samples: repeat them with --randomly-seed={seed}")  # noqa: T201 - shown at a failure
     return random.Random(f"{seed} {request.node.name}")  # noqa: S311
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """A certificate authority of the test module."""
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="session")

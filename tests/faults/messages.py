@@ -31,6 +31,11 @@ def string(text: str) -> bytes:
     return struct.pack(">h", len(data)) + data
 
 
+def plain_token(user: str, password: str) -> bytes:
+    """The body of a SaslAuthenticate v0 or v1 with the token of PLAIN."""
+    return frame(f"\0{user}\0{password}".encode())
+
+
 def request(api_key: int, version: int, correlation_id: int, body: bytes = b"", client_id: str = "raw") -> bytes:
     """A whole frame with a header of version 1."""
     return frame(struct.pack(">hhi", api_key, version, correlation_id) + string(client_id) + body)

@@ -18,7 +18,6 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.certificates import Authority
 from tests.clients.fronts import Front, unique
 from tests.faults import messages
-from tests.faults.proxy_log import assert_no_traceback
 from tests.faults.raw_client import ConnectionEndedError, RawClient
 from tests.security.test_stalling_clients import is_cut_off
 from tests.security.test_unaccepted_clients import (
@@ -86,7 +85,8 @@ def scene(
     way, folder = WAYS[request.param], tmp_path_factory.mktemp("way")
     with way.proxy(kafka, Authority(folder), folder, QUOTAS + LIMITS) as proxy:
         yield Scene(way=way, front=Front(cluster=kafka.cluster, proxy=proxy), topic=topic)
-        assert_no_traceback(proxy)
+        assert "Traceback" not in proxy.log
+        assert "[error" not in proxy.log
 
 
 def assert_unharmed(scene: Scene, victim: str) -> None:
@@ -100,14 +100,14 @@ def assert_unharmed(scene: Scene, victim: str) -> None:
 
 
 def test_bytes_behind_a_message_are_ignored(scene: Scene) -> None:
-    """0: librdkafka sends some, and brokers ignore them."""
+    """librdkafka sends some, and brokers ignore them."""
     with scene.client(unique("honest")) as client:
         assert client.call(ApiKey.METADATA.value, 4, struct.pack(">i?", -1, True) + b"\0\0\0")
         assert client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
 
 
 def test_requests_are_not_taken_for_tokens(scene: Scene) -> None:
-    """1: behind a SaslHandshake v0 that is refused."""
+    """They follow a SaslHandshake v0 that is refused."""
     client_id, served = unique("smuggler"), 0
     frames = [produce(scene.topic, client_id, REQUEST_BYTES, number) for number in range(2, 40)]
     begin_s = time.monotonic()
@@ -125,7 +125,7 @@ def test_requests_are_not_taken_for_tokens(scene: Scene) -> None:
 
 
 def test_nothing_is_charged_in_the_name_of_another(scene: Scene) -> None:
-    """2: by promises, and by mutations without a login."""
+    """Neither by requests whose rest never comes nor by mutations without a login."""
     victim = unique("victim")
     head = struct.pack(">ihhi", PROMISED_BYTES, messages.PRODUCE, 7, 1) + messages.string(victim)
     head += struct.pack(">hhi", -1, 1, 30_000)
@@ -142,7 +142,7 @@ def test_nothing_is_charged_in_the_name_of_another(scene: Scene) -> None:
 
 
 def test_a_long_token_is_refused_by_its_length(scene: Scene) -> None:
-    """3: and 63 MiB are not collected."""
+    """Nothing of 63 MiB is collected."""
     head = struct.pack(">ihhi", 63 * 2**20, ApiKey.SASL_AUTHENTICATE, 1, 2) + messages.string("long")
     with scene.stranger(unique("long")) as client:
         client.send(head)
@@ -152,7 +152,7 @@ def test_a_long_token_is_refused_by_its_length(scene: Scene) -> None:
 
 @pytest.mark.exhaustive
 def test_a_slow_head_is_cut_off(scene: Scene) -> None:
-    """4: a byte now and then is no progress."""
+    """A byte now and then is no progress."""
     frame = messages.request(messages.API_VERSIONS, 0, 1, b"", "slow" * 100)
     with scene.stranger("slow", timeout_s=0.2) as client:
         assert is_cut_off(client, frame[:100])
@@ -160,7 +160,7 @@ def test_a_slow_head_is_cut_off(scene: Scene) -> None:
 
 
 def test_a_long_request_is_refused_by_its_length(scene: Scene) -> None:
-    """5: reading it would hold the event loop."""
+    """Reading it would hold the event loop."""
     client_id = unique("stalling")
     with scene.client(client_id) as client:
         client.send(struct.pack(">ihhi", 8 * 2**20, ApiKey.CREATE_TOPICS, 4, 9) + messages.string(client_id))
@@ -169,7 +169,6 @@ def test_a_long_request_is_refused_by_its_length(scene: Scene) -> None:
 
 
 def test_a_new_connection_ends_no_throttle_and_delays_no_login(scene: Scene) -> None:
-    """6."""
     client_id = unique("reconnects")
     frame = produce(scene.topic, client_id, 900_000, 1)
     with scene.client(client_id) as client:
@@ -185,7 +184,7 @@ def test_a_new_connection_ends_no_throttle_and_delays_no_login(scene: Scene) -> 
 
 
 def test_control_characters_reach_no_log(scene: Scene) -> None:
-    """10: neither those of a client id nor those of a mechanism."""
+    """Neither those of a client id nor those of a mechanism. The log is text, since JSON has escapes of its own."""
     with scene.stranger(ESCAPE) as client, contextlib.suppress(ConnectionEndedError):
         client.call(messages.SASL_HANDSHAKE, 1, messages.string(f"SCRAM{ESCAPE}"))
         client.send(b"\0\0\0\0")
@@ -199,7 +198,7 @@ def test_control_characters_reach_no_log(scene: Scene) -> None:
 
 
 def test_what_could_be_exempt_is_charged(scene: Scene) -> None:
-    """11 and 12: handshakes after the login, or without one, and requests between brokers."""
+    """Handshakes after the login, or without one, and requests between brokers."""
     bodies = {messages.API_VERSIONS: (0, b""), WRITE_TXN_MARKERS: (1, NO_MARKERS)}
     if scene.way.mechanism != "OAUTHBEARER":  # its tokens expire, so that another login may follow
         bodies[messages.SASL_HANDSHAKE] = (1, messages.string("PLAIN"))

@@ -10,6 +10,7 @@ from headrace.plugins.authorization import Authorization
 from headrace.proxy.connection.state.shared_state import Limits
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.proxy.playbook import Book, open_book, read_reply, reply, request
+from tests.security.test_tokens_of_the_proxy import APIS, NOT_ALLOWED, VERSION
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
@@ -70,12 +71,11 @@ async def test_a_share_session_of_another_shows_no_records_of_its_topics(autojum
         assert [(row["topic_id"], row["partitions"][0]["records"]) for row in found] == [(IDS["mine"], b"records")]
 
 
-@pytest.mark.parametrize("api_key", [38, 39, 40, 41])
-async def test_nobody_gets_delegation_tokens_of_the_proxys_identity(autojump_clock: MockClock, api_key: int) -> None:
+@pytest.mark.parametrize("api_key", APIS)
+async def test_nobody_gets_delegation_tokens_of_the_proxys_identity(autojump_clock: MockClock, api_key: ApiKey) -> None:
     async with book() as script:
-        version = 2
-        await script.client.sends(request(api_key, version))
-        assert read_reply(api_key, version, await script.client.receives())["error_code"] == 64
+        await script.client.sends(request(api_key, VERSION))
+        assert read_reply(api_key, VERSION, await script.client.receives())["error_code"] == NOT_ALLOWED
         assert script.upstream.dialled == []
 
 

@@ -25,11 +25,6 @@ ASKED: Final = messages.request(messages.API_VERSIONS, 0, 1)
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
-@pytest.fixture(scope="module")
 def ports(authority: Authority) -> Iterator[tuple[int, int]]:
     """The port of a listener that asks for no certificates, and that of one that requires them."""
     certificate = authority.broker_certificate()
@@ -46,8 +41,8 @@ def ports(authority: Authority) -> Iterator[tuple[int, int]]:
 def ask(
     port: int, context: ssl.SSLContext, session: ssl.SSLSession | None
 ) -> tuple[bytes, ssl.SSLSession | None, bool]:
-    """Send a request. Return the beginning of its answer, nothing if there is none; the session; whether it is an
-    earlier one that goes on."""
+    """Send a request. Return the beginning of its answer, nothing if there is none; the session; and whether it is that
+    of an earlier connection."""
     with (
         socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
         contextlib.suppress(ssl.SSLError, ConnectionResetError),
@@ -84,6 +79,8 @@ def test_a_session_with_a_certificate_begins_no_session_elsewhere(
     own.maximum_version = own.minimum_version = VERSIONS[version]
     answer, session, _ = ask(strict, own, None)
     assert answer
+    assert session is not None
     answer, _, reused = ask(lenient, own, session)
     assert answer
     assert not reused
+    assert ask(strict, own, session)[2], "at its own listener it goes on"

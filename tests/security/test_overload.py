@@ -12,8 +12,9 @@ from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events, wait_for_events
-from tests.faults.raw_client import ConnectionEndedError, RawClient
+from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
+from tests.security.test_connection_limits import connect, is_served
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,19 +36,6 @@ def proxy_with(kafka: FirstBroker, limits: str = "", prefix: tuple[str, ...] = (
     ) as proxy:
         yield proxy
         assert_no_traceback(proxy)
-
-
-def is_served(client: RawClient) -> bool:
-    """Whether the broker answers the client."""
-    try:
-        client.call(messages.METADATA, messages.METADATA_VERSION, messages.NO_TOPICS)
-    except (ConnectionEndedError, BrokenPipeError, ConnectionResetError):
-        return False
-    return True
-
-
-def connect(stack: contextlib.ExitStack, port: int, source: str, count: int) -> list[RawClient]:
-    return [stack.enter_context(RawClient(port, source=source, distinct=False)) for _ in range(count)]
 
 
 def test_a_flood_leaves_served_clients_served_and_accepting_goes_on(kafka: FirstBroker) -> None:

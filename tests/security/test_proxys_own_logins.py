@@ -11,7 +11,7 @@ import pytest
 
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.proxy_process import ProxyProcess
-from tests.clients.tls.proxies import users_file
+from tests.clients.tls.proxies import terminated_plain
 from tests.faults import messages
 from tests.faults.fake_broker import FakeBroker
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -24,26 +24,16 @@ if TYPE_CHECKING:
 
     from tests.faults.fake_broker import Asked, Conversation
 
-
-NO_TOPICS: Final = struct.pack(">i", 0)
 ILLEGAL_SASL_STATE: Final = 34
 FLOOD: Final = 200
 ITERATIONS: Final = "16384"
 """The most that a user may have: the logins of a flood then take so long that a pause of this process ends before."""
 
 
-def terminating(folder: Path, *arguments: str) -> str:
-    """Return the configuration of a proxy that authenticates clients by PLAIN."""
-    return (
-        '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
-        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *arguments)}"\n'
-    )
-
-
 @pytest.fixture
 def proxy(tmp_path: Path) -> Iterator[ProxyProcess]:
     """A proxy that authenticates clients, before brokers that serve anybody."""
-    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=terminating(tmp_path)) as process:
+    with FakeBroker({}) as broker, ProxyProcess(broker.address, config=terminated_plain(tmp_path)) as process:
         wait_until(lambda: "brokers changed" in process.log, "the proxy knows that brokers serve anybody")
         yield process
 
@@ -56,37 +46,32 @@ def handshake(client: RawClient) -> int:
 
 def log_in(client: RawClient, user: str = "bob") -> None:
     assert handshake(client) == 0
-    answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, plain_token(user, SECRETS[user]))
+    answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, messages.plain_token(user, SECRETS[user]))
     assert answer[:2] == b"\0\0"
 
 
 @pytest.mark.parametrize("api_key", [ApiKey.METADATA, ApiKey.HEARTBEAT])
 def test_brokers_that_serve_anybody_do_not_spare_clients_the_login(proxy: ProxyProcess, api_key: ApiKey) -> None:
     with RawClient(proxy.port, timeout_s=20) as client, pytest.raises(ConnectionEndedError):
-        client.call(api_key.value, 1, NO_TOPICS if api_key is ApiKey.METADATA else messages.heartbeat_body())
+        client.call(api_key.value, 1, messages.NO_TOPICS if api_key is ApiKey.METADATA else messages.heartbeat_body())
     proxy.wait_for_log("a request before the authentication")
     with RawClient(proxy.port, timeout_s=20) as client:
         log_in(client)
-        assert client.call(ApiKey.METADATA.value, 1, NO_TOPICS)
+        assert client.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
 
 
 def test_a_request_in_the_middle_of_the_login_is_not_served(proxy: ProxyProcess) -> None:
     with RawClient(proxy.port, timeout_s=20) as client:
         assert handshake(client) == 0
         with pytest.raises(ConnectionEndedError):
-            client.call(ApiKey.METADATA.value, 1, NO_TOPICS)
-
-
-def plain_token(user: str, password: str) -> bytes:
-    token = f"\0{user}\0{password}".encode()
-    return struct.pack(">i", len(token)) + token
+            client.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
 
 
 def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_path: Path) -> None:
     """The key of each password is computed in one of two threads. Before the addresses took turns, the honest login
     came behind all others."""
     rates = "[limits]\nmax_connection_rate = 0\nmax_connection_rate_per_ip = 0\n"
-    config = terminating(tmp_path, "--iterations", ITERATIONS) + rates
+    config = terminated_plain(tmp_path, "--iterations", ITERATIONS) + rates
     with (
         FakeBroker({}) as broker,
         ProxyProcess(broker.address, config=config) as proxy,
@@ -98,8 +83,8 @@ def test_a_flood_of_logins_from_one_address_does_not_delay_those_of_others(tmp_p
         for each in attackers:
             assert handshake(each) == 0
         for each in attackers:
-            each.request(ApiKey.SASL_AUTHENTICATE.value, 1, plain_token("bob", "guessed"))
-        answer = honest.call(ApiKey.SASL_AUTHENTICATE.value, 1, plain_token("bob", SECRETS["bob"]))
+            each.request(ApiKey.SASL_AUTHENTICATE.value, 1, messages.plain_token("bob", "guessed"))
+        answer = honest.call(ApiKey.SASL_AUTHENTICATE.value, 1, messages.plain_token("bob", SECRETS["bob"]))
         answered, _, _ = select.select([each.sock for each in attackers], [], [], 0)
         assert answer[:2] == b"\0\0"
         assert len(answered) < FLOOD, "some still wait"
@@ -131,7 +116,7 @@ def test_a_login_that_a_broker_answers_with_garbage_is_the_brokers_fault(
         RawClient(proxy.port, timeout_s=20) as client,
     ):
         with pytest.raises(ConnectionEndedError):
-            client.call(ApiKey.METADATA.value, 1, NO_TOPICS)
+            client.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
         proxy.wait_for_log("upstream: the broker's answer to the proxy's login is not valid")
         assert "plugin failed" not in proxy.log
         assert SECRETS["carol"] not in proxy.log
@@ -143,7 +128,7 @@ def never_answer(conversation: Conversation, _asked: Asked) -> None:
 
 def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
     """One client has authenticated and sends nothing; another one's request waits for a broker that hangs."""
-    config = terminating(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "3s"\n'
+    config = terminated_plain(tmp_path) + proxys_login(tmp_path) + '[limits]\nlogin_timeout = "3s"\n'
     with (
         FakeBroker({"raw": never_answer}) as broker,
         ProxyProcess(broker.address, config=config) as proxy,
@@ -153,7 +138,7 @@ def test_only_who_waits_for_a_login_is_overdue(tmp_path: Path) -> None:
         log_in(idle)
         log_in(waiting)
         with pytest.raises(ConnectionEndedError):
-            waiting.call(ApiKey.METADATA.value, 1, NO_TOPICS)
+            waiting.call(ApiKey.METADATA.value, 1, messages.NO_TOPICS)
         proxy.wait_for_log("upstream: not accepted by the broker within limits.login_timeout = 3 s")
         assert proxy.metric("headrace_connections") == 1
         assert handshake(idle) in (0, ILLEGAL_SASL_STATE)

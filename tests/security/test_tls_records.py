@@ -16,9 +16,11 @@ from tests.clients.tls.proxies import listen_tls
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.fake_broker import FakeBroker
+from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
 from tests.faults.raw_client import speaking_tls
 from tests.faults.waiting import wait_until
+from tests.security.handshakes import client_hello
 from tests.security.tls_records import (
     ALERT,
     CHANGE_CIPHER_SPEC,
@@ -45,15 +47,13 @@ UNKNOWN_TYPE: Final = 99
 MANY: Final = 2000
 ASK: Final = messages.request(messages.METADATA, messages.METADATA_VERSION, 7, messages.NO_TOPICS, "attacker")
 
+ASKED: Final = 'headrace_requests_total{api="Metadata"}'
+
 
 @cache
-def client_hello() -> bytes:
-    """A ClientHello without its record: a handshake that begins again."""
-    outgoing = ssl.MemoryBIO()
-    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname="localhost")
-    with contextlib.suppress(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()[5:]
+def hello_again() -> bytes:
+    """Return a ClientHello without its record: a handshake that begins again."""
+    return client_hello(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))[5:]
 
 
 def repeated(kind: int, content: bytes) -> Attack:
@@ -79,30 +79,27 @@ IN_EACH_VERSION: Final[Mapping[str, Attack]] = {
     "a record of no known type": lambda client: client.record(UNKNOWN_TYPE, b"x"),
     "Finished again": lambda client: client.record(HANDSHAKE, bytes([20, 0, 0, 12]) + bytes(12)),
     "a certificate afterwards": lambda client: client.record(HANDSHAKE, bytes([11, 0, 0, 4]) + bytes(4)),
-    "a message of 16 MiB": lambda client: client.record(HANDSHAKE, bytes([24, 0xFF, 0xFF, 0xFF]) + bytes(9000)) * 1,
+    "a message of 16 MiB": lambda client: client.record(HANDSHAKE, bytes([24, 0xFF, 0xFF, 0xFF]) + bytes(9000)),
 }
 IN_1_3: Final[Mapping[str, Attack]] = {
     "key updates": lambda client: b"".join(client.key_update() for _ in range(MANY)),
     "key updates for both": lambda client: b"".join(client.key_update(for_both=True) for _ in range(MANY)),
     "a key update that is not valid": lambda client: client.record(HANDSHAKE, bytes([24, 0, 0, 1, 2])),
     "a key update and more in a record": lambda client: client.record(HANDSHAKE, KEY_UPDATE * 2),
-    "half of a key update, then data": lambda client: client.record(HANDSHAKE, KEY_UPDATE[:2]) + changed(client),
-    "a ClientHello": lambda client: client.record(HANDSHAKE, client_hello()),
+    "half of a key update, then data": lambda client: (
+        client.record(HANDSHAKE, KEY_UPDATE[:2]) + client.record(DATA, ASK)
+    ),
+    "a ClientHello": lambda client: client.record(HANDSHAKE, hello_again()),
     "only padding": lambda client: b"".join(client.record(DATA, b"x", padding=16_000) for _ in range(20)),
 }
 IN_1_2: Final[Mapping[str, Attack]] = {
-    "renegotiations": lambda client: b"".join(client.record(HANDSHAKE, client_hello()) for _ in range(200)),
+    "renegotiations": lambda client: b"".join(client.record(HANDSHAKE, hello_again()) for _ in range(200)),
     "many renegotiations in a record": lambda client: b"".join(
-        client.record(HANDSHAKE, client_hello() * (16_000 // len(client_hello()))) for _ in range(20)
+        client.record(HANDSHAKE, hello_again() * (16_000 // len(hello_again()))) for _ in range(20)
     ),
     "refusals of a renegotiation": repeated(ALERT, NO_RENEGOTIATION),
     "a change of the cipher": repeated(CHANGE_CIPHER_SPEC, b"\1"),
 }
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 @pytest.fixture(scope="module")
@@ -167,15 +164,14 @@ def test_records_of_attackers(
 def test_nothing_behind_the_end_of_the_stream_is_served(
     proxy: ProxyProcess, connect: Callable[[ssl.TLSVersion], RecordClient], version: ssl.TLSVersion
 ) -> None:
-    asked = 'headrace_requests_total{api="Metadata"}'
     with connect(version) as client:
         client.send(client.record(DATA, ASK))
         size = int.from_bytes(client.receive(4), "big")
         client.receive(size)
-        before = proxy.get("/metrics")[1].split(asked)[1].split()[0]
+        before = series(proxy, ASKED)
         client.send(client.record(ALERT, CLOSE_NOTIFY) + client.record(DATA, ASK))
         assert ends(client)
-    assert proxy.get("/metrics")[1].split(asked)[1].split()[0] == before
+    assert series(proxy, ASKED) == before
 
 
 @pytest.mark.parametrize("version", [V1_2, V1_3], ids=["1.2", "1.3"])

@@ -89,8 +89,7 @@ def create_topics(name: str, partitions: int) -> bytes:
 
 def log_in(client: RawClient) -> None:
     client.call(messages.SASL_HANDSHAKE, 1, messages.string("PLAIN"))
-    token = f"\0{USER}\0{SECRETS[USER]}".encode()
-    reply = client.call(SASL_AUTHENTICATE, 0, struct.pack(">i", len(token)) + token)
+    reply = client.call(SASL_AUTHENTICATE, 0, messages.plain_token(USER, SECRETS[USER]))
     assert struct.unpack_from(">h", reply) == (0,)
 
 
@@ -126,7 +125,7 @@ def test_produce_behind_a_refused_handshake_is_held_to_the_limit(open_front: Fro
     client_id = unique("smuggler")
     handshake = messages.request(messages.SASL_HANDSHAKE, 0, 1, messages.string(mechanism), client_id)
     frames = [produce(topic, client_id, REQUEST_BYTES, number) for number in range(2, 40)]
-    begin_s, judged = time.monotonic(), open_front.requests("Produce")
+    begin_s, before = time.monotonic(), open_front.requests("Produce")
     with RawClient(open_front.proxy.port, client_id=client_id, timeout_s=1.0) as client:
         with contextlib.suppress(TimeoutError):
             client.send(b"".join([handshake, *frames]))  # at once, so that the proxy reads them together
@@ -141,7 +140,7 @@ def test_produce_behind_a_refused_handshake_is_held_to_the_limit(open_front: Fro
                 served += 1
     allowed_bytes = WINDOW_BYTES + BYTES_PER_S * (time.monotonic() - begin_s)
     assert served <= allowed_bytes / REQUEST_BYTES + 1
-    assert open_front.requests("Produce") - judged >= served, "none of them was taken for a token"
+    assert open_front.requests("Produce") - before >= served, "none of them was taken for a token"
     assert was_throttled(open_front, client_id)
 
 
@@ -157,12 +156,10 @@ def test_metadata_behind_a_handshake_names_the_proxy(open_front: Front) -> None:
 
 def test_what_is_behind_a_handshake_is_read_when_the_broker_has_agreed(sasl_front: Front) -> None:
     """All of it arrives at once: the handshake, the token that follows it without a header, and a request."""
-    token = f"\0{USER}\0{SECRETS[USER]}".encode()
     with RawClient(sasl_front.proxy.port, client_id=unique("early")) as client:
         client.send(
             messages.request(messages.SASL_HANDSHAKE, 0, 1, messages.string("PLAIN"))
-            + struct.pack(">i", len(token))
-            + token
+            + messages.plain_token(USER, SECRETS[USER])
             + messages.request(messages.METADATA, 1, 2, messages.NO_TOPICS)
         )
         assert client.reply()[0] == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import struct
 import time
 from typing import TYPE_CHECKING, Final
 
@@ -12,9 +11,10 @@ import pytest
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.certificates import Authority, ClientTls
 from testbed.proxy_process import ProxyProcess
-from tests.clients.tls.proxies import listen_tls, users_file
+from tests.clients.tls.proxies import listen_tls, terminated_plain
 from tests.faults import messages
 from tests.faults.fake_broker import FakeBroker
+from tests.faults.limits.test_limits import is_served
 from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, events
 from tests.faults.raw_client import ConnectionEndedError, RawClient
@@ -39,11 +39,7 @@ def broker() -> Iterator[FakeBroker]:
 
 @pytest.fixture(scope="module")
 def terminating(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """The configuration of a proxy that authenticates clients by PLAIN."""
-    return (
-        '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
-        f'[plugins.options.sasl_users]\nfile = "{users_file(tmp_path_factory.mktemp("users"))}"\n'
-    )
+    return terminated_plain(tmp_path_factory.mktemp("users"))
 
 
 @contextlib.contextmanager
@@ -58,20 +54,12 @@ def proxy_with(broker: FakeBroker, config: str, limits: str, *, head: str = "") 
 def logs_in(client: RawClient, user: str, password: str | None = None) -> bool:
     """Whether the login is answered with success; ``False`` if the connection is closed instead."""
     client.call(messages.SASL_HANDSHAKE, 1, messages.string("PLAIN"))
-    token = f"\0{user}\0{password or SECRETS[user]}".encode()
+    token = messages.plain_token(user, password or SECRETS[user])
     try:
-        answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, struct.pack(">i", len(token)) + token)
+        answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, token)
     except ConnectionEndedError:
         return False
     return answer[:2] == b"\0\0"
-
-
-def is_served(client: RawClient) -> bool:
-    try:
-        client.call(messages.API_VERSIONS, 0)
-    except (ConnectionEndedError, BrokenPipeError, ConnectionResetError):
-        return False
-    return True
 
 
 def connect(stack: contextlib.ExitStack, proxy: ProxyProcess, count: int) -> list[RawClient]:
@@ -137,8 +125,8 @@ def test_authenticating_again_does_not_count_again(broker: FakeBroker, terminati
             return answer[:2] == b"\0\0"
 
         wait_until(again, "the client may authenticate again")
-        token = f"\0alice\0{SECRETS['alice']}".encode()
-        answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, struct.pack(">i", len(token)) + token)
+        token = messages.plain_token("alice", SECRETS["alice"])
+        answer = client.call(ApiKey.SASL_AUTHENTICATE.value, 1, token)
         assert answer[:2] == b"\0\0"
         assert is_served(client)
         assert series(proxy, NUMBER) == 0

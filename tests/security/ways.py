@@ -19,7 +19,6 @@ from testbed.kafka.certificates import ClientTls
 from testbed.proxy_process import ProxyProcess
 from tests.clients.tls.proxies import listen_tls, users_file
 from tests.faults import messages
-from tests.faults.proxy_log import JSON_LOG
 from tests.faults.raw_client import RawClient, speaking_tls
 from tests.plugins.sasl_identity.sasl_messages import bearer, unsecured
 from tests.plugins.sasl_oauth import issuer
@@ -76,7 +75,7 @@ class Way:
         config = listen_tls(authority.broker_certificate(), clients=clients) + self._sasl(folder) + more
         certificate = authority.client_certificate(f"CN={USER}") if self.has_certificate else None
         with (
-            ProxyProcess(servers, config=config, arguments=JSON_LOG) as process,
+            ProxyProcess(servers, config=config) as process,
             speaking_tls(process.port, ClientTls(authority=authority, certificate=certificate).ssl_context()),
         ):
             yield process

@@ -80,6 +80,14 @@ def terminated_sasl(folder: Path) -> str:
     )
 
 
+def terminated_plain(folder: Path, *more: str) -> str:
+    """Return the configuration of a proxy that authenticates clients by PLAIN; ``more`` are those of `users_file`."""
+    return (
+        '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
+        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *more)}"\n'
+    )
+
+
 def users_file(folder: Path, *more: str) -> Path:
     """Return a file with `SECRETS` as users of the proxy, for all of `MECHANISMS`; ``more`` are further arguments."""
     file = folder / "users.db"

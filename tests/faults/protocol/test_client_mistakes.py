@@ -16,6 +16,7 @@ from tests.faults.metrics import series
 from tests.faults.proxy_log import JSON_LOG, assert_no_traceback, lines_of, wait_for_lines
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
+from tests.security.handshakes import client_hello
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -54,14 +55,6 @@ def bystander(proxy: ProxyProcess) -> Iterator[Bystander]:
         yield watcher
 
 
-def client_hello() -> bytes:
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    handshake = ssl.create_default_context().wrap_bio(incoming, outgoing, server_hostname="kafka.example")
-    with pytest.raises(ssl.SSLWantReadError):
-        handshake.do_handshake()
-    return outgoing.read()
-
-
 def size(number: int) -> bytes:
     return struct.pack(">i", number)
 
@@ -84,7 +77,7 @@ MISTAKES = {
     "garbage": Mistake(data=b"\xde\xad\xbe\xef" * 64, reason="a frame of -559038737 bytes is shorter"),
     "garbage behind a good size": Mistake(data=size(64) + b"\xa5" * 64, reason="api key -23131 is unknown"),
     "TLS": Mistake(
-        data=client_hello(),
+        data=client_hello(ssl.create_default_context()),
         reason="client: speaks TLS, but the bootstrap listener (listen.address) accepts plaintext only",
     ),
     "HTTP": Mistake(

@@ -44,11 +44,6 @@ QUICK: Final = 8
 VERSIONS: Final = (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3)
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 def broker_contexts(
     authority: Authority, version: ssl.TLSVersion, certificate: Certificate | None = None
 ) -> Callable[[], ssl.SSLContext]:

@@ -160,8 +160,8 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    authority, broker = Authority(tmp_path_factory.mktemp("authority")), Broker()
+def scene(authority: Authority) -> Iterator[Scene]:
+    broker = Broker()
     config = listen_tls(authority.broker_certificate()) + CONFIG
     with (
         FakeBroker({CLIENT_ID: broker.converse}) as fake,

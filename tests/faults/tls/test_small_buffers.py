@@ -134,11 +134,6 @@ def assert_backpressure(found: Path, before_bytes: int) -> None:
     wait_until(rests, "the proxy takes no processor time once all buffers are full")
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("authority"))
-
-
 PROTOCOLS: Final = ("plaintext", "TLS")
 CASES: Final = [
     pytest.param(

@@ -22,7 +22,8 @@ from headrace.plugins.sasl_oauth.verification import TokenVerifier
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.sasl import SaslRefused, SaslStep
 from tests.fuzzing.choices import Choices
-from tests.plugins.sasl_oauth.issuer import Key, b64, bearer, claims, key_set
+from tests.plugins.sasl_identity.sasl_messages import bearer
+from tests.plugins.sasl_oauth.issuer import Key, b64, claims, key_set
 
 NOW_S: Final = 1_800_000_000
 LONGEST_PART: Final = 16 * 1024

@@ -91,19 +91,26 @@ async def test_many_connections_read_the_password_and_compute_the_keys_once(
     password: SecretSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     computed: list[tuple[object, ...]] = []
+    read: list[SecretSource] = []
+    read_password = SecretSource.read
 
     def counted(*arguments: object) -> ScramKeys:
         computed.append(arguments)
         return scram_keys(*arguments)  # type: ignore[arg-type]
 
+    def noted(source: SecretSource) -> str:
+        read.append(source)
+        return read_password(source)
+
     monkeypatch.setattr(exchanges, "scram_keys", counted)
+    monkeypatch.setattr(SecretSource, "read", noted)
     plugin = SaslClient()
     with trio.fail_after(DEADLINE_S):
         async with trio.open_nursery() as nursery:
             for _ in range(30):
                 nursery.start_soon(logged_in, plugin, of("SCRAM-SHA-512", password))
     assert len(computed) == 1
-    assert len(plugin._passwords._entries) == 1
+    assert read == [password]
 
 
 async def test_a_changed_password_is_used_soon(

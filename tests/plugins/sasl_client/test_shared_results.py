@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def results(*, most: int = 8, threads: int = 2) -> SharedResults[str, str]:
-    return SharedResults(most=most, kept_s=10.0, failure=ValueError, failure_kept_s=1.0, threads=threads)
+def results(*, most: int = 8) -> SharedResults[str, str]:
+    return SharedResults(most=most, kept_s=10.0, failure=ValueError, failure_kept_s=1.0, threads=2)
 
 
 class Work:
@@ -84,7 +84,7 @@ async def test_the_one_that_was_used_the_longest_time_ago_is_dropped() -> None:
 
 
 async def test_a_cancelled_caller_leaves_the_work_to_the_next() -> None:
-    shared, may_end, begun = results(threads=2), threading.Event(), trio.Event()
+    shared, may_end, begun = results(), threading.Event(), trio.Event()
     token = trio.lowlevel.current_trio_token()
 
     def blocked() -> str:

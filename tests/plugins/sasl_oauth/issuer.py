@@ -138,8 +138,3 @@ def _signature(content: bytes, key: PrivateKey, algorithm: str) -> bytes:
             algorithm_hash = _HASHES[algorithm[2:]]
             pss = padding.PSS(padding.MGF1(algorithm_hash), algorithm_hash.digest_size)
             return key.sign(content, pss if algorithm.startswith("PS") else padding.PKCS1v15(), algorithm_hash)
-
-
-def bearer(value: str, *, authzid: str = "", extensions: str = "") -> bytes:
-    """The client's first message of RFC 7628."""
-    return f"n,{f'a={authzid}' if authzid else ''},\x01auth=Bearer {value}\x01{extensions}\x01".encode()

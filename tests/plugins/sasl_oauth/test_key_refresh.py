@@ -7,7 +7,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import structlog
+from structlog.testing import capture_logs
 
 from headrace.plugins.sasl_oauth.http_requests import LONGEST_ANSWER_BYTES
 from headrace.plugins.sasl_oauth.key_refresh import (
@@ -26,7 +26,6 @@ from tests.plugins.sasl_oauth.issuer import ec_key, ed_key, key_set, rsa_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tests.plugins.sasl_oauth.identity_provider import Authority, IdentityProvider
@@ -205,7 +204,7 @@ def test_the_start_waits_for_the_first_keys(running: KeyRefresher) -> None:
 
 
 def test_new_keys_are_fetched_when_one_is_unknown(running: KeyRefresher, provider: IdentityProvider) -> None:
-    """The old keys stay in use during the fetch, and any number of requests causes one or two."""
+    """The old keys stay in use during the fetch, and any number of requests for keys causes one or two."""
     provider.hold()
     provider.serves(key_set(rsa_key("first"), rsa_key("second")))
     for _ in range(100):
@@ -216,14 +215,12 @@ def test_new_keys_are_fetched_when_one_is_unknown(running: KeyRefresher, provide
     running.request_refresh()  # the third fetch begins when the second is over
     provider.wait_for(3)
     assert kids(running) == ["first", "second"]
-
-
-def captured() -> AbstractContextManager[Any]:
-    return structlog.testing.capture_logs()
+    running.close()
+    assert len(provider.asked) <= 4, "one for the requests before a fetch, one for those during it, and the last"
 
 
 def test_the_last_keys_stay_in_use_while_the_source_fails(running: KeyRefresher, provider: IdentityProvider) -> None:
-    with captured() as logs:
+    with capture_logs() as logs:
         provider.serves(b"", status=503)
         running.request_refresh()
         provider.wait_for(2)
@@ -238,7 +235,7 @@ def test_the_last_keys_stay_in_use_while_the_source_fails(running: KeyRefresher,
 
 
 def test_the_start_goes_on_without_keys(provider: IdentityProvider, authority: Authority) -> None:
-    with captured() as logs:
+    with capture_logs() as logs:
         provider.hold()
         schedule = Schedule(refresh_s=3600, between_requested_s=0)
         refresher = KeyRefresher(lambda: fetch_url(provider.url, str(authority.file)), schedule)

@@ -16,13 +16,15 @@ from headrace.plugins.sasl_oauth.messages import INVALID_TOKEN, read_client_mess
 from headrace.plugins.sasl_oauth.options import Algorithm
 from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
+from headrace.proxy.hooks.calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.options import OptionsError
 from headrace.quota_callbacks.requests import Address, Connection
 from headrace.quota_callbacks.sasl import SaslRefused, UpstreamSasl
 from headrace.quota_callbacks.secret_sources import SecretSource
 from headrace.quota_callbacks.testing import make_context
-from tests.plugins.sasl_oauth.issuer import NOW_S, b64, bearer, claims, ec_key, key_set, rsa_key, token
+from tests.plugins.sasl_identity.sasl_messages import bearer
+from tests.plugins.sasl_oauth.issuer import NOW_S, b64, claims, ec_key, key_set, rsa_key, token
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -138,7 +140,7 @@ def test_what_is_not_a_token_names_nobody(plugin: SaslOAuth) -> None:
 
 def test_another_user_than_the_tokens_is_refused_at_once(plugin: SaslOAuth) -> None:
     with pytest.raises(SaslRefused, match="another user") as refused:
-        exchange_of(plugin).respond(bearer(token(claims()), authzid="bob"))
+        exchange_of(plugin).respond(bearer(token(claims()), authzid="a=bob"))
     assert refused.value.user == "alice"
 
 
@@ -290,7 +292,7 @@ def test_missing_packages_are_named() -> None:
 async def test_a_token_for_a_broker(
     configure: Configure, provider: IdentityProvider, authority: Authority, tmp_path: Path
 ) -> None:
-    """By the hook, as the proxy calls it."""
+    """By the calls of the proxy."""
     (tmp_path / "secret").write_text("s3cr3t")
     settings = UpstreamSasl(
         mechanism="OAUTHBEARER",
@@ -301,9 +303,12 @@ async def test_a_token_for_a_broker(
     manager = new_plugin_manager()
     plugin = configure({})
     register(manager, "sasl_oauth", plugin)
+    sasl = HookCalls(manager).sasl
     provider.serves({"access_token": "a.b.c", "expires_in": 60})
     for connection in (CLIENT, None):
-        exchange = manager.hook.sasl_client_exchange(connection=connection, settings=settings)
+        found = sasl.client_exchange(connection, settings)
+        assert found is not None
+        _, exchange = found
         assert await exchange.respond(None) == b"n,,\x01auth=Bearer a.b.c\x01\x01"
         assert await exchange.respond(b"") is None
     assert len(provider.asked) == 1

@@ -7,7 +7,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.plugins.sasl_oauth.claims import ClaimRules
@@ -18,10 +18,10 @@ from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from headrace.quota_callbacks.sasl import SaslRefused
+from tests.plugins.sasl_identity.sasl_messages import bearer
 from tests.plugins.sasl_oauth.issuer import (
     Key,
     b64,
-    bearer,
     claims,
     ec_key,
     ed_key,
@@ -185,7 +185,6 @@ NAMES = st.sampled_from(
 )
 
 
-@settings(suppress_health_check=[])
 @given(data=st.data())
 def test_any_claims(both: Both, data: st.DataObject) -> None:
     changes = {name: data.draw(TIMES, name) for name in ("exp", "nbf")}

@@ -232,10 +232,10 @@ async def create_topics(book: Book, version: int, number: int, *topics: tuple[st
     await book.client.sends(create(version, *topics, number=number))
     await book.upstream.wait_for_dial(1)
     while True:
-        number_at = await book.broker.receives()
-        sent = asked(number_at, CREATE, version)
+        frame = await book.broker.receives()
+        sent = asked(frame, CREATE, version)
         names = [row["name"] for row in sent["topics"]]
-        await book.broker.sends(created(version, *names, number=int.from_bytes(number_at[8:12], "big")))
+        await book.broker.sends(created(version, *names, number=int.from_bytes(frame[8:12], "big")))
         if not sent["validate_only"]:
             return outcome(await book.client.receives(), CREATE, version)
 

@@ -117,7 +117,7 @@ async def test_a_body_of_any_split_and_the_next_request(length: int) -> None:
         (put(MAX_BODY_BYTES + 1), 413),
         (put(10**5) + bytes(10**5), 413),
         (put(10**19), 413),
-        (put(1024, b"Expect: 100-continue\r\n").replace(b"1024", b"1025"), 413),
+        (put(MAX_BODY_BYTES + 1, b"Expect: 100-continue\r\n"), 413),
         (get("/", b"Transfer-Encoding: chunked\r\n", method="PUT"), 411),
         (get("/", b"Transfer-Encoding: chunked\r\n", method="PUT") + b"1\r\nx\r\n" * 20_000, 411),
     ],
@@ -232,19 +232,12 @@ async def test_a_connection_stays_open_between_two_requests(autojump_clock: trio
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", get("/")])
 async def test_a_client_that_leaves(sent: bytes) -> None:
     ours, theirs = trio.testing.memory_stream_pair()
-    ended = trio.Event()
-
-    async def serve() -> None:
-        await connection(theirs).serve(echo)
-        ended.set()
-
     with trio.fail_after(TIMEOUT_S / 2):  # it ends because the client has left, not because of a time-out
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve)
+            nursery.start_soon(connection(theirs).serve, echo)
             if sent:
                 await ours.send_all(sent)
             await ours.aclose()
-    assert ended.is_set()
 
 
 async def test_a_client_that_does_not_read_its_answer(autojump_clock: trio.testing.MockClock) -> None:

@@ -39,9 +39,10 @@ IDS = {"mine": b"m" * 16, "theirs": b"t" * 16}
 BYTES = [(QuotaKey.PRODUCER_BYTE_RATE, QuotaEntity(user="ANONYMOUS"), 1000.0)]
 
 
-def book(**more: Any) -> AbstractAsyncContextManager[Book]:
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    return open_book(plugins={"authorization": Authorization()}, options=options, **more)
+def book(rules: Sequence[object] = RULES, **more: Any) -> AbstractAsyncContextManager[Book]:
+    """Open a book with these rules."""
+    plugins = {"authorization": Authorization(), **more.pop("plugins", {})}
+    return open_book(plugins=plugins, options={"authorization": {"enabled": True, "rules": rules}}, **more)
 
 
 def produce(*names: str, version: int = 9, acks: int = 1, size: int = 10) -> bytes:
@@ -53,9 +54,7 @@ def produce(*names: str, version: int = 9, acks: int = 1, size: int = 10) -> byt
 def asked(frame: bytes, api_key: ApiKey, version: int) -> dict[str, Any]:
     """Return the body of a request that reached the broker; its header has a client id of one byte."""
     body_at = 4 + 8 + 2 + 1 + (1 if version >= {ApiKey.PRODUCE: 9, ApiKey.FETCH: 12}.get(api_key, 9) else 0)
-    return decode(
-        f"{'Produce' if api_key == ApiKey.PRODUCE else api_key.name.title()}Request", version, frame[body_at:]
-    )
+    return decode(f"{api_key.name.title()}Request", version, frame[body_at:])
 
 
 async def test_what_is_allowed_passes_unchanged(autojump_clock: MockClock) -> None:
@@ -224,7 +223,9 @@ async def test_a_request_with_too_many_topics_ends_the_connection(autojump_clock
         assert script.shared.counters.errors == {"client": 1}
 
 
-class Raises:
+class Answers:
+    """A plugin that returns, or raises, always the same."""
+
     headrace_hooks = HOOK_VERSION
 
     def __init__(self, result: object) -> None:
@@ -232,28 +233,23 @@ class Raises:
 
     @hookimpl
     def authorize_requests(self, connection: Connection, actions: Sequence[Action]) -> Any:
-        if isinstance(self.result, Exception):
+        if isinstance(self.result, BaseException):
             raise self.result
         return self.result
 
 
-@pytest.mark.parametrize("result", [RuntimeError("broken"), [], [1], "yes", [True, True]])
+@pytest.mark.parametrize("result", [RuntimeError("broken"), SystemExit(3), [], [1], "yes", [True, True]])
 async def test_a_plugin_that_fails_denies(autojump_clock: MockClock, result: object) -> None:
-    async with open_book(plugins={"broken": Raises(result)}) as script:
+    async with open_book(plugins={"broken": Answers(result)}) as script:
         await script.client.sends(request(ApiKey.HEARTBEAT, 4, group_id="mine"))
         assert read_reply(ApiKey.HEARTBEAT, 4, await script.client.receives())["error_code"] == 30
         assert script.shared.hooks.failures.keys() == {"broken"}
 
 
-class Undecided(Raises):
-    def __init__(self) -> None:
-        super().__init__(None)
-
-
 async def test_a_plugin_that_does_not_decide_leaves_it_to_others(autojump_clock: MockClock) -> None:
-    for others, code in (({}, 30), ({"authorization": Authorization()}, 0)):
-        options = {"authorization": {"enabled": True, "rules": RULES}} if others else {}
-        async with open_book(plugins={"undecided": Undecided(), **others}, options=options) as script:
+    undecided = {"undecided": Answers(None)}
+    for opened, code in ((open_book(plugins=undecided), 30), (book(plugins=undecided), 0)):
+        async with opened as script:
             await script.client.sends(request(ApiKey.HEARTBEAT, 4, group_id="mine"))
             if code == 0:
                 await script.upstream.wait_for_dial(1)
@@ -263,9 +259,8 @@ async def test_a_plugin_that_does_not_decide_leaves_it_to_others(autojump_clock:
 
 
 async def test_the_user_of_the_moment_decides(autojump_clock: MockClock) -> None:
-    class OnlyAlice(Raises):
-        def __init__(self) -> None:
-            super().__init__(None)
+    class OnlyAlice:
+        headrace_hooks = HOOK_VERSION
 
         @hookimpl
         def authorize_requests(self, connection: Connection, actions: Sequence[Action]) -> list[bool]:
@@ -287,8 +282,7 @@ async def test_what_is_kept_for_a_reply_counts_as_memory(autojump_clock: MockClo
     split = request(ApiKey.LIST_OFFSETS, 7, topics=topics)
     rules = [*RULES, {"principal": "User:*", "operations": ["Read"], "resource_type": "group", "name": "*"}]
     for frame, least in ((request(ApiKey.LIST_GROUPS, 4), 1000), (filtered, 5000), (split, 10_000)):
-        options = {"authorization": {"enabled": True, "rules": rules}}
-        async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
+        async with book(rules) as script:
             before = held.count
             await script.client.sends(frame)
             await script.upstream.wait_for_dial(1)
@@ -327,9 +321,7 @@ async def test_a_held_request_does_not_wait_for_the_memory_of_its_own_reply(
 ) -> None:
     monkeypatch.setattr(in_flight, "MOST_AMENDMENT_BYTES", 1000)
     split = request(ApiKey.LIST_OFFSETS, 7, topics=[{"name": "mine"}, {"name": "theirs"}])
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    plugins = {"authorization": Authorization(), "costs": Costs(1000)}
-    async with open_book(plugins=plugins, options=options, quotas=paced(50, QuotaKey.REQUEST_PERCENTAGE)) as script:
+    async with book(plugins={"costs": Costs(1000)}, quotas=paced(50, QuotaKey.REQUEST_PERCENTAGE)) as script:
         for _ in range(2):
             await script.client.sends(split)
             await script.upstream.wait_for_dial(1)
@@ -353,8 +345,7 @@ async def test_a_regular_expression_does_not_reach_the_broker_without_permission
     secret = {**everything, "effect": "deny", "name": "secret"}
     heartbeat = request(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, group_id="mine", subscribed_topic_regex="^sec.*")
     for more, code in (([], 29), ([everything], 0), ([everything, secret], 29)):
-        options = {"authorization": {"enabled": True, "rules": [*RULES, *more]}}
-        async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
+        async with book([*RULES, *more]) as script:
             if code == 0:
                 answer = reply(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1)
                 assert await script.round_trip(heartbeat, answer) == answer

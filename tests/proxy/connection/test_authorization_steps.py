@@ -1,20 +1,16 @@
-"""The work of the longest requests is divided into short steps, between which other clients are served.
-
-Work is counted in calls of functions, which do not depend on the speed of the machine: 5,000 take 0.5 to 2 ms.
-"""
+"""The work of the longest requests is divided into short steps, between which other clients are served."""
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
-import trio
 
-from headrace.plugins.authorization import Authorization
 from headrace.proxy import long_work
 from headrace.quota_callbacks.api_keys import ApiKey
-from tests.proxy.playbook import open_book, read_reply, reply, request
+from tests.proxy.connection.calls_of_steps import counted_calls
+from tests.proxy.connection.test_authorization import book
+from tests.proxy.playbook import read_reply, reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -27,28 +23,6 @@ RULES: Final = [
     {"principal": "User:*", "operations": ["All"], "resource_type": kind, "pattern_type": "prefixed", "name": "m"}
     for kind in ("topic", "group")
 ]
-
-
-class CallsOfSteps(trio.abc.Instrument):
-    """Counts the calls in each step of each task but one."""
-
-    def __init__(self, ignored: trio.lowlevel.Task) -> None:
-        self.most = self.total = self._count = 0
-        self._ignored = ignored
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._count = 0
-        if task is not self._ignored:
-            sys.setprofile(self._note)
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        sys.setprofile(None)
-        self.total += self._count
-        self.most = max(self.most, self._count)
-
-    def _note(self, _frame: object, event: str, _argument: object) -> None:
-        if event in {"call", "c_call"}:
-            self._count += 1
 
 
 def _topics(prefix: str, count: int = ROWS, **more: Any) -> list[Message]:
@@ -78,16 +52,10 @@ async def test_a_long_request_is_denied_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, api_key: ApiKey, version: int, fields: Message
 ) -> None:
     monkeypatch.setattr(long_work, "SLICE_S", 0.0)  # pause wherever a pause is possible
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
-        calls = CallsOfSteps(trio.lowlevel.current_task())
-        frame = request(api_key, version, **fields)
-        trio.lowlevel.add_instrument(calls)
-        try:
-            await script.client.sends(frame)
+    async with book(RULES) as script:
+        with counted_calls() as calls:
+            await script.client.sends(request(api_key, version, **fields))
             answer = await script.client.receives()
-        finally:
-            trio.lowlevel.remove_instrument(calls)
         assert read_reply(api_key, version, answer)
         assert script.upstream.dialled == []
         assert calls.total > 20 * MOST_CALLS  # it is a long request
@@ -98,20 +66,13 @@ async def test_a_long_request_is_split_and_its_reply_completed_in_short_steps(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(long_work, "SLICE_S", 0.0)
-    options = {"authorization": {"enabled": True, "rules": RULES}}
-    async with open_book(plugins={"authorization": Authorization()}, options=options) as script:
-        calls = CallsOfSteps(trio.lowlevel.current_task())
-        frame = request(ApiKey.LIST_OFFSETS, 7, topics=HALF)
-        answer = reply(ApiKey.LIST_OFFSETS, 7, topics=HALF[: ROWS // 2])
-        trio.lowlevel.add_instrument(calls)
-        try:
-            await script.client.sends(frame)
+    async with book(RULES) as script:
+        with counted_calls() as calls:
+            await script.client.sends(request(ApiKey.LIST_OFFSETS, 7, topics=HALF))
             await script.upstream.wait_for_dial(1)
             await script.broker.receives()
-            await script.broker.sends(answer)
+            await script.broker.sends(reply(ApiKey.LIST_OFFSETS, 7, topics=HALF[: ROWS // 2]))
             completed = await script.client.receives()
-        finally:
-            trio.lowlevel.remove_instrument(calls)
         assert len(read_reply(ApiKey.LIST_OFFSETS, 7, completed)["topics"]) == len(HALF)
         assert calls.total > 20 * MOST_CALLS
         assert calls.most < MOST_CALLS

@@ -1,12 +1,7 @@
-"""Requests of thousands of topics: between two looks for events, little of the work for one of them is done.
-
-Work is counted in calls of functions, which are the same on every machine, for each step of a task.
-"""
+"""Requests of thousands of topics: between two looks for events, little of the work for one of them is done."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +13,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 from headrace.quota_callbacks.requests import Interest, Request
 from headrace.quota_callbacks.verdicts import Refuse
+from tests.proxy.connection.calls_of_steps import counted_calls
 from tests.proxy.connection.test_fetched_records import Fetches
 from tests.proxy.mutation_script import CREATE, DELETE, METADATA, WINDOWS, asked, create, created, outcome, quota
 from tests.proxy.playbook import open_book, read_reply, reply, request
@@ -29,6 +25,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
+    from tests.proxy.connection.calls_of_steps import CallsOfSteps
     from tests.proxy.playbook import Book
 
 TOPICS = 2000
@@ -37,36 +34,6 @@ REFUSED = 89
 MOST_CALLS = 12 * TOPICS
 """Stepping over the rows of a message takes up to ten calls for each, and is one step: ten milliseconds for ten
 thousand rows. Decoding them, or writing answers, takes several times as many."""
-
-
-class Turns(trio.abc.Instrument):
-    """The number of calls in each step of a task, which runs between two turns of the event loop."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.most = 0
-        self.total = 0
-
-    def note(self, _frame: object, event: str, _argument: object) -> None:
-        if event in ("call", "c_call"):
-            self.calls += 1
-
-    def after_task_step(self, _task: trio.lowlevel.Task) -> None:
-        self.most = max(self.most, self.calls)
-        self.total += self.calls
-        self.calls = 0
-
-
-@contextmanager
-def counted(turns: Turns) -> Generator[None]:
-    """Count calls during the block."""
-    trio.lowlevel.add_instrument(turns)
-    sys.setprofile(turns.note)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
-        trio.lowlevel.remove_instrument(turns)
 
 
 class Refusing:
@@ -87,11 +54,10 @@ class Refusing:
         return self._verdict
 
 
-async def in_turns(book: Book, sent: bytes, answers: Sequence[bytes]) -> tuple[bytes, list[bytes], Turns]:
-    """Send a request, and ``answers`` to what the broker receives; return the reply and what the broker received."""
-    turns = Turns()
+async def in_steps(book: Book, sent: bytes, answers: Sequence[bytes]) -> tuple[bytes, list[bytes], CallsOfSteps]:
+    """Send a request, and ``answers`` to what the broker receives; return the reply, that, and the proxy's calls."""
     received = []
-    with counted(turns):
+    with counted_calls() as calls:
         await book.client.sends(sent)
         if answers:
             await book.upstream.wait_for_dial(1)
@@ -99,7 +65,7 @@ async def in_turns(book: Book, sent: bytes, answers: Sequence[bytes]) -> tuple[b
             received.append(await book.broker.receives())
             await book.broker.sends(answer)
         found = await book.client.receives()
-    return found, received, turns
+    return found, received, calls
 
 
 @pytest.fixture(autouse=True)
@@ -117,12 +83,12 @@ async def test_topics_that_are_refused_in_part(autojump_clock: MockClock) -> Non
     admitted = NAMES[: TOPICS // 2 + 1]
     for _ in range(2):  # the first time, readers and writers of the messages are built
         async with open_book(quotas=quota(TOPICS / 20), windows=WINDOWS) as book:
-            found, received, turns = await in_turns(book, sent, [validated(7), created(7, *admitted)])
+            found, received, calls = await in_steps(book, sent, [validated(7), created(7, *admitted)])
         assert [row["name"] for row in asked(received[1], CREATE, 7)["topics"]] == admitted
         errors, _ = outcome(found, CREATE, 7)
         assert list(errors) == NAMES
         assert [name for name in NAMES if errors[name] == 0] == admitted
-    assert turns.most < MOST_CALLS < turns.total / 5
+    assert calls.most < MOST_CALLS < calls.total / 5
 
 
 async def test_topics_that_are_all_refused(autojump_clock: MockClock) -> None:
@@ -130,12 +96,12 @@ async def test_topics_that_are_all_refused(autojump_clock: MockClock) -> None:
     sent = create(7, *((name, 1) for name in NAMES), number=2)
     for _ in range(2):  # the first time, readers and writers of the messages are built
         async with open_book(quotas=quota(TOPICS / 20), windows=WINDOWS) as book:
-            await in_turns(book, create(7, ("first", 2 * TOPICS)), [created(7, "first")])
-            found, _, turns = await in_turns(book, sent, [])
+            await in_steps(book, create(7, ("first", 2 * TOPICS)), [created(7, "first")])
+            found, _, calls = await in_steps(book, sent, [])
         errors, throttle_ms = outcome(found, CREATE, 7)
         assert errors == dict.fromkeys(NAMES, REFUSED)
         assert throttle_ms > 0
-    assert turns.most < MOST_CALLS < turns.total / 2
+    assert calls.most < MOST_CALLS < calls.total / 2
 
 
 async def test_a_connection_that_ends_during_a_refusal_is_not_charged(
@@ -162,11 +128,11 @@ async def test_a_fetch_of_many_partitions_that_is_charged_by_topic(autojump_cloc
     partitions = [{"partition_index": number, "records": b"1234567890"} for number in range(TOPICS)]
     sent = reply(ApiKey.FETCH, 11, 1, responses=[{"topic": "t", "partitions": partitions}])
     async with open_book(plugins={"fetches": plugin}) as book:
-        found, _, turns = await in_turns(book, request(ApiKey.FETCH, 11, 1), [sent])
+        found, _, calls = await in_steps(book, request(ApiKey.FETCH, 11, 1), [sent])
         assert plugin.seen == [{"t": 10 * TOPICS}]
         assert read_reply(ApiKey.FETCH, 11, found) == {**read_reply(ApiKey.FETCH, 11, sent), "throttle_time_ms": 1000}
         assert book.connection.memory_bytes == 0
-    assert turns.most < turns.total / 20
+    assert calls.most < calls.total / 20
 
 
 async def test_a_large_reply_counts_as_memory_while_it_waits_for_its_turn(autojump_clock: MockClock) -> None:
@@ -197,9 +163,9 @@ async def test_topics_of_many_partitions_that_are_deleted(autojump_clock: MockCl
     answers = [reply(METADATA, 4, 1, topics=topics), reply(DELETE, 5, 1, responses=[{"name": name} for name in NAMES])]
     for _ in range(2):  # the first time, readers and writers of the messages are built
         async with open_book(quotas=quota(TOPICS), windows=WINDOWS) as book:
-            found, _, turns = await in_turns(book, sent, answers)
+            found, _, calls = await in_steps(book, sent, answers)
         assert outcome(found, DELETE, 5)[0] == dict.fromkeys(NAMES, 0)
-    assert turns.most < MOST_CALLS < turns.total / 5
+    assert calls.most < MOST_CALLS < calls.total / 5
 
 
 async def test_names_of_topics_that_are_learned(autojump_clock: MockClock) -> None:
@@ -211,21 +177,21 @@ async def test_names_of_topics_that_are_learned(autojump_clock: MockClock) -> No
     for _ in range(2):  # the first time, readers of the message are built
         async with open_book() as book:
             book.shared.topic_names.follow()
-            found, _, turns = await in_turns(book, request(METADATA, 12, 1, topics=None), answers)
+            found, _, calls = await in_steps(book, request(METADATA, 12, 1, topics=None), answers)
             assert len(book.shared.topic_names) == TOPICS
         assert len(read_reply(METADATA, 12, found)["topics"]) == TOPICS
-    assert turns.most < MOST_CALLS / 5 < turns.total / 5
+    assert calls.most < MOST_CALLS / 5 < calls.total / 5
 
 
 async def test_a_request_that_a_plugin_refuses(autojump_clock: MockClock) -> None:
     refusing = Refusing(Refuse(error_code=44, message="not here", throttle_ms=5000))
     for _ in range(2):  # the first time, readers and writers of the messages are built
         async with open_book(plugins={"refusing": refusing}) as book:
-            found, _, turns = await in_turns(book, create(7, *((name, 1) for name in NAMES)), [])
+            found, _, calls = await in_steps(book, create(7, *((name, 1) for name in NAMES)), [])
         errors, throttle_ms = outcome(found, CREATE, 7)
         assert errors == dict.fromkeys(NAMES, 44)
         assert throttle_ms == 5000
-    assert turns.most < MOST_CALLS < turns.total / 2
+    assert calls.most < MOST_CALLS < calls.total / 2
 
 
 async def test_a_refusal_with_a_row_for_each_number_has_a_bound(autojump_clock: MockClock) -> None:

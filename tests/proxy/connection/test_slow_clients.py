@@ -89,9 +89,7 @@ async def test_a_tls_record_that_does_not_come_to_its_end_is_cut_off(autojump_cl
 async def test_a_tls_record_behind_a_request_that_waits_for_a_reply_is_not_cut_off(autojump_clock: MockClock) -> None:
     async with open_book(quotas=quota(100), windows=WINDOWS) as book:
         sent = create(5, ("t", 1))
-        await book.client.sends(
-            sent + request(HEARTBEAT, 4, 2)
-        )  # after a mutation, nothing is forwarded before its reply
+        await book.client.sends(sent + request(HEARTBEAT, 4, 2))  # forwarded after the reply to the mutation
         await book.upstream.wait_for_dial(1)
         assert await book.broker.receives() == sent
         book.connection.client.undecrypted_bytes = 1

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import trio
 
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.proxy.connection.opening.user_admission import admit_user
-from headrace.proxy.network.admission import Admission, AdmissionLimits
+from headrace.proxy.network.admission import Admission
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
+from tests.proxy.network.test_connection_rates import UNLIMITED
 from tests.proxy.playbook import Book, open_book, reply, request
 
 if TYPE_CHECKING:
@@ -27,15 +29,7 @@ ALICE = b"\0alice\0secret"
 @asynccontextmanager
 async def open_limited(*, number: int = 0, rate: int = 0) -> AsyncIterator[tuple[Book, Admission]]:
     async with open_book(plugins={"sasl_identity": SaslIdentity()}) as book:
-        limits = AdmissionLimits(
-            max_connections=100,
-            max_connections_per_ip=0,
-            max_connection_rate=0,
-            max_connection_rate_per_ip=0,
-            per_ip_exempt=(),
-            max_connections_per_user=number,
-            max_connection_rate_per_user=rate,
-        )
+        limits = replace(UNLIMITED, max_connections_per_user=number, max_connection_rate_per_user=rate)
         admission = Admission(limits, book.shared.counters, Window())
         book.shared.admission = admission
         book.forget_acceptance()

@@ -120,7 +120,7 @@ async def test_a_body_is_decoded_for_who_asks(autojump_clock: MockClock) -> None
         assert bodies == [{"topic_names": ["x"], "timeout_ms": 9}]
 
 
-async def test_a_refusal_that_the_protocol_cannot_say_closes_the_connection(autojump_clock: MockClock) -> None:
+async def test_a_refusal_that_the_protocol_cannot_express_closes_the_connection(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(Refuse(error_code=44), api_key=PRODUCE)
     async with open_book(plugins={"gate": gate}) as book:
         await book.client.sends(request(PRODUCE, 9, 1, acks=0, padding=10))
@@ -222,7 +222,7 @@ async def test_the_longest_of_several_throttles_wins(autojump_clock: MockClock) 
         assert read_reply(HEARTBEAT, 4, answer)["throttle_time_ms"] == pytest.approx(3000, abs=2)
 
 
-async def test_completed_requests_tell_their_story(autojump_clock: MockClock) -> None:
+async def test_completed_requests_have_their_times_and_errors(autojump_clock: MockClock) -> None:
     gate = Gatekeeper(None, api_key=HEARTBEAT)
     async with open_book(plugins={"gate": gate}) as book:
         await book.round_trip(request(HEARTBEAT, 4), reply(HEARTBEAT, 4))

@@ -160,7 +160,7 @@ def test_invalid_definitions_stop_the_start(plugins: dict[str, Any], message: st
     assert str(caught.value).startswith(message)
 
 
-def test_a_plugin_that_raises_stops_the_start() -> None:
+def test_definitions_that_raise_stop_the_start() -> None:
     class Broken(Defines):
         @hookimpl
         def quota_definitions(self) -> tuple[Any, ...]:
@@ -234,7 +234,7 @@ def test_without_such_a_callback_the_quotas_are_not_enforced() -> None:
     assert hooks_of(teams=Defines(by_itself), charges=Charges()).enforced.of(BLUE) is None
 
 
-def test_a_plugin_that_raises_prevents_the_start() -> None:
+def test_a_hook_for_scoped_callbacks_that_raises_stops_the_start() -> None:
     class Raises(Charges):
         @hookimpl
         def scoped_callback(self, scope: QuotaScope) -> object | None:
@@ -263,7 +263,7 @@ class Misspelt:
         (Misspelt(), "has the argument 'requests'; known are request, now_ms"),
     ],
 )
-def test_a_callback_without_valid_hooks_prevents_the_start(callback: object, message: str) -> None:
+def test_a_scoped_callback_without_valid_hooks_stops_the_start(callback: object, message: str) -> None:
     charges = Charges()
     charges.callback = callback
     with pytest.raises(StartupError, match=f"plugin 'charges': scoped_callback: .*{message}"):

@@ -90,6 +90,13 @@ async def test_the_first_exchange_is_used() -> None:
     assert await client[1].respond(b"") is None
 
 
+def test_the_plugin_that_was_registered_last_is_asked_first() -> None:
+    sasl = hooks_of(first=Ours(), last=Ours()).sasl
+    for found in (sasl.server_exchange(CONNECTION, "OURS"), sasl.client_exchange(None, SETTINGS)):
+        assert found is not None
+        assert found[0] == "last"
+
+
 def test_a_plugin_that_raises_is_skipped_and_counted() -> None:
     hooks = hooks_of(ours=Ours(), raises=Raises())
     assert hooks.sasl.server_exchange(CONNECTION, "OURS") is not None
@@ -121,9 +128,3 @@ def test_a_variable_that_is_not_utf_8_is_not_shown(monkeypatch: pytest.MonkeyPat
     with pytest.raises(SecretError) as caught:
         SecretSource(env="HIDDEN").read()
     assert str(caught.value) == "the variable HIDDEN: the variable is not UTF-8"
-
-
-def test_the_settings_contain_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HIDDEN", "hidden-word")
-    assert "hidden-word" not in repr(SETTINGS)
-    assert SETTINGS.extensions == SETTINGS.options == {}

@@ -112,12 +112,12 @@ ON_THE_LOOP: dict[str, Callable[[HookCalls], object]] = {
     "collect_metrics": lambda hooks: list(hooks.collect_metrics()),
 }
 """A call of each hook that is called while clients are served, on the event loop."""
-NOT_WHILE_SERVING = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options"}
-"""The others. What ``changed_options`` returns is called on the event loop, and has a test of its own."""
+ELSEWHERE = NOT_MEASURED | {"quota_definitions", "authorizes_requests", "changed_options"}
+"""The others, which are called before clients are served, or in a thread."""
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-def test_a_slow_call_is_logged_and_counted_once_a_minute(clock: Clock, blocks: bool) -> None:
+def test_slow_calls_are_counted_and_logged_once_a_minute(clock: Clock, blocks: bool) -> None:
     def connection_opened(_self: object) -> None:
         if blocks:
             clock.block()
@@ -162,7 +162,7 @@ def test_putting_changed_options_into_force_is_measured(clock: Clock) -> None:
 
 def test_no_hook_is_left_out() -> None:
     hooks = {name for name, value in vars(hookspecs).items() if hasattr(value, "headrace_spec")}
-    assert set(ON_THE_LOOP) == hooks - NOT_WHILE_SERVING
+    assert set(ON_THE_LOOP) == hooks - ELSEWHERE
     assert set(ON_THE_LOOP) > VERDICT_HOOKS
 
 

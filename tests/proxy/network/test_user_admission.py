@@ -7,23 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.counters import Counters
-from headrace.proxy.network.admission import MAX_DELAYED_OF_A_USER, Admission, AdmissionLimits
+from headrace.proxy.network.admission import MAX_DELAYED_OF_A_USER, Admission
 from headrace.proxy.network.connection_counts import PART_BYTES, ConnectionCounts, WorkerConnections
-from headrace.quota_callbacks.buckets.sampled_rate import Window
+from tests.proxy.network.test_connection_rates import BURST_S, UNLIMITED, WINDOW
 
 if TYPE_CHECKING:
     from headrace.proxy.network.admission import UserRefusal
-
-WINDOW = Window()
-BURST_S = WINDOW.samples - 1
-"""A rate is measured over at least ten seconds."""
-UNLIMITED = AdmissionLimits(
-    max_connections=2**31 - 1,
-    max_connections_per_ip=0,
-    max_connection_rate=0,
-    max_connection_rate_per_ip=0,
-    per_ip_exempt=(),
-)
 
 
 def admission(**limits: Any) -> Admission:

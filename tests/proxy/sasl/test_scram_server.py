@@ -172,7 +172,8 @@ PIECES = (
 
 
 def test_kafkas_server_accepts_the_same_first_messages(rng: random.Random) -> None:
-    """But for the exceptions in the docstring of the module. Kafka refuses unknown users only after reading."""
+    """But for the exceptions that `headrace.proxy.sasl.scram_server` names. Kafka refuses unknown users only after
+    reading."""
     verifiers = {"alice": VERIFIER}
     agreed = {True: 0, False: 0}
     for _ in range(400):

@@ -204,7 +204,7 @@ async def test_a_request_that_was_held_for_longer_than_the_session_follows_a_log
         assert await book.broker.receives() == produce(2)
 
 
-async def test_the_same_for_a_request_that_is_read_whole(autojump_clock: MockClock) -> None:
+async def test_a_held_request_that_is_read_whole_follows_a_login_too(autojump_clock: MockClock) -> None:
     first, second = create(6, ("a", 60)), create(6, ("b", 60), number=2)
     policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1)
     async with open_book(

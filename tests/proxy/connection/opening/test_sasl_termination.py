@@ -20,6 +20,7 @@ from tests.proxy.connection.opening.words import (
     AUTHENTICATE,
     EXIT,
     HANDSHAKE,
+    HEARTBEAT,
     MALLORY,
     MECHANISM,
     TERMINATING,
@@ -27,9 +28,10 @@ from tests.proxy.connection.opening.words import (
     Words,
     accept_login,
     authenticate,
+    beat,
     identity,
 )
-from tests.proxy.playbook import framed, open_book, read_reply, reply, request
+from tests.proxy.playbook import framed, open_book, read_reply, request
 
 if TYPE_CHECKING:
     from trio.testing import MockClock
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.requests import Request
     from tests.proxy.playbook import Book
 
-HEARTBEAT = 12
 SASL_AUTHENTICATION_FAILED = 58
 PLUGINS = {"words": Words()}
 
@@ -45,11 +46,6 @@ PLUGINS = {"words": Words()}
 async def shake(book: Book, mechanism: str = MECHANISM) -> None:
     await book.client.sends(request(HANDSHAKE, 0, 1, mechanism=mechanism))
     assert read_reply(HANDSHAKE, 0, await book.client.receives())["error_code"] == 0
-
-
-async def beat(book: Book) -> None:
-    answer = reply(HEARTBEAT, 4, 9)
-    assert await book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
 
 
 async def test_one_token(autojump_clock: MockClock) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +22,13 @@ from headrace.proxy.connection.state.token_owners import (
     TokenOwners,
 )
 from headrace.proxy.kafka_client.delegation_tokens import DelegationToken
-from headrace.proxy.network.admission import Admission, AdmissionLimits
+from headrace.proxy.network.admission import Admission
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import ANONYMOUS
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
+from tests.proxy.connection.opening.words import beat
+from tests.proxy.network.test_connection_rates import UNLIMITED
 from tests.proxy.playbook import Book, framed, open_book, reply, request
 
 if TYPE_CHECKING:
@@ -102,11 +105,6 @@ class Scene:
         await self.send_token(*FIRST)
         await self.send_token(*LAST, **fields)
 
-    async def beat(self) -> None:
-        """Exchange an ordinary request."""
-        answer = reply(HEARTBEAT, 4, 9)
-        assert await self.book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
-
 
 @asynccontextmanager
 async def open_scene(
@@ -134,15 +132,7 @@ async def open_scene(
 
 def full_for_alice(scene: Scene, *, max_connection_rate_per_user: int = 0) -> Admission:
     """The limits on connections, with one connection of alice, which is the most."""
-    limits = AdmissionLimits(
-        max_connections=100,
-        max_connections_per_ip=0,
-        max_connection_rate=0,
-        max_connection_rate_per_ip=0,
-        per_ip_exempt=(),
-        max_connections_per_user=1,
-        max_connection_rate_per_user=max_connection_rate_per_user,
-    )
+    limits = replace(UNLIMITED, max_connections_per_user=1, max_connection_rate_per_user=max_connection_rate_per_user)
     admission = Admission(limits, scene.book.shared.counters, Window())
     assert admission.admit_user("alice", scene.book.shared.clock()) is None
     return admission
@@ -193,7 +183,7 @@ async def test_an_owner_that_is_known_is_adopted_before_the_answer(autojump_cloc
         assert scene.user == ANONYMOUS
         await scene.send_token(*LAST)
         assert scene.user == "alice"
-        await scene.beat()
+        await beat(scene.book)
         assert scene.asked == 1
 
 
@@ -204,7 +194,7 @@ async def test_tokens_without_headers(autojump_clock: MockClock) -> None:
         await scene.shake(0)
         for token, answer in (FIRST, LAST):
             assert await book.round_trip(framed(token), framed(answer)) == framed(answer)
-        await scene.beat()
+        await beat(scene.book)
         assert scene.charges.users == [(HEARTBEAT, "alice")]
 
 
@@ -216,7 +206,7 @@ async def test_a_token_that_no_broker_shows_counts_as_the_fallback_user(
         scene.tokens = {}
         with capture_logs() as logged:
             await scene.log_in()
-            await scene.beat()
+            await beat(scene.book)
         assert scene.charges.users == [(HEARTBEAT, counted_as)]
         assert scene.asked == ATTEMPTS
         [line] = [each for each in logged if each["event"] == UNKNOWN]
@@ -230,7 +220,7 @@ async def test_a_slow_broker_delays_a_client_for_the_timeout(autojump_clock: Moc
         began_s = trio.current_time()
         with capture_logs() as logged:
             await scene.log_in()
-            await scene.beat()
+            await beat(scene.book)
         assert trio.current_time() - began_s == pytest.approx(CONNECT_TIMEOUT_S + LONGEST_INTERVAL_S)
         assert scene.charges.users == [(HEARTBEAT, FALLBACK)]
         reasons = [each["reason"] for each in logged if each["event"] == UNKNOWN]
@@ -243,12 +233,12 @@ async def test_a_failure_is_logged_with_its_cause(autojump_clock: MockClock) -> 
         scene.failure = "cannot connect"
         with capture_logs() as logged:
             await scene.log_in()
-            await scene.beat()
+            await beat(scene.book)
             await trio.sleep(UNKNOWN_S)
             scene.failure = "cannot connect to another broker"
             scene.book.connection.authentication = None  # as on another connection
             await scene.log_in()
-            await scene.beat()
+            await beat(scene.book)
         lines = [(each["log_level"], each["reason"]) for each in logged if each["event"] == UNKNOWN]
         assert lines == [("warning", "cannot connect"), ("debug", "cannot connect to another broker")]
 
@@ -258,7 +248,7 @@ async def test_a_client_cannot_delete_its_token_before_the_broker_is_asked(autoj
         await scene.log_in()
         await trio.testing.wait_all_tasks_blocked()
         scene.tokens = {}
-        await scene.beat()
+        await beat(scene.book)
         assert scene.charges.users == [(HEARTBEAT, "alice")]
 
 
@@ -331,7 +321,7 @@ async def test_without_a_lookup_the_user_is_the_fallback_user_which_is_logged_on
         with capture_logs() as logged:
             await scene.log_in(session_lifetime_ms=60_000)
             assert scene.user == FALLBACK
-            await scene.beat()
+            await beat(scene.book)
             for setting in ("upstream", "listeners.other.upstream"):
                 scene.book.upstream.setting = setting
                 scene.book.connection.authentication = None  # as on another connection
@@ -347,13 +337,13 @@ async def test_one_who_authenticates_again_stays_who_it_is(autojump_clock: MockC
     """The broker has checked that the principal is the same (KIP-368), whatever the token."""
     async with open_scene() as scene:
         await scene.log_in(session_lifetime_ms=60_000)
-        await scene.beat()
+        await beat(scene.book)
         scene.tokens = {}
         await trio.sleep(REPEATED_AFTER_S)
         await scene.shake()
         await scene.send_token(FIRST[0].replace(b"token-1", b"token-2"), FIRST[1])
         await scene.send_token(*LAST, session_lifetime_ms=60_000)
-        await scene.beat()
+        await beat(scene.book)
         assert (scene.user, scene.asked) == ("alice", 1)
 
 
@@ -364,7 +354,7 @@ async def test_one_who_authenticates_by_a_password_meanwhile_is_that_user(autoju
         await trio.sleep(REPEATED_AFTER_S)
         await scene.shake(mechanism="PLAIN")
         await scene.send_token(b"\0alice\0secret", b"")
-        await scene.beat()
+        await beat(scene.book)
         assert scene.charges.users == [(HEARTBEAT, "alice")]
 
 
@@ -372,7 +362,7 @@ async def test_the_owner_is_rewritten_as_other_users_are(autojump_clock: MockClo
     async with open_scene() as scene:
         scene.charges.names = {"alice": "alice@example.com"}
         await scene.log_in()
-        await scene.beat()
+        await beat(scene.book)
         assert scene.user == "alice@example.com"
 
 
@@ -403,5 +393,5 @@ async def test_one_whom_the_broker_served_before_waits_too(autojump_clock: MockC
         assert scene.book.connection.is_accepted()
         scene.book.upstream.serves_anybody = False
         await scene.log_in()
-        await scene.beat()
+        await beat(scene.book)
         assert scene.user == "alice"

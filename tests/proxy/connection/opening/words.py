@@ -1,4 +1,4 @@
-"""A mechanism of the tests, on both sides: the client's token is its name. And what every script does with it."""
+"""A mechanism of the tests, on both sides: the client's token is its name. And the steps that scripts share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MALLORY: Final = b"mallory"
 EXIT: Final = "exit"
 """The name for which both sides of the plugin raise `SystemExit`."""
 TERMINATING: Final = ListenerSasl(mechanisms=(MECHANISM, TWO_TOKENS), max_lifetime_s=None)
-HANDSHAKE, AUTHENTICATE = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE
+HANDSHAKE, AUTHENTICATE, HEARTBEAT = ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.HEARTBEAT
 
 
 class WordServer:
@@ -81,6 +81,12 @@ async def authenticate(book: Book, name: str) -> dict[str, object]:
     assert read_reply(HANDSHAKE, 1, await book.client.receives())["error_code"] == 0
     await book.client.sends(request(AUTHENTICATE, 2, 2, auth_bytes=name.encode()))
     return read_reply(AUTHENTICATE, 2, await book.client.receives())
+
+
+async def beat(book: Book) -> None:
+    """Exchange an ordinary request of the client."""
+    answer = reply(HEARTBEAT, 4, 9)
+    assert await book.round_trip(request(HEARTBEAT, 4, 9), answer) == answer
 
 
 async def accept_login(broker: Party, user: str, *, lifetime_ms: int = 0) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ssl
 
 import pytest
@@ -10,17 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.network.tls.client_hello import server_name
+from tests.security.handshakes import client_hello
 
 
 def hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.maximum_version = version
-    outgoing = ssl.MemoryBIO()
-    tls = context.wrap_bio(ssl.MemoryBIO(), outgoing, server_hostname=name)
-    with contextlib.suppress(ssl.SSLWantReadError):
-        tls.do_handshake()
-    return outgoing.read()
+    return client_hello(context, name)
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])

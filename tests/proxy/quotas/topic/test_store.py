@@ -229,7 +229,7 @@ async def test_an_alteration_is_one_record_batch(kafka3: KafkaCluster) -> None:
     assert len(batches) < 50
 
 
-async def test_two_proxies_converge_within_a_second(kafka3: KafkaCluster) -> None:
+async def test_two_proxies_converge_with_their_next_questions(kafka3: KafkaCluster) -> None:
     """With followers that ask four times a second, as proxies do, and changes at both.
 
     The first question after a change was acknowledged finds it. How long its answer takes is up to the machine.
