@@ -82,7 +82,7 @@ def test_clients_that_send_no_whole_record_take_no_place(
     before = psutil.Process(proxy.pid).memory_info().rss
     with contextlib.ExitStack() as stack:
         socks = open_many(proxy, stack, data)
-        assert shake_hands(proxy, context) < TIMEOUT_S
+        assert shake_hands(proxy, context) < 5 * TIMEOUT_S, "20 after 20 of them would take 40 s"
         assert psutil.Process(proxy.pid).memory_info().rss - before < MEMORY
         wait_until(lambda: all(map(is_closed, socks)), "all are closed")
     assert proxy.metric("headrace_connections") == 0

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from testbed.proxy_process import ProxyProcess
+from tests.clients.fronts import SLOW_CALLS
 from tests.faults import messages
 from tests.faults.bystander import Bystander
 from tests.faults.metrics import series
@@ -341,7 +342,7 @@ def test_a_silent_connection_opens_no_upstream_connection(proxy: ProxyProcess, b
 @pytest.fixture
 def text_proxy(kafka: FirstBroker) -> Iterator[ProxyProcess]:
     """With the log for people, which is the default."""
-    with ProxyProcess(kafka.bootstrap_servers) as process:
+    with ProxyProcess(kafka.bootstrap_servers, config=SLOW_CALLS) as process:
         yield process
 
 
