@@ -32,7 +32,11 @@ from headrace.proxy.wire.authorization.error_codes import (
 from headrace.proxy.wire.authorization.fetch_sessions import SESSIONS_FROM, continues_session, without_session
 from headrace.proxy.wire.authorization.produced_topic import single_topic
 from headrace.proxy.wire.authorization.requirement_types import Requirement, cluster
-from headrace.proxy.wire.authorization.requirements import internal_topics, requirements_in_steps, requirements_of
+from headrace.proxy.wire.authorization.requirements import (
+    internal_topics_in_steps,
+    requirements_in_steps,
+    requirements_of,
+)
 from headrace.proxy.wire.authorization.visible_rows import NAMES_A_STEP, filter_of
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.heads import LENGTH_BYTES
@@ -250,7 +254,8 @@ def _further_error(
     """Return the error for the whole request, of those that depend on more than its names, or what to ask for it."""
     if exchange.api_key != ApiKey.STREAMS_GROUP_HEARTBEAT:
         return None
-    missing = yield from _may_not_create(state, internal_topics(exchange.api_version, body))
+    created_topics = yield from internal_topics_in_steps(exchange.api_version, body)
+    missing = yield from _may_not_create(state, created_topics)
     if missing and answers is None:
         return Question(topics=tuple(missing))
     created = [] if answers is None else [name for name in missing if name in answers.unknown_names]

@@ -77,10 +77,10 @@ def _without_entry(api_key: int) -> Requirements:
     return NO_REQUIREMENTS if api_key in WITHOUT_REQUIREMENTS else NOT_IN_THE_TABLE
 
 
-def internal_topics(version: int, body: Buffer) -> list[str]:
+def internal_topics_in_steps(version: int, body: Buffer) -> Steps[list[str]]:
     """Return the topics that the broker creates for a StreamsGroupHeartbeat if they do not exist.
 
     Raises `UnknownMessage` and `MalformedMessage`.
     """
     name = f"{API_NAMES[ApiKey.STREAMS_GROUP_HEARTBEAT]}Request"
-    return names_of_internal_topics(project(name, version, body, TOPOLOGY))
+    return names_of_internal_topics((yield from project_in_steps(name, version, body, TOPOLOGY)))

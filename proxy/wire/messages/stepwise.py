@@ -2,7 +2,8 @@
 
 Every function with a name that ends in ``_in_steps`` is a generator. It yields after every `ROWS_A_STEP` elements of an
 array at any depth, and returns its result; `finish` runs it without pauses. What is not an array of structs or of
-strings is read and written at once, as are tagged fields. The plans of structs are built when they are first used, and
+strings is read and written at once, as are tagged fields; arrays in a struct that is no element of an array are read in
+steps, and written at once. The plans of structs are built when they are first used, and
 then cached, like the codecs of `headrace.proxy.wire.messages.codec`.
 """
 
@@ -50,6 +51,9 @@ Steps: TypeAlias = Generator[None, None, T]
 ROWS_A_STEP: Final = 16
 """Elements that are read or written between two yields: some tens of microseconds, unless they contain long strings."""
 
+_NULL: Final = 0x80
+"""The lowest byte before a struct that is null: an INT8 that is negative (KIP-893)."""
+
 ALL: Final = frozenset({""})
 """The fields wanted of a message of which all are wanted."""
 NOTHING: Final[frozenset[str]] = frozenset()
@@ -76,6 +80,10 @@ class _Part(NamedTuple):
     """Reads its value at once; ``None`` for a field that is skipped or read in steps."""
     skip: Skipper | None
     rows: RowsReader | None
+    struct: StructPlan | None = None
+    """How a struct with arrays is read, which is no element of an array itself."""
+    nullable: bool = False
+    """Whether the struct may be null."""
 
 
 class StructPlan(NamedTuple):
@@ -148,6 +156,11 @@ def _part(field: Field, wanted: frozenset[str] | None) -> _Part:
     in_steps = field.is_array and (field.kind == "string" or field.kind == "struct")
     if in_steps and (wanted is not None or element_codec(field).width is None):
         return _Part(field.name if wanted is not None else "", None, None, rows_reader(field, wanted or NOTHING))
+    if field.kind == "struct" and not field.is_array:
+        whole = ALL if field.nullable and wanted is not None else wanted or NOTHING  # as `project` reads it
+        plan = _struct_plan(field.fields, whole, flexible=field.flexible)
+        if _has_rows(plan):
+            return _Part(field.name if wanted is not None else "", None, None, None, plan, field.nullable)
     if wanted is None:
         return _Part("", None, codec.skip, None)
     if field.kind == "struct" and wanted != ALL and not field.nullable:
@@ -168,7 +181,11 @@ def rows_reader(field: Field, wanted: frozenset[str]) -> RowsReader:
         read = element.read
     else:
         read = struct_reader(field.fields, wanted, flexible=field.flexible) if wanted else _skipper(element.skip)
-    return RowsReader(read_count, element.min_bytes, read, plan if any(each.rows for each in plan.parts) else None)
+    return RowsReader(read_count, element.min_bytes, read, plan if _has_rows(plan) else None)
+
+
+def _has_rows(plan: StructPlan) -> bool:
+    return any(each.rows or each.struct for each in plan.parts)
 
 
 def _skipper(skip: Skipper) -> Reader:
@@ -181,12 +198,13 @@ def _skipper(skip: Skipper) -> Reader:
 def read_row(plan: StructPlan, data: bytes, at: int) -> Steps[tuple[dict[str, Any], int]]:
     """Read a struct, and return its values and the position after it."""
     values: dict[str, Any] = {}
-    for name, read, skip, rows in plan.parts:
+    for part in plan.parts:
+        name, read, skip = part.name, part.read, part.skip
         try:
             if skip is not None:
                 at = skip(data, at)
                 continue
-            value, at = read(data, at) if read is not None else (yield from _read_rows(rows, data, at))
+            value, at = read(data, at) if read is not None else (yield from _read_in_steps(part, data, at))
         except Broken as broken:
             if name:
                 broken.path.insert(0, name)
@@ -204,6 +222,14 @@ def read_row(plan: StructPlan, data: bytes, at: int) -> Steps[tuple[dict[str, An
         except (IndexError, struct.error):
             raise too_early(data, at, TAGS) from None
     return values, at
+
+
+def _read_in_steps(part: _Part, data: bytes, at: int) -> Steps[tuple[Any, int]]:
+    if part.struct is None:
+        return (yield from _read_rows(part.rows, data, at))
+    if part.nullable and data[at] >= _NULL:
+        return None, at + 1
+    return (yield from read_row(part.struct, data, at + part.nullable))
 
 
 def _read_rows(reader: RowsReader | None, data: bytes, start: int) -> Steps[tuple[list[Any] | None, int]]:

@@ -12,6 +12,7 @@ from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.schemas import schema, versions
 from headrace.proxy.wire.messages.stepwise import (
+    ALL,
     ROWS_A_STEP,
     decode_in_steps,
     encode_in_steps,
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
 
 
 def test_decoding_in_steps_gives_the_whole_message(rng: Random) -> None:
-    for name in ("CreateTopicsRequest", "DeleteTopicsRequest", "CreatePartitionsRequest", "MetadataResponse"):
+    for name in (
+        *("CreateTopicsRequest", "DeleteTopicsRequest", "CreatePartitionsRequest", "MetadataResponse"),
+        "StreamsGroupHeartbeatRequest",
+    ):
         for version in versions(name):
             body = encode(name, version, sample(rng, name, version))
             assert finish(decode_in_steps(name, version, body)) == decode(name, version, body), (name, version)
@@ -65,6 +69,14 @@ def test_every_message_is_read_and_written_in_steps_as_at_once(rng: Random) -> N
                     wanted = TABLE[api_key].wanted
                     in_steps = finish(project_in_steps(message, version, body, wanted))
                     assert in_steps == project(message, version, body, wanted), (message, version)
+
+
+def test_arrays_in_a_struct_are_read_with_pauses_too() -> None:
+    parts = [{"subtopology_id": str(number), "source_topics": ["a", "b"]} for number in range(1000)]
+    body = encode("StreamsGroupHeartbeatRequest", 0, {"topology": {"subtopologies": parts}})
+    for wanted in (ALL, frozenset({"topology"}), frozenset({"topology", "group_id"}), frozenset({"group_id"})):
+        steps = project_in_steps("StreamsGroupHeartbeatRequest", 0, body, wanted)
+        assert sum(1 for _ in steps) >= 1000 // ROWS_A_STEP, wanted
 
 
 def test_partitions_of_one_topic_are_read_with_pauses() -> None:
