@@ -159,7 +159,7 @@ class HookCalls:
                 if function is not None:
                     measured = self.slow_calls.measured(name, "changed_options", function)
                     found[name] = partial(self._call_hook, "changed_options", name, measured)
-            except BaseException as error:  # noqa: BLE001 -- see plugin_errors
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- see plugin_errors
                 problems.append(configuration_problem(name, error, options))
                 faults += configuration_faults(name, error, options)
         if problems:

@@ -12,12 +12,16 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from headrace.config.loading import MAX_FILE_BYTES, load
+from headrace.config.loading import MAX_FILE_BYTES, load, loads
 from headrace.config.problems import ConfigError
+from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.loading import new_plugin_manager
+from headrace.proxy.server.preflight import rules_of
 from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again
 from headrace.quota_callbacks.builtin.cost_files import load_costs
 from headrace.quota_callbacks.options import read_secret
 from testbed.proxy_process import ProxyProcess
+from tests.config.documents import MINIMAL
 from tests.faults import messages
 from tests.faults.raw_client import RawClient
 from tests.faults.waiting import wait_until
@@ -99,7 +103,9 @@ async def test_a_reload_gives_up_reading_after_a_while(autojump_clock: MockClock
 
     try:
         with capture_logs() as lines:
-            assert await load_again(hang, frozenset()) is None
+            config = loads(MINIMAL)
+            hooks = HookCalls(new_plugin_manager())
+            assert await load_again(hang, config, hooks, rules_of(hooks)) is None
         assert trio.current_time() == pytest.approx(READ_TIMEOUT_S, abs=1)
     finally:
         released.set()
