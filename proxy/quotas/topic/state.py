@@ -59,9 +59,8 @@ class TopicState:
 
     ``check`` raises `ValueError` for a value that must not be in force; a record with such a value removes the quota.
     ``kept_changes`` is the number of latest changes to keep; fewer are kept, but at least one, if their names have more
-    than ``kept_characters``. With ``believe_writers``, the old value of a change is
-    what the writer says if the previous record of the same quota was removed by compaction: for audits only. ``base``
-    is added to all sequences.
+    than ``kept_characters``. With ``believe_writers``, the old value of a change is what the writer says if the
+    previous record of the same quota was removed by compaction: for audits only. ``base`` is added to all sequences.
     """
 
     def __init__(
