@@ -49,7 +49,7 @@ demo: $(STAMP)
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/flake8-async $$(git ls-files 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
+	$(BIN)/flake8-async $$(git grep -lE 'async |trio' -- 'proxy/*.py' 'plugins/*.py' 'testbed/*.py' 'examples/*.py')
 
 types: $(STAMP)
 	$(BIN)/mypy

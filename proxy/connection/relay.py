@@ -98,6 +98,15 @@ class Relay:
         count = source.receive_into(self.shared.view[kept : kept + most])
         return kept + count if count else count
 
+    def expect_rest(self, source: Socket) -> None:
+        """After a read of everything: wait until ``source`` has the rest of the frame, or much of it.
+
+        Records of TLS arrive one by one, and each would cost a step.
+        """
+        if not source.can_splice:
+            left = self.scanner.left if self.walk is None else self.walk.left
+            source.expect(left - len(self.tail))
+
     def to_splice(self) -> int:
         """Return how many of the next bytes, of a large frame or of its records, can be spliced."""
         walk, scanner = self.walk, self.scanner

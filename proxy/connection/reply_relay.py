@@ -129,6 +129,7 @@ class ReplyRelay(Relay):
             else:
                 end = self.receive(upstream, kept)
             if end is None:
+                self.expect_rest(upstream)
                 return True
             if end == 0:
                 self._check_end()
@@ -141,7 +142,10 @@ class ReplyRelay(Relay):
             except _LargeReply:
                 self._keep_rest(end)
                 return False
-            if not upstream.may_read or self.held:
+            if self.held:
+                return True
+            if not upstream.may_read:
+                self.expect_rest(upstream)
                 return True
         return True
 

@@ -141,6 +141,7 @@ class RequestRelay(RequestForwarding):
                 return False
             end = self._read()
             if end is None:
+                self.expect_rest(client)
                 return True
             if end == 0:
                 self._ended = True
@@ -155,6 +156,7 @@ class RequestRelay(RequestForwarding):
                     return True
                 return False
             if not client.may_read:
+                self.expect_rest(client)
                 return True
         return True
 

@@ -39,6 +39,10 @@ CROWDED_READ_BYTES: Final = 8 * 1024
 """The most bytes of one read while all connections together hold more than `MANY_HELD_BYTES`. The next 1,000 clients
 that stall then take 8 MiB instead of 64."""
 
+MOST_EXPECTED_BYTES: Final = 48 * 1024
+"""The most bytes that `PlainSocket.expect` waits for: three full records of TLS. The smallest receive buffer of the
+system has room for more, and the peer's window stays open meanwhile."""
+
 MAX_PARTS: Final = 512
 """The most parts of one gathered write; more are joined first. The system limit (``IOV_MAX``) is 1,024, but joining is
 cheaper than a second call well below it."""
@@ -54,6 +58,7 @@ _exact = memoryview(bytearray(4096))
 """The read buffer of `PlainSocket.receive_exactly`. Its content is valid until the next read."""
 
 _MORE: Final = getattr(socket, "MSG_MORE", 0)
+_LOW_WATER: Final = getattr(socket, "SO_RCVLOWAT", None)
 _ESTABLISHED: Final = 1
 _TCP_STATE = Struct("B")
 RETRY: Final = (BlockingIOError, InterruptedError)
@@ -88,6 +93,12 @@ class Socket(Protocol):
     def receive_into(self, view: Buffer) -> int | None:
         """See `PlainSocket.receive_into`."""
 
+    def expect(self, count: int) -> None:
+        """See `PlainSocket.expect`."""
+
+    def report_all(self) -> None:
+        """See `PlainSocket.report_all`."""
+
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """See `PlainSocket.send_now`."""
 
@@ -118,7 +129,16 @@ class PlainSocket(Watched):
     *Cancellation:* a cancelled `send` may have sent a part.
     """
 
-    __slots__ = ("_fault", "_socket", "_unsent", "bytes_received", "bytes_sent", "undecrypted_bytes", "unsent_bytes")
+    __slots__ = (
+        "_expected",
+        "_fault",
+        "_socket",
+        "_unsent",
+        "bytes_received",
+        "bytes_sent",
+        "undecrypted_bytes",
+        "unsent_bytes",
+    )
 
     can_splice = HAVE_SPLICE
 
@@ -129,6 +149,8 @@ class PlainSocket(Watched):
         super().__init__(sock.fileno(), poller)
         self._socket = sock
         self._fault = fault
+        self._expected = 1
+        """Number of bytes of which the socket is reported readable (``SO_RCVLOWAT``)."""
         self.bytes_received = 0
         self.bytes_sent = 0
         self._unsent: deque[memoryview] = deque()
@@ -154,6 +176,26 @@ class PlainSocket(Watched):
         self.bytes_received += count
         self.may_read = count == most or self.ending
         return count
+
+    async def steps(self, step: Callable[[], bool]) -> None:
+        """See `headrace.proxy.network.poller.Watched.steps`. What was expected before does not count."""
+        self.report_all()
+        await super().steps(step)
+
+    def expect(self, count: int) -> None:
+        """Let the socket be reported readable when ``count`` bytes have arrived, but at most `MOST_EXPECTED_BYTES`, or
+        the stream has ended. ``count``: the least number of bytes that the peer still sends for a frame.
+
+        The next ``count`` replaces it; a step calls this, or sets ``may_read``, whenever it has read.
+        """
+        count = min(max(count, 1), MOST_EXPECTED_BYTES)
+        if count != self._expected and _LOW_WATER is not None:
+            self._expected = count
+            self._socket.setsockopt(socket.SOL_SOCKET, _LOW_WATER, count)
+
+    def report_all(self) -> None:
+        """Let the socket be reported readable as soon as anything has arrived; at once if something has."""
+        PlainSocket.expect(self, 1)
 
     async def receive_exactly(self, count: int) -> bytes:
         """Wait for the next ``count`` bytes of the TCP stream, before TLS; return fewer only at its end."""

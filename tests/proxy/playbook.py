@@ -66,6 +66,7 @@ class MemorySocket:
         self._ended = False
         self._news = trio.Event()
         self._again = False
+        self._expected = 1
 
     @classmethod
     def pair(cls) -> tuple[MemorySocket, MemorySocket]:
@@ -74,14 +75,22 @@ class MemorySocket:
         one.peer, other.peer = other, one
         return one, other
 
+    def expect(self, count: int) -> None:
+        """As the system: a relay that expects too much waits forever."""
+        self._expected = max(count, 1)
+
+    def report_all(self) -> None:
+        self._expected = 1
+        self._news.set()
+
     async def readable(self) -> None:
-        if self.may_read:
-            await trio.lowlevel.checkpoint()
-            return
-        self._news = trio.Event()
-        await self._news.wait()
+        await trio.lowlevel.checkpoint()
+        while len(self._buffer) < self._expected and not self._ended and not self._again:
+            self._news = trio.Event()
+            await self._news.wait()
 
     async def steps(self, step: Callable[[], bool]) -> None:
+        self.report_all()
         while True:
             await self.readable()
             if not step():

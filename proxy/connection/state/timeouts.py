@@ -97,6 +97,7 @@ def is_slow(state: ConnectionState, now_s: float) -> bool:
     if not has_begun or state.requesting or state.must_hold or state.mute.until_s > now_s:
         state.arrival = None
         return False
+    state.client.report_all()  # what has arrived is read by the next check
     received, arrival = state.client.bytes_received, state.arrival
     if arrival is None or arrival[0] is not state.current or received - arrival[1] >= PROGRESS_BYTES:
         state.arrival = (state.current, received, now_s)

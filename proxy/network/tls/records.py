@@ -12,7 +12,7 @@ HEADER_BYTES: Final = 5
 """Type, version and length of a record (RFC 8446 section 5.1)."""
 
 SLICE_BYTES: Final = 16 * 1024
-"""The most bytes that OpenSSL gets at a time: about one full record. Its buffers keep their largest size."""
+"""The most bytes that OpenSSL gets at a time, unless a single record is longer. Its buffers keep their largest size."""
 
 SLICE_RECORDS: Final = 32
 """The most records that OpenSSL gets at a time. A change of the peer's keys takes 12 to 40 us, so that 32 take about
@@ -43,13 +43,15 @@ ANSWERS: Final = "TLS: too many requests for new keys, or for a renegotiation"
 class RecordEnds:
     """Follows the headers of the records of one direction, however the bytes are cut."""
 
-    __slots__ = ("_header", "_left", "records")
+    __slots__ = ("_header", "_left", "_size", "records")
 
     def __init__(self) -> None:
         self._header = b""
         """The header of a record that has arrived in part."""
         self._left = 0
         """Number of bytes of the current record that have not arrived."""
+        self._size = 0
+        """Size of the current record with its header."""
         self.records = 0
         """Number of records that began in the last slice."""
 
@@ -58,28 +60,43 @@ class RecordEnds:
         """Whether the last slice ended in the middle of a record."""
         return self._left > 0 or len(self._header) > 0
 
+    @property
+    def missing(self) -> int:
+        """Number of bytes that complete the current record, or 0 if there is none or its header is incomplete."""
+        return self._left
+
+    @property
+    def begun(self) -> int:
+        """Number of bytes of the current record that have arrived, if it is incomplete."""
+        return self._size - self._left if self._left else len(self._header)
+
     def slice_end(self, data: memoryview, at: int) -> int:
         """Return the end of the next slice of ``data``, which begins at ``at``; slices are asked for in order.
 
-        It has at most `SLICE_RECORDS` and `SLICE_BYTES`.
+        It has at most `SLICE_RECORDS`, and at most `SLICE_BYTES` unless it is a single record. It ends with a record,
+        unless ``data`` does not, since OpenSSL needs one more call for each record that it gets in two parts.
         """
         self.records = 0
         last = len(data)
-        most = min(last, at + SLICE_BYTES)
+        most = at + SLICE_BYTES
         position = at + self._left if not self._header else self._behind_begun(data, at)
+        self._left = 0
         if self._header:
             return last
-        while position + HEADER_BYTES <= most and self.records < SLICE_RECORDS:
-            position += HEADER_BYTES + (data[position + 3] << 8 | data[position + 4])
+        while position + HEADER_BYTES <= last and self.records < SLICE_RECORDS:
+            size = HEADER_BYTES + (data[position + 3] << 8 | data[position + 4])
+            if position + size > most and position > at:
+                return position
+            position += size
+            self._size = size
             self.records += 1
-        if position >= most:
-            self._left = position - most
-            return most
-        self._left = 0
-        if self.records < SLICE_RECORDS and most == last:
+        if position > last:
+            self._left = position - last
+        elif self.records < SLICE_RECORDS:
             self._header = bytes(data[position:])
-            return last
-        return position
+        else:
+            return position
+        return last
 
     def _behind_begun(self, data: memoryview, at: int) -> int:
         """Continue a header that has arrived in part; return the end of its record, which may be behind the data."""
@@ -90,7 +107,9 @@ class RecordEnds:
             return at
         self._header = b""
         self.records = 1
-        return at + missing + int.from_bytes(header[3:], "big")
+        rest = int.from_bytes(header[3:], "big")
+        self._size = HEADER_BYTES + rest
+        return at + missing + rest
 
 
 class PeerLimits:

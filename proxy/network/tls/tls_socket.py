@@ -225,6 +225,11 @@ class TlsSocket(PlainSocket):
             return 0 if self._ended else None  # a part of a record
         return count
 
+    def expect(self, count: int) -> None:
+        """See `PlainSocket.expect`; ``count`` is a number of decrypted bytes. A record is expected as a whole."""
+        ends = self._record_ends
+        super().expect(max(ends.missing, count - ends.begun))
+
     def _decrypt_in_slices(self, received: memoryview, view: Buffer) -> int:
         """Decrypt what was received, as far as there is time and ``view`` has room; return the number of bytes."""
         ends, count, at = self._record_ends, 0, 0

@@ -72,6 +72,20 @@ async def test_a_slow_upload_that_makes_progress_is_not_cut_off(autojump_clock: 
         assert await book.broker.receives() == frame
 
 
+async def test_progress_counts_although_the_relay_waits_for_more(autojump_clock: MockClock) -> None:
+    """A relay waits for the rest of a long request in one piece. What has arrived is read for the check."""
+    async with open_book() as book:
+        frame = request(PRODUCE, 7, 1, acks=1, padding=10 * PROGRESS_BYTES)
+        a_second = PROGRESS_BYTES // 10
+        for at in range(0, len(frame), a_second):
+            await book.client.sends(frame[at : at + a_second])
+            await trio.sleep(1)
+            if at // a_second % int(SWEEP_S) == 0:
+                end_if_overdue(book.connection, trio.current_time())
+        assert book.connection.reason is None
+        assert await book.broker.receives() == frame
+
+
 async def test_a_tls_record_that_does_not_come_to_its_end_is_cut_off(autojump_clock: MockClock) -> None:
     """As a request of which a part has arrived, although there is no byte of it that could be decrypted."""
     async with open_book() as book:

@@ -12,7 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.network.poller import EVENTS_A_TURN, REPEATS_A_TURN, Poller
-from headrace.proxy.network.sockets import PlainSocket
+from headrace.proxy.network.sockets import MOST_EXPECTED_BYTES, PlainSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -75,6 +75,57 @@ async def test_a_step_reads_until_the_stream_ends(*, attached: bool) -> None:
                 peer.send(b"two")
                 peer.shutdown(socket.SHUT_WR)
         assert reader.read == b"onetwo"
+
+
+@pytest.mark.parametrize("attached", [True, False])
+async def test_a_step_waits_for_the_bytes_that_it_expects(*, attached: bool) -> None:
+    with socket_and_peer(attached=attached) as (sock, peer):
+        reader = Reader(sock, most=100_000)
+
+        def step() -> bool:
+            goes_on = reader.step()
+            sock.expect(70_000 - len(reader.read))
+            return goes_on
+
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sock.steps, step)
+                await wait_all_tasks_blocked()
+                peer.send(b"1")
+                while not reader.read:
+                    await trio.lowlevel.checkpoint()
+                steps = reader.steps
+                peer.send(bytes(1000))
+                await trio.sleep(0.05)
+                assert reader.steps == steps, "69,999 bytes are expected"
+                sock.report_all()
+                while len(reader.read) < 1001:
+                    await trio.lowlevel.checkpoint()
+                peer.send(bytes(MOST_EXPECTED_BYTES - 1))
+                await trio.sleep(0.05)
+                assert len(reader.read) == 1001
+                peer.send(b"1")
+                while len(reader.read) < 1001 + MOST_EXPECTED_BYTES:
+                    await trio.lowlevel.checkpoint()
+                peer.send(b"end")  # the end of the stream, too, is reported
+                peer.close()
+        assert len(reader.read) == 1004 + MOST_EXPECTED_BYTES
+
+
+@pytest.mark.parametrize("attached", [True, False])
+async def test_new_steps_expect_nothing(*, attached: bool) -> None:
+    """A task that goes on between two series of steps need not know what the last one expected."""
+    with socket_and_peer(attached=attached) as (sock, peer):
+        sock.expect(1000)
+        reader = Reader(sock)
+        with trio.fail_after(WAIT_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(sock.steps, reader.step)
+                await wait_all_tasks_blocked()
+                peer.send(b"1")
+                while reader.read != b"1":
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
 
 
 async def test_one_turn_a_round_whatever_comes_meanwhile() -> None:
