@@ -8,7 +8,6 @@ has the time of a request. Called by `headrace.proxy.admin.connections`; importe
 
 from __future__ import annotations
 
-import ssl
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -120,7 +119,7 @@ class TlsStream(trio.abc.HalfCloseableStream):
         sock.start(context, server_side=True)
         await sock.handshake(lambda: turns.turn(client))
         self._is_encrypted = True
-        return _subject(sock.tls)
+        return _subject(sock.peer_certificate)
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Wait for bytes, and return at most ``max_bytes`` or `READ_BYTES`; none at the end of the stream."""
@@ -164,11 +163,8 @@ class TlsStream(trio.abc.HalfCloseableStream):
         await trio.lowlevel.checkpoint()
 
 
-def _subject(tls: ssl.SSLObject | None) -> str | None:
-    """Return the subject of the certificate that a client has shown, if it had to be valid."""
-    if tls is None or tls.context.verify_mode is ssl.CERT_NONE:
-        return None
-    certificate = tls.getpeercert(binary_form=True)
+def _subject(certificate: bytes | None) -> str | None:
+    """Return the subject of the certificate that a client has shown, if it has shown one."""
     if certificate is None:
         return None
     try:

@@ -21,6 +21,7 @@ import trio
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.sockets import PlainSocket
+from headrace.proxy.network.tls.secured_socket import SecuredSocket
 from headrace.proxy.network.tls.tls_socket import NoTurn, TlsSocket
 from headrace.proxy.network.topology import learn
 from headrace.proxy.repeated_lines import RepeatedLines
@@ -32,7 +33,6 @@ from headrace.proxy.wire.topic_lookups import names_brokers
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Awaitable, Callable, Sequence
 
     from headrace.proxy.network.poller import Poller
@@ -111,8 +111,8 @@ class Upstream:
         self._asked = trio.Event()
         self._next = 0
         self._refreshing: trio.Event | None = None
-        self._sessions_of: ssl.SSLContext | None = None
-        self._sessions: dict[Address, ssl.SSLSession] = {}
+        self._sessions_of: object | None = None
+        self._sessions: dict[Address, object] = {}
         """The last TLS session with each broker, to resume."""
 
     async def dial(self, node_id: int | None, client: Address | None = None) -> tuple[PlainSocket, Address]:
@@ -215,7 +215,7 @@ class Upstream:
         try:
             if self._proxy_protocol:
                 PlainSocket.send_now(opened, [proxy_header(client, sock)])
-            if self.tls is not None and isinstance(opened, TlsSocket):
+            if self.tls is not None and isinstance(opened, SecuredSocket):
                 await self._secure(opened, self.tls, address)
         except OSError as error:
             opened.close()
@@ -228,7 +228,7 @@ class Upstream:
             raise
         return opened
 
-    async def _secure(self, secured: TlsSocket, tls: TlsContext, address: Address) -> None:
+    async def _secure(self, secured: SecuredSocket, tls: TlsContext, address: Address) -> None:
         """Do the TLS handshake with a broker."""
         context = tls.current
         if self._sessions_of is not context:  # sessions belong to a context
@@ -239,7 +239,7 @@ class Upstream:
         await secured.handshake(NoTurn)
         secured.keep_session = partial(self._keep_session, context, address)
 
-    def _keep_session(self, context: ssl.SSLContext, address: Address, session: ssl.SSLSession) -> None:
+    def _keep_session(self, context: object, address: Address, session: object) -> None:
         if self._sessions_of is context and (address in self._sessions or len(self._sessions) < MOST_SESSIONS):
             self._sessions[address] = session
 

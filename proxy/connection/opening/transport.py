@@ -16,7 +16,7 @@ from headrace.proxy.errors import ClientFault, ClientGone
 from headrace.proxy.network.admission import is_in
 from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.principals import NoPrincipal, distinguished_name
-from headrace.proxy.network.tls.tls_socket import TlsSocket
+from headrace.proxy.network.tls.secured_socket import SecuredSocket
 from headrace.proxy.wire.proxy_protocol import FIXED_BYTES, MAX_HEADER_BYTES, read_header
 from headrace.quota_callbacks.identities import UserSource
 from headrace.quota_callbacks.requests import Address
@@ -35,10 +35,9 @@ async def open_connection(state: ConnectionState) -> None:
     listener, client = state.listener, state.client
     if is_in(state.info.peer.host.partition("%")[0], listener.proxy_protocol_from) and isinstance(client, PlainSocket):
         await _read_proxy_header(state, client)
-    if listener.tls is None or not isinstance(client, TlsSocket):
+    if listener.tls is None or not isinstance(client, SecuredSocket):
         return
     await state.shared.handshakes.serve(client, listener.tls.context)
-    tls = client.tls
     if client.server_name and listener.broker_names is not None:
         node_id = listener.broker_names.node_id_of(client.server_name)
         if node_id is not None and not listener.topology.may_exist(node_id):  # with a session for another name
@@ -46,8 +45,8 @@ async def open_connection(state: ConnectionState) -> None:
                 f"TLS: the client asked for broker {node_id}, which is outside {listener.setting}.node_ids"
             )
         state.info.node_id = node_id
-    if tls is not None and (certificate := tls.getpeercert(binary_form=True)):
-        _adopt_subject(state, listener.tls, certificate)
+    if client.peer_certificate is not None:
+        _adopt_subject(state, listener.tls, client.peer_certificate)
 
 
 async def _read_proxy_header(state: ConnectionState, client: PlainSocket) -> None:

@@ -1,6 +1,7 @@
 """TLS with clients and with brokers, by Python's `ssl` on non-blocking sockets.
 
 tls_socket        a connection with TLS, with the methods of a plaintext one
+secured_socket    what the proxy requires of it, so that another library can compute TLS
 records           where records end, and how many of them may be without data
 handshakes        the bounds of handshakes with clients: their number, time and share of the event loop
 client_hello      the host name that a client asks for

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.counters import Counters
     from headrace.proxy.network.tls.contexts import TlsContext
-    from headrace.proxy.network.tls.tls_socket import TlsSocket
+    from headrace.proxy.network.tls.secured_socket import SecuredSocket
 
 PAUSE: Final = 1.0
 """The pause after a computation, in durations of that computation."""
@@ -38,7 +38,7 @@ class Handshakes:
         """The handshakes under way, by the time of their last computation."""
         self._turn = trio.Lock()
 
-    async def serve(self, sock: TlsSocket, context: TlsContext) -> None:
+    async def serve(self, sock: SecuredSocket, context: TlsContext) -> None:
         """Do the handshake with a client. Raises `ClientFault`; `ClientGone` if it closes without a byte."""
         try:
             with trio.fail_after(self.timeout_s):
@@ -53,12 +53,12 @@ class Handshakes:
         except ClientFault:
             self._count_failure()
             raise
-        if sock.tls is not None and sock.tls.session_reused:
+        if sock.is_resumed:
             self._counters.tls_handshakes_resumed += 1
         else:
             self._counters.tls_handshakes_full += 1
 
-    async def _handshake(self, sock: TlsSocket, context: TlsContext) -> None:
+    async def _handshake(self, sock: SecuredSocket, context: TlsContext) -> None:
         with trio.CancelScope() as scope:
             self._make_room()
             self._waiting[scope] = None

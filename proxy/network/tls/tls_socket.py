@@ -109,8 +109,20 @@ class TlsSocket(PlainSocket):
         """The state of TLS; ``None`` before the handshake has begun."""
         self.server_name: str | None = None
         """The host name that a client has asked for (SNI)."""
-        self.keep_session: Callable[[ssl.SSLSession], None] | None = None
-        """Called at the end with the session, which the next connection to the same broker can resume."""
+        self.keep_session: Callable[[object], None] | None = None
+        """Called at the end with the session, which `start` of the next connection to the same broker accepts."""
+
+    @property
+    def peer_certificate(self) -> bytes | None:
+        """The certificate that the peer has shown and that had to be valid, in DER form."""
+        if self.tls is None or self.tls.context.verify_mode is ssl.CERT_NONE:
+            return None
+        return self.tls.getpeercert(binary_form=True)
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the handshake has resumed an earlier session, without certificates."""
+        return self.tls is not None and self.tls.session_reused is True
 
     # --- the handshake ---
 
@@ -146,7 +158,7 @@ class TlsSocket(PlainSocket):
         *,
         server_side: bool,
         server_hostname: str | None = None,
-        session: ssl.SSLSession | None = None,
+        session: object | None = None,
     ) -> None:
         """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker."""
         self._setting = context.setting
@@ -155,7 +167,7 @@ class TlsSocket(PlainSocket):
             self._outgoing,
             server_side=server_side,
             server_hostname=server_hostname,
-            session=session,
+            session=session if isinstance(session, ssl.SSLSession) else None,
         )
 
     async def handshake(self, turn: Callable[[], AbstractAsyncContextManager[None]]) -> None:
