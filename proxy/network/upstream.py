@@ -230,12 +230,12 @@ class Upstream:
 
     async def _secure(self, secured: TlsSocket, tls: TlsContext, address: Address) -> None:
         """Do the TLS handshake with a broker."""
-        context = tls.current
+        context = tls.current  # read once: a thread may replace it
         if self._sessions_of is not context:  # sessions belong to a context
             self._sessions_of = context
             self._sessions.clear()
         session = self._sessions.get(address)
-        secured.start(tls, server_side=False, server_hostname=address.host, session=session)
+        secured.start(tls, server_side=False, server_hostname=address.host, session=session, current=context)
         await secured.handshake(NoTurn)
         secured.keep_session = partial(self._keep_session, context, address)
 

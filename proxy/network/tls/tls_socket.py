@@ -147,10 +147,14 @@ class TlsSocket(PlainSocket):
         server_side: bool,
         server_hostname: str | None = None,
         session: ssl.SSLSession | None = None,
+        current: ssl.SSLContext | None = None,
     ) -> None:
-        """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker."""
+        """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker.
+
+        ``current`` is the context that ``session`` belongs to: that of ``context`` may be replaced at any time.
+        """
         self._setting = context.setting
-        self.tls = context.current.wrap_bio(
+        self.tls = (current or context.current).wrap_bio(
             self._incoming,
             self._outgoing,
             server_side=server_side,
