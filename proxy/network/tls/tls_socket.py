@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from headrace.proxy.errors import ClientFault, UpstreamFault
-from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.sockets import READ_BYTES, PlainSocket
 from headrace.proxy.network.tls.client_hello import server_name
 from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
@@ -254,10 +253,7 @@ class TlsSocket(PlainSocket):
     def _keep_rest(self, rest: memoryview) -> None:
         """Keep a copy of what is not decrypted yet, and count what the connection holds."""
         self._rest = memoryview(bytes(rest))
-        held_bytes = len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0)
-        if held_bytes != self.undecrypted_bytes:
-            held.add(held_bytes - self.undecrypted_bytes)
-            self.undecrypted_bytes = held_bytes
+        self._count_undecrypted(len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0))
 
     def _decrypt(self, view: Buffer) -> int:
         tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
