@@ -54,7 +54,7 @@ def listening(**settings: object) -> TlsContext:
 
 def test_every_form_of_a_certificate(certificate: Certificate, password_file: Path) -> None:
     password = {"file": str(password_file)}
-    forms = [
+    forms: list[dict[str, object]] = [
         {"certificate_file": str(certificate.keystore_file)},
         {"certificate_file": str(certificate.certificate_file), "key_file": str(certificate.key_file)},
         {
