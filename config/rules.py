@@ -6,7 +6,7 @@ the path of the key that is most likely to be changed; its message contains the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -24,9 +24,8 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
     from headrace.config.tables.listeners import Listen, ListenerTables
-    from headrace.config.tables.sasl import OwnerLookup
+    from headrace.config.tables.sasl import OwnerLookup, UpstreamSasl
     from headrace.config.values import NodeIds
-    from headrace.quota_callbacks.secret_sources import SecretSource
     from headrace.quota_callbacks.value_texts import Path
 
 RuleCheck: TypeAlias = Callable[..., Iterable[Fault]]
@@ -108,11 +107,13 @@ LISTENER_RULES: Final[tuple[Rule, ...]] = (
 # --- other rules ------------------------------------------------------------------------------------------------------
 
 
-def login_has_user(
-    at: Path, mechanism: str | None, user: str | None, password: SecretSource | None, identities: Sized
-) -> Iterator[Fault]:
-    """Check that the proxy's own login is complete; ``at`` is the path of the table of the brokers."""
-    if mechanism is None and (user is not None or password is not None or len(identities)):
+def login_has_mechanism(at: Path, sasl: UpstreamSasl) -> Iterator[Fault]:
+    """Check that no other key of the proxy's own login is set without the mechanism, by which it would have no effect.
+
+    Which of them a mechanism requires is checked by its plugin. ``at`` is the path of the table of the brokers.
+    """
+    others = (sasl.user, sasl.password, sasl.options or None, sasl.identities or None)
+    if sasl.mechanism is None and any(other is not None for other in others):
         rule = f"required, since other keys of {dotted(at)}.sasl are set"
         yield Fault(path=(*at, "sasl", "mechanism"), rule=rule)
 
@@ -243,8 +244,7 @@ def faults_between_keys(config: Config, bad: Collection[Path]) -> Iterator[Fault
     for setting, upstream in {each.upstream_setting: each.upstream for each in listeners}.items():
         at = tuple(setting.split("."))
         if known.are_good(("sasl",), at):
-            sasl = upstream.sasl
-            yield from login_has_user(at, sasl.mechanism, sasl.user, sasl.password, sasl.identities)
+            yield from login_has_mechanism(at, upstream.sasl)
         if known.are_good(("owner_lookup",), at):
             yield from lookup_has_login(at, upstream.owner_lookup)
     if known.are_good(("listen.address", "listen.node_ids", "listen.broker_host", "listeners")):

@@ -29,10 +29,15 @@ class UserDirectory:
     def __init__(self, path: str) -> None:
         """Read the file; blocks. Raises `UserFileError`."""
         self._path = path
-        self._file: UserFile | None = UserFile.open(path)
-        self._version = self._file.version()
-        self.known = self._file.known_users()
-        """The users now."""
+        file = UserFile.open(path)
+        try:
+            self._version = file.version()
+            self.known = file.known_users()
+            """The users now."""
+        except BaseException:
+            file.close()
+            raise
+        self._file: UserFile | None = file
         self.failures = 0
         """Number of times that the file could not be read."""
         self._reported: str | None = None

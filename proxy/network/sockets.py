@@ -157,7 +157,8 @@ class PlainSocket(Watched):
         self.unsent_bytes = 0
         """Number of bytes that are kept because the peer does not accept them."""
         self.undecrypted_bytes = 0
-        """Number of bytes that TLS keeps: for a record of which a part has arrived, and of those not decrypted yet."""
+        """Number of bytes that TLS keeps: for a record of which a part has arrived, and of those not decrypted yet; and
+        of those that `receive_exactly` has collected."""
 
     def fileno(self) -> int:
         """The descriptor, for ``splice``."""
@@ -198,15 +199,22 @@ class PlainSocket(Watched):
         PlainSocket.expect(self, 1)
 
     async def receive_exactly(self, count: int) -> bytes:
-        """Wait for the next ``count`` bytes of the TCP stream, before TLS; return fewer only at its end."""
+        """Wait for the next ``count`` bytes of the TCP stream, before TLS; return fewer only at its end.
+
+        What was received counts as held until this returns or raises.
+        """
         received = bytearray()  # grows with what arrives: a peer may claim more than it sends
-        while len(received) < count:
-            await self.readable()
-            added = PlainSocket.receive_into(self, _exact[: count - len(received)])
-            if added == 0:
-                break
-            received += _exact[: added or 0]
-        return bytes(received)
+        try:
+            while len(received) < count:
+                await self.readable()
+                added = PlainSocket.receive_into(self, _exact[: count - len(received)])
+                if added == 0:
+                    break
+                received += _exact[: added or 0]
+                self._count_undecrypted(len(received))
+            return bytes(received)
+        finally:
+            self._count_undecrypted(0)
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """Write ``parts`` in one system call, and return whether the socket has accepted all of them.
@@ -264,6 +272,11 @@ class PlainSocket(Watched):
                 unsent.popleft()
             else:
                 unsent[0] = unsent[0][sent:]
+
+    def _count_undecrypted(self, count: int) -> None:
+        added, self.undecrypted_bytes = count - self.undecrypted_bytes, count
+        if added:
+            held.add(added)  # which may close this connection
 
     def _drop_kept(self, count: int) -> None:
         self.unsent_bytes -= count

@@ -111,7 +111,6 @@ class Upstream:
         self._asked = trio.Event()
         self._next = 0
         self._refreshing: trio.Event | None = None
-        self._sessions_of: object | None = None
         self._sessions: dict[Address, object] = {}
         """The last TLS session with each broker, to resume."""
 
@@ -230,17 +229,13 @@ class Upstream:
 
     async def _secure(self, secured: SecuredSocket, tls: TlsContext, address: Address) -> None:
         """Do the TLS handshake with a broker."""
-        context = tls.current
-        if self._sessions_of is not context:  # sessions belong to a context
-            self._sessions_of = context
-            self._sessions.clear()
         session = self._sessions.get(address)
         secured.start(tls, server_side=False, server_hostname=address.host, session=session)
         await secured.handshake(NoTurn)
-        secured.keep_session = partial(self._keep_session, context, address)
+        secured.keep_session = partial(self._keep_session, address)
 
-    def _keep_session(self, context: object, address: Address, session: object) -> None:
-        if self._sessions_of is context and (address in self._sessions or len(self._sessions) < MOST_SESSIONS):
+    def _keep_session(self, address: Address, session: object) -> None:
+        if address in self._sessions or len(self._sessions) < MOST_SESSIONS:
             self._sessions[address] = session
 
     async def _ask_for_brokers(self) -> bool:

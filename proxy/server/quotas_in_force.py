@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.store import QuotaStore
+    from headrace.proxy.quotas.topic.clients import TopicSettings
+    from headrace.proxy.quotas.topic.replica import QuotaLog
+    from headrace.proxy.quotas.topic.store import TopicStore
     from headrace.proxy.server.garbage_collection import Collector
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.policies import Quota
@@ -69,7 +72,17 @@ class QuotasInForce:
         self._unknown: set[tuple[str, ...]] = set()
         self.definitions = QuotaDefinitions(self._put_into_force, self._changed)
         settings = config.client_quotas
-        store = _store_of(config, hooks.schema)
+        self._topic_settings = _topic_settings_of(config)
+        self._topic_store = None
+        store: QuotaStore | None = None
+        if self._topic_settings is not None:
+            store = self._topic_store = _topic_store_of(config, self._topic_settings, hooks.schema)
+        elif settings.file is not None:
+            from headrace.proxy.quotas.sqlite.store import SqliteStore
+
+            store = SqliteStore(
+                settings.file, audit_rows=settings.audit_rows, timeout_s=STORE_TIME * settings.timeout_s
+            )
         self._follower = None if store is None else StoreFollower(store, self.definitions, settings.timeout_s)
         self.apis = ClientQuotaApis(hooks.schema, self.definitions, self._follower, hooks.authorize_quotas)
         self._topic = settings.topic if settings.store is StoreKind.TOPIC else None
@@ -104,6 +117,10 @@ class QuotasInForce:
             anonymous_may_alter=settings.alter is AlterRule.ANONYMOUS,
         )
         self.apis.max_reply_bytes = config.limits.max_collected_bytes
+        topic = _topic_settings_of(config)
+        if self._topic_store is not None and topic is not None and topic != self._topic_settings:
+            self._topic_settings = topic  # upstream.bootstrap_servers has changed; all else needs a restart
+            self._topic_store.replace_log(_topic_log(topic))
 
     async def open(self, stop: trio.Event) -> bool:
         """Load the quotas of the store, before clients are served. Raises `StartupError`.
@@ -214,21 +231,30 @@ class QuotasInForce:
             self._hooks.quotas.quotas_changed()
 
 
-def _store_of(config: Config, schema: QuotaSchema) -> QuotaStore | None:
-    """Return the store of the configuration. Raises `StartupError` if a package is missing."""
+def _topic_settings_of(config: Config) -> TopicSettings | None:
+    """Return which topic has the quotas, and how to reach it; ``None`` if none has them."""
     settings = config.client_quotas
-    if settings.store is StoreKind.TOPIC:
-        return _topic_store_of(config, schema)
-    if settings.file is None:
+    if settings.store is not StoreKind.TOPIC:
         return None
-    from headrace.proxy.quotas.sqlite.store import SqliteStore
-
-    return SqliteStore(settings.file, audit_rows=settings.audit_rows, timeout_s=STORE_TIME * settings.timeout_s)
-
-
-def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
     from headrace.proxy.quotas.topic.clients import TopicSettings
+
+    properties = {name: value.get_secret_value() for name, value in settings.topic_properties.items()}
+    return TopicSettings(
+        topic=settings.topic,
+        properties={"bootstrap.servers": ",".join(map(str, config.upstream.bootstrap_servers)), **properties},
+        replication_factor=settings.topic_replication_factor,
+        history_ms=round(settings.topic_history_s * 1000),
+    )
+
+
+def _topic_log(topic: TopicSettings) -> QuotaLog:
     from headrace.proxy.quotas.topic.replica import KafkaLog
+
+    return KafkaLog(topic)
+
+
+def _topic_store_of(config: Config, topic: TopicSettings, schema: QuotaSchema) -> TopicStore:
+    """Return the store in a topic. Raises `StartupError` if a package is missing."""
     from headrace.proxy.quotas.topic.store import TopicStore, require_confluent_kafka
 
     try:
@@ -236,15 +262,8 @@ def _topic_store_of(config: Config, schema: QuotaSchema) -> QuotaStore:
     except StoreError as error:
         raise StartupError(str(error)) from error
     settings = config.client_quotas
-    properties = {name: value.get_secret_value() for name, value in settings.topic_properties.items()}
-    topic = TopicSettings(
-        topic=settings.topic,
-        properties={"bootstrap.servers": ",".join(map(str, config.upstream.bootstrap_servers)), **properties},
-        replication_factor=settings.topic_replication_factor,
-        history_ms=round(settings.topic_history_s * 1000),
-    )
     return TopicStore(
-        KafkaLog(topic),
+        _topic_log(topic),
         waits=settings.unreachable is Unreachable.WAIT,
         check=partial(check_stored, schema),
         timeout_s=STORE_TIME * settings.timeout_s,

@@ -32,6 +32,7 @@ COMPANIONS = {
     "admin.tls.client_certificates": ADMIN_CERTIFICATE | {"admin.tls.client_ca_file": '"ca.pem"'},
     "upstream.sasl.user": MECHANISM,
     "upstream.sasl.password": MECHANISM,
+    "upstream.sasl.options": MECHANISM,
     "upstream.sasl.identities": MECHANISM,
     **dict.fromkeys(LOOKUP, LOOKUP),
 }

@@ -38,9 +38,18 @@ def test_a_mistake_is_named(tables: str, message: str) -> None:
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_mechanism_is_required() -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        f"{TABLE}{ALICE}",
+        '[upstream.sasl]\nuser = "headrace"\n',
+        '[upstream.sasl]\npassword = { env = "PASSWORD" }\n',
+        '[upstream.sasl.options]\nscope = "kafka"\n',
+    ],
+)
+def test_a_mechanism_is_required(other: str) -> None:
     with pytest.raises(ConfigValueError, match=r"upstream\.sasl\.mechanism: required"):
-        loads(f"{MINIMAL}{TABLE}{ALICE}")
+        loads(MINIMAL + other)
 
 
 def test_clients_that_cannot_prove_their_user_are_warned_of() -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from headrace.config.tables.tls import ClientCertificates, TlsVersion
-from headrace.proxy.network.tls.files import Identity, TlsFileError, read_authorities, read_identity, state_of
+from headrace.proxy.network.tls.files import Identity, TlsFileError, load_authorities, read_identity, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,12 +115,10 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
         if tls.certificate_file is None:
             raise TlsFileError(f"{setting}.certificate_file is required")
         identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
-        identity.load_into(context)
+        identity.load_into(context, setting)
         context.verify_mode = _CLIENT_CERTIFICATES[tls.client_certificates]
         if tls.client_ca_file is not None and tls.client_certificates is not ClientCertificates.NONE:
-            context.load_verify_locations(
-                cadata=read_authorities(tls.client_ca_file, tls.client_ca_password, f"{setting}.client_ca_file")
-            )
+            load_authorities(context, tls.client_ca_file, tls.client_ca_password, f"{setting}.client_ca_file")
         return context, identity
 
     named = (tls.certificate_file, tls.key_file, tls.client_ca_file)
@@ -137,11 +135,11 @@ def client_context(tls: UpstreamTls, setting: str) -> TlsContext:
         if tls.ca_file is None:
             context.load_default_certs(ssl.Purpose.SERVER_AUTH)
         else:
-            context.load_verify_locations(cadata=read_authorities(tls.ca_file, tls.ca_password, f"{setting}.ca_file"))
+            load_authorities(context, tls.ca_file, tls.ca_password, f"{setting}.ca_file")
         identity = None
         if tls.certificate_file is not None:
             identity = read_identity(tls.certificate_file, tls.key_file, tls.key_password, setting)
-            identity.load_into(context)
+            identity.load_into(context, setting)
         return context, identity
 
     named = (tls.certificate_file, tls.key_file, tls.ca_file)

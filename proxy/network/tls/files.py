@@ -7,12 +7,14 @@ unencrypted key is written to a disk.
 from __future__ import annotations
 
 import os
+import ssl
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
     NoEncryption,
@@ -25,7 +27,6 @@ from headrace.quota_callbacks.files import read_ordinary_file
 from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
@@ -36,6 +37,17 @@ MAX_FILE_BYTES: Final = 4 * 1024 * 1024
 
 _PKCS12_SUFFIXES: Final = (".p12", ".pfx")
 _PRIVATE_KEY: Final = b"PRIVATE KEY-----"
+
+_REFUSED: Final = {
+    "KEY_VALUES_MISMATCH": "the private key does not belong to the certificate",
+    "NO_CERTIFICATE_ASSIGNED": (
+        "the private key is of another type than the certificate's, or of the type RSA-PSS, which is not supported"
+    ),
+    "EE_KEY_TOO_SMALL": "its key is too small, or of a type that OpenSSL does not support",
+    "CA_KEY_TOO_SMALL": "a key in its chain is too small, or of a type that OpenSSL does not support",
+    "UNKNOWN_CERTIFICATE_TYPE": "keys of its type cannot be used for TLS",
+}
+"""What OpenSSL's reasons to refuse a certificate with its key mean."""
 
 FileState = tuple[tuple[int, int, int] | None, ...]
 
@@ -59,14 +71,14 @@ class Identity:
     def __str__(self) -> str:
         return f"{self.subject}, serial {self.serial}, until {self.expires:%Y-%m-%d %H:%M} UTC"
 
-    def load_into(self, context: ssl.SSLContext) -> None:
-        """Use this identity in ``context``. Raises `TlsFileError`."""
+    def load_into(self, context: ssl.SSLContext, setting: str) -> None:
+        """Use this identity in ``context``; ``setting`` is the table with its files. Raises `TlsFileError`."""
         try:
             with _in_memory(self.pem) as path:
                 context.load_cert_chain(path)
         except OSError as error:  # `ssl.SSLError` is one; there may also be no descriptor for the file in memory
-            reason = "the private key does not belong to the certificate" if "KEY_VALUES" in str(error) else str(error)
-            raise TlsFileError(f"{self.file}: {reason}") from None
+            reason = _REFUSED.get(getattr(error, "reason", None) or "", str(error))
+            raise TlsFileError(f'{setting}.certificate_file = "{self.file}": {reason}') from None
 
 
 def read_identity(certificate_file: str, key_file: str | None, password: SecretSource | None, setting: str) -> Identity:
@@ -75,7 +87,7 @@ def read_identity(certificate_file: str, key_file: str | None, password: SecretS
     data = _read(certificate_file, f"{setting}.certificate_file")
     where = f'{setting}.certificate_file = "{certificate_file}"'
     if _is_pkcs12(certificate_file):
-        chain, key = _read_pkcs12(data, key_password, where)
+        chain, key = _identity_in(_read_pkcs12(data, key_password, where), where)
     else:
         chain = _read_pem_certificates(data, where)
         if key_file is not None:
@@ -84,30 +96,31 @@ def read_identity(certificate_file: str, key_file: str | None, password: SecretS
         elif _PRIVATE_KEY not in data:
             raise TlsFileError(f"{where}: it has no private key, and {setting}.key_file is not set")
         key = _read_pem_key(data, key_password, where, setting)
-    return Identity(
-        subject=chain[0].subject.rfc4514_string(),
-        expires=min(each.not_valid_after_utc for each in chain),
-        serial=f"{chain[0].serial_number:x}",
-        pem=b"".join(each.public_bytes(Encoding.PEM) for each in chain) + key,
-        file=certificate_file,
-    )
+    with _reading(f'{setting}.certificate_file = "{certificate_file}"', "it has a certificate that is malformed"):
+        return Identity(
+            subject=chain[0].subject.rfc4514_string(),
+            expires=min(each.not_valid_after_utc for each in chain),
+            serial=f"{chain[0].serial_number:x}",
+            pem=b"".join(each.public_bytes(Encoding.PEM) for each in chain) + key,
+            file=certificate_file,
+        )
 
 
-def read_authorities(file: str, password: SecretSource | None, setting: str) -> str:
-    """Return the certificates in a PEM or PKCS#12 file as PEM. Raises `TlsFileError` if it has none."""
+def load_authorities(context: ssl.SSLContext, file: str, password: SecretSource | None, setting: str) -> None:
+    """Trust the certificates in a PEM or PKCS#12 file. Raises `TlsFileError`, also if it has none."""
     data = _read(file, setting)
     where = f'{setting} = "{file}"'
     if _is_pkcs12(file):
-        try:
-            store = pkcs12.load_pkcs12(data, _read_password(password, f"the password of {setting}"))
-        except ValueError:
-            raise TlsFileError(f"{where}: not a PKCS#12 file, or the password is wrong") from None
+        store = _read_pkcs12(data, _read_password(password, f"the password of {setting}"), where)
         found = [each.certificate for each in (store.cert, *store.additional_certs) if each is not None]
         if not found:
             raise TlsFileError(f"{where}: it has no certificate")
     else:
         found = _read_pem_certificates(data, where)
-    return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+    try:
+        context.load_verify_locations(cadata="".join(each.public_bytes(Encoding.PEM).decode() for each in found))
+    except ssl.SSLError:
+        raise TlsFileError(f"{where}: it has a certificate that OpenSSL cannot read") from None
 
 
 def state_of(files: Sequence[str]) -> FileState:
@@ -146,32 +159,40 @@ def _read_password(source: SecretSource | None, setting: str) -> bytes | None:
         raise TlsFileError(f"{setting}: {error}") from None
 
 
-def _read_pem_certificates(data: bytes, where: str) -> list[x509.Certificate]:
+@contextmanager
+def _reading(where: str, problem: str) -> Iterator[None]:
+    """Raise `TlsFileError` instead of what cryptography raises; ``problem`` is what its `ValueError` means."""
     try:
-        return x509.load_pem_x509_certificates(data)
+        yield
     except ValueError:
-        raise TlsFileError(f"{where}: it has no certificate in PEM format") from None
+        raise TlsFileError(f"{where}: {problem}") from None
+    except (UnsupportedAlgorithm, x509.InvalidVersion) as error:
+        raise TlsFileError(f"{where}: not supported: {error}") from None
+
+
+def _read_pem_certificates(data: bytes, where: str) -> list[x509.Certificate]:
+    with _reading(where, "it has no certificate in PEM format, or one that is malformed"):
+        return x509.load_pem_x509_certificates(data)
 
 
 def _read_pem_key(data: bytes, password: bytes | None, where: str, setting: str) -> bytes:
     """Return the private key as PEM without encryption. A password that is not needed is ignored."""
-    try:
+    with _reading(where, "not a private key in PEM format, or the password is wrong"):
         try:
             key = load_pem_private_key(data, password)
         except TypeError:
             if password is None:
                 raise TlsFileError(f"{where}: the private key is encrypted; set {setting}.key_password") from None
             key = load_pem_private_key(data, None)
-    except ValueError:
-        raise TlsFileError(f"{where}: not a private key in PEM format, or the password is wrong") from None
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def _read_pkcs12(data: bytes, password: bytes | None, where: str) -> tuple[list[x509.Certificate], bytes]:
-    try:
-        store = pkcs12.load_pkcs12(data, password)
-    except ValueError:
-        raise TlsFileError(f"{where}: not a PKCS#12 file, or the password is wrong") from None
+def _read_pkcs12(data: bytes, password: bytes | None, where: str) -> pkcs12.PKCS12KeyAndCertificates:
+    with _reading(where, "not a PKCS#12 file, or the password is wrong"):
+        return pkcs12.load_pkcs12(data, password)
+
+
+def _identity_in(store: pkcs12.PKCS12KeyAndCertificates, where: str) -> tuple[list[x509.Certificate], bytes]:
     if store.cert is None or store.key is None:
         raise TlsFileError(f"{where}: it has no certificate with a private key")
     chain = [store.cert.certificate, *(each.certificate for each in store.additional_certs)]

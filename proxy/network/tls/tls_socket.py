@@ -11,12 +11,11 @@ import ssl
 import sys
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import trio
 
 from headrace.proxy.errors import ClientFault, UpstreamFault
-from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.sockets import READ_BYTES, PlainSocket
 from headrace.proxy.network.tls.client_hello import server_name
 from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
@@ -65,6 +64,13 @@ class NotTls(ClientFault):
     def __init__(self, first: bytes, setting: str) -> None:
         super().__init__(plaintext_failure(first, setting))
         self.first = first
+
+
+class Session(NamedTuple):
+    """What `TlsSocket.start` can resume."""
+
+    context: ssl.SSLContext
+    of_ssl: ssl.SSLSession
 
 
 class TlsSocket(PlainSocket):
@@ -160,14 +166,18 @@ class TlsSocket(PlainSocket):
         server_hostname: str | None = None,
         session: object | None = None,
     ) -> None:
-        """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker."""
+        """Allocate the state of TLS. ``server_hostname`` and ``session`` are those of a connection to a broker.
+
+        A session of certificates that were replaced since is not resumed.
+        """
         self._setting = context.setting
-        self.tls = context.current.wrap_bio(
+        current = context.current  # read once: a thread may replace it
+        self.tls = current.wrap_bio(
             self._incoming,
             self._outgoing,
             server_side=server_side,
             server_hostname=server_hostname,
-            session=session if isinstance(session, ssl.SSLSession) else None,
+            session=session.of_ssl if isinstance(session, Session) and session.context is current else None,
         )
 
     async def handshake(self, turn: Callable[[], AbstractAsyncContextManager[None]]) -> None:
@@ -262,10 +272,7 @@ class TlsSocket(PlainSocket):
     def _keep_rest(self, rest: memoryview) -> None:
         """Keep a copy of what is not decrypted yet, and count what the connection holds."""
         self._rest = memoryview(bytes(rest))
-        held_bytes = len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0)
-        if held_bytes != self.undecrypted_bytes:
-            held.add(held_bytes - self.undecrypted_bytes)
-            self.undecrypted_bytes = held_bytes
+        self._count_undecrypted(len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0))
 
     def _decrypt(self, view: Buffer) -> int:
         tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
@@ -332,7 +339,7 @@ class TlsSocket(PlainSocket):
         """Close the socket as `PlainSocket.close`, and send TLS's end of the stream if that is possible at once."""
         if self._socket.fileno() >= 0:
             if self.keep_session is not None and self.tls is not None and self.tls.session is not None:
-                self.keep_session(self.tls.session)
+                self.keep_session(Session(self.tls.context, self.tls.session))
             self._send_end()
         super().close()
         self._record_ends = RecordEnds()

@@ -122,6 +122,7 @@ class TopicReplica:
 
     def __init__(self, source: QuotaLog, *, check: Check = accept_all, kept_changes: int = KEPT_CHANGES) -> None:
         self._log = source
+        self._next_log: QuotaLog | None = None
         self._check = check
         self._kept_changes = kept_changes
         self._removals_kept_ms: int | None = None
@@ -137,12 +138,21 @@ class TopicReplica:
         self._caught_up_s = 0.0
         self._broken: tuple[float, StoreError] | None = None
 
+    def replace_log(self, source: QuotaLog) -> None:
+        """Read from ``source``, from its beginning, and append to it from the next call on. May be called meanwhile in
+        another thread; does not block. The quotas stay as they are until ``source`` was read."""
+        self._next_log = source
+
     def catch_up(self, deadline_s: float, *, pauses: bool = True) -> dict[str, list[Change]]:
         """Read to the end of the log; return what has changed, by call of `alter`.
 
         At first, and if the log does not continue where it was read last, read it from its beginning. With ``pauses``
         the other threads of the process can run meanwhile.
         """
+        if self._next_log is not None:
+            self.close()
+            self._forget_topic()
+            self._log, self._next_log, self._broken = self._next_log, None, None
         if self._broken is not None and time.monotonic() < self._broken[0]:
             raise self._broken[1]
         self._broken = None

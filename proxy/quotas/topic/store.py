@@ -114,7 +114,6 @@ class TopicStore:
     def __init__(
         self, source: QuotaLog, *, waits: bool = True, timeout_s: float = TIMEOUT_S, check: Check = accept_all
     ) -> None:
-        self._log = source
         self._replica = TopicReplica(source, check=check)
         self._waits = waits
         self._timeout_s = timeout_s
@@ -125,6 +124,10 @@ class TopicStore:
         self._audit_thread = trio.CapacityLimiter(1)
         self._repeated = RepeatedLines()
         self._closed = False
+
+    def replace_log(self, source: QuotaLog) -> None:
+        """Read ``source``, from its beginning, and append to it from the next call on."""
+        self._replica.replace_log(source)
 
     async def open(self) -> Snapshot:
         """Create the topic unless it exists, check its settings, and return all quotas."""

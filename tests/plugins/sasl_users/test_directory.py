@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,6 +79,22 @@ def test_if_the_file_fails_the_users_remain_and_each_cause_is_logged_once(users:
 def test_a_missing_file_is_an_error_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(UserFileError, match="there is no such file"):
         UserDirectory(str(tmp_path / "none.db"))
+
+
+def test_a_damaged_file_is_closed_at_the_start(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("DELETE FROM secrets")
+    closed: list[UserFile] = []
+    close = UserFile.close
+
+    def note(file: UserFile) -> None:
+        closed.append(file)
+        close(file)
+
+    monkeypatch.setattr(UserFile, "close", note)
+    with pytest.raises(UserFileError, match="it is damaged"):
+        UserDirectory(str(path))
+    assert len(closed) == 1
 
 
 REMOVING = """

@@ -15,6 +15,7 @@ from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
 from headrace.proxy.quotas.definitions import SLICE
 from headrace.proxy.quotas.store import Snapshot
+from headrace.proxy.quotas.topic.store import TopicStore
 from headrace.proxy.server.brokers_quotas import BrokersQuotas
 from headrace.proxy.server.configured import admission_limits_of
 from headrace.proxy.server.garbage_collection import Collector
@@ -26,6 +27,7 @@ from tests.proxy.playbook import new_hooks
 
 if TYPE_CHECKING:
     from headrace.config.schema import Config
+    from headrace.proxy.quotas.topic.replica import KafkaLog
 
 REQUIRED = 'upstream.bootstrap_servers = ["127.0.0.1:9"]\nlisten.address = "127.0.0.1:9192"\n'
 RATE = "producer_byte_rate"
@@ -120,3 +122,14 @@ async def test_workers_that_ask_the_brokers(
             found.append(worker)
         asking.clear()
     assert found == workers
+
+
+def test_other_bootstrap_servers_are_those_of_the_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = REQUIRED + '[client_quotas]\nstore = "topic"\n'
+    quotas_in_force, _ = put_into_force(loads(text))
+    logs: list[KafkaLog] = []
+    monkeypatch.setattr(TopicStore, "replace_log", lambda _, source: logs.append(source))
+    quotas_in_force.configure(loads(text))
+    assert logs == []
+    quotas_in_force.configure(loads(text.replace('127.0.0.1:9"', 'kafka-2:9092"')))
+    assert [each._settings.properties["bootstrap.servers"] for each in logs] == ["kafka-2:9092"]

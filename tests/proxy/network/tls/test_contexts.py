@@ -5,19 +5,31 @@ from __future__ import annotations
 import errno
 import os
 import ssl
+from base64 import encodebytes
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    pkcs12,
+)
+from cryptography.x509.oid import NameOID
 from structlog.testing import capture_logs
 
 from headrace.config.tables.tls import ListenTls, UpstreamTls
 from headrace.proxy.network.tls.contexts import EXPIRES_SOON, client_context, server_context
-from headrace.proxy.network.tls.files import TlsFileError, read_authorities
+from headrace.proxy.network.tls.files import TlsFileError
 from testbed.kafka.certificates import PASSWORD, Authority
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from headrace.proxy.network.tls.contexts import TlsContext
@@ -42,7 +54,7 @@ def listening(**settings: object) -> TlsContext:
 
 def test_every_form_of_a_certificate(certificate: Certificate, password_file: Path) -> None:
     password = {"file": str(password_file)}
-    forms = [
+    forms: list[dict[str, object]] = [
         {"certificate_file": str(certificate.keystore_file)},
         {"certificate_file": str(certificate.certificate_file), "key_file": str(certificate.key_file)},
         {
@@ -145,6 +157,87 @@ def test_every_error_names_the_setting(
     assert PASSWORD not in str(caught.value)
 
 
+def pem(label: str, content: bytes) -> bytes:
+    return f"-----BEGIN {label}-----\n".encode() + encodebytes(content) + f"-----END {label}-----\n".encode()
+
+
+def issued(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | None = None) -> tuple[bytes, bytes]:
+    """A certificate that is signed with its own key, and the key, as DER; of an elliptic curve by default."""
+    key = key or ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "broker")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 5, datetime(2025, 1, 1), datetime(2055, 1, 1))  # noqa: DTZ001
+    written = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    return builder.sign(key, SHA256()).public_bytes(Encoding.DER), written
+
+
+def files_that_cannot_be_used() -> Iterator[tuple[str, bytes, bytes, str]]:
+    """Names, contents of a certificate's and a key's file, and the end of the message."""
+    certificate, key = issued()
+    small, small_key = issued(rsa.generate_private_key(65537, 1024))  # noqa: S505 -- which is what is tested
+    _, other = issued()
+    _, longer = issued(rsa.generate_private_key(65537, 2048))
+    good, good_key = pem("CERTIFICATE", certificate), pem("PRIVATE KEY", key)
+    version = bytes.fromhex("a003020102")
+    curve_id, key_id = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06072a8648ce3d0201")
+    no_certificate = "it has no certificate in PEM format, or one that is malformed"
+    no_key = "not a private key in PEM format, or the password is wrong"
+    yield "an empty certificate", b"", good_key, no_certificate
+    yield "a certificate in DER", certificate, good_key, no_certificate
+    yield "a certificate that is cut off", pem("CERTIFICATE", certificate[:-5]), good_key, no_certificate
+    yield "a malformed chain", good + pem("CERTIFICATE", b"malformed"), good_key, no_certificate
+    unknown = pem("CERTIFICATE", certificate.replace(version, version[:-1] + b"\7", 1))
+    yield "a version that does not exist", unknown, good_key, "not supported: 7 is not a valid X509 version"
+    subject = pem("CERTIFICATE", certificate.replace(b"\x0c\x06broker", b"\x0c\x06\xff\xffoker"))
+    yield "a subject that is not UTF-8", subject, good_key, "it has a certificate that is malformed"
+    yield "an empty key", good, b"", no_key
+    yield "a key in DER", good, key, no_key
+    yield "an unknown curve", good, pem("PRIVATE KEY", key.replace(curve_id, curve_id[:-1] + b"\x7f")), "not supported"
+    yield "an unknown type", good, pem("PRIVATE KEY", key.replace(key_id, key_id[:-1] + b"\x09")), "not supported"
+    yield "another key", good, pem("PRIVATE KEY", other), "the private key does not belong to the certificate"
+    yield "another type of key", good, pem("PRIVATE KEY", longer), "the private key is of another type"
+    yield "a small key", pem("CERTIFICATE", small), pem("PRIVATE KEY", small_key), "its key is too small"
+    yield "a small key in the chain", good + pem("CERTIFICATE", small), good_key, "a key in its chain is too small"
+
+
+def test_files_that_cannot_be_used_are_one_line(tmp_path: Path) -> None:
+    """At the start, and at the renewal, which keeps the old context."""
+    certificate, key = tmp_path / "tls.crt", tmp_path / "tls.key"
+    settings = {"certificate_file": str(certificate), "key_file": str(key)}
+    for name, chain, key_content, reason in files_that_cannot_be_used():
+        for file, label, content in zip((certificate, key), ("CERTIFICATE", "PRIVATE KEY"), issued(), strict=True):
+            file.write_bytes(pem(label, content))
+        context = listening(**settings)
+        before = context.current
+        certificate.write_bytes(chain)
+        key.write_bytes(key_content)
+        with pytest.raises(TlsFileError) as caught:
+            listening(**settings)
+        message = str(caught.value)
+        assert message.startswith(
+            (f'listen.tls.certificate_file = "{certificate}": ', f'listen.tls.key_file = "{key}"')
+        )
+        assert reason in message, name
+        assert "\n" not in message
+        with capture_logs() as lines:
+            assert not context.reload_if_changed(), name
+        assert context.current is before
+        assert [line["reason"] for line in lines] == [message]
+
+
+def test_authorities_that_cannot_be_used(tmp_path: Path) -> None:
+    file = tmp_path / "ca.crt"
+    settings = UpstreamTls.model_validate({"enabled": True, "ca_file": str(file)})
+    certificate, _ = issued()
+    for changed, to, reason in (
+        (bytes.fromhex("a003020102"), bytes.fromhex("a003020107"), "not supported: 7 is not a valid X509 version"),
+        (b"\x0c\x06broker", b"\x05\x06broker", "it has a certificate that OpenSSL cannot read"),
+    ):
+        file.write_bytes(pem("CERTIFICATE", certificate.replace(changed, to)))
+        with pytest.raises(TlsFileError) as caught:
+            client_context(settings, "upstream.tls")
+        assert str(caught.value) == f'upstream.tls.ca_file = "{file}": {reason}'
+
+
 def test_a_store_without_certificates(tmp_path: Path, authority: Authority, certificate: Certificate) -> None:
     file = tmp_path / "empty.p12"
     store = pkcs12.load_pkcs12(certificate.pkcs12_file.read_bytes(), PASSWORD.encode())
@@ -153,7 +246,9 @@ def test_a_store_without_certificates(tmp_path: Path, authority: Authority, cert
     with pytest.raises(TlsFileError, match="it has no certificate"):
         listening(certificate_file=str(file), key_password={"command": ["printf", "x"]})
     with pytest.raises(TlsFileError, match=r"upstream.tls.ca_file = .* not a PKCS#12 file, or the password is wrong"):
-        read_authorities(str(authority.truststore_file), None, "upstream.tls.ca_file")
+        client_context(
+            UpstreamTls.model_validate({"enabled": True, "ca_file": str(authority.truststore_file)}), "upstream.tls"
+        )
 
 
 def test_replaced_files_are_used_by_the_next_handshakes(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ import trio
 
 from headrace.config.tables.tls import ClientCertificates, ListenTls, UpstreamTls
 from headrace.proxy.errors import ClientFault, ClientGone, ConnectionFault, UpstreamFault
+from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.tls.contexts import TlsContext, client_context, server_context
+from headrace.proxy.network.tls.records import HEADER_BYTES
 from headrace.proxy.network.tls.tls_socket import MAX_RECORD_BYTES, NoTurn, TlsSocket
 from testbed.kafka.certificates import EXPIRED, Authority
 from tests.security.handshakes import client_hello
@@ -208,6 +210,38 @@ async def test_a_client_that_ends_in_its_first_record(broker: Certificate, cut_a
             await sock.receive_hello("listen.tls")
         assert sock.tls is None, "nothing was allocated"
         sock.close()
+
+
+@pytest.mark.parametrize("way_out", ["complete", "end", "cancelled", "closed"])
+async def test_a_part_of_the_first_record_is_held(way_out: str) -> None:
+    hello = client_hello(ssl.create_default_context())
+    before = held.count
+    ours, theirs = tcp_pair()
+    sock = TlsSocket(theirs, ClientGone)
+
+    async def receive(scope: trio.CancelScope) -> None:
+        with scope, suppress(ClientGone, trio.ClosedResourceError):
+            await sock.receive_hello("listen.tls")
+
+    with ours, trio.fail_after(DEADLINE_S):
+        scope = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(receive, scope)
+            ours.sendall(hello[:100])
+            while sock.bytes_received < 100:
+                await trio.lowlevel.checkpoint()
+            assert held.count - before == sock.undecrypted_bytes == 100 - HEADER_BYTES
+            if way_out == "complete":
+                ours.sendall(hello[100:])
+            elif way_out == "end":
+                ours.shutdown(socket.SHUT_WR)
+            elif way_out == "cancelled":
+                scope.cancel()
+            else:
+                sock.close()
+    assert sock.undecrypted_bytes == 0
+    assert held.count == before
+    sock.close()
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,8 +26,6 @@ from tests.proxy.quotas.topic.log_in_memory import MemoryLog, MemoryReader, Memo
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    import pytest
 
 
 BOB = QuotaEntity(user="bob")
@@ -374,3 +373,31 @@ def test_names_beyond_the_maximum_are_left_out(monkeypatch: pytest.MonkeyPatch) 
     (made,) = replica.write([prepared([alteration(long, a=1.0)], AUTHOR)], LATER_S)
     assert not isinstance(made, StoreError)
     assert quotas_of(replica) == {BOB: {"a": 1.0}, long: {"a": 1.0}}
+
+
+class ClosedLog(MemoryLog):
+    """A log that counts how often it was closed."""
+
+    closed = 0
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_another_log_is_read_from_its_beginning() -> None:
+    """The brokers are reached by other bootstrap servers; after a failure the quotas stay."""
+    topic, other = MemoryTopic(), MemoryTopic()
+    TopicReplica(MemoryLog(other)).write([prepared([alteration(ALICE, a=2.0)], AUTHOR)], LATER_S)
+    before, after = ClosedLog(topic), MemoryLog(other)
+    replica = TopicReplica(before)
+    replica.write([prepared([alteration(ALICE, a=1.0)], AUTHOR)], LATER_S)
+    quotas, sequence = quotas_of(replica), replica.snapshot(LATER_S).sequence
+    after.unreachable = StoreTimeoutError("no answer")
+    replica.replace_log(after)
+    with pytest.raises(StoreTimeoutError):
+        replica.catch_up(LATER_S)
+    assert before.closed == 1
+    assert copy(replica._state.snapshot().quotas) == quotas
+    after.unreachable = None
+    assert quotas_of(replica) == first_reader(other) != quotas
+    assert replica.snapshot(LATER_S).sequence > sequence
