@@ -41,7 +41,7 @@ COMPILED = [
     "src/headrace/proxy/connection/state/shared_state.py",
     "src/headrace/proxy/connection/state/thread_time.py",
     "src/headrace/proxy/counters.py",
-    "src/headrace/proxy/hooks/calls.py",
+    "src/headrace/proxy/hooks/calls/hook_calls.py",
     "src/headrace/proxy/hooks/combined_verdicts.py",
     "src/headrace/proxy/hooks/enforcement_switch.py",
     "src/headrace/proxy/hooks/slow_calls.py",
