@@ -28,6 +28,7 @@ FILES_URL = "https://github.com/headrace/headrace/blob/main/"
 
 COMPILED = [
     "src/headrace/proxy/connection/client_connection.py",
+    "src/headrace/proxy/connection/collected_replies.py",
     "src/headrace/proxy/connection/enforcement.py",
     "src/headrace/proxy/connection/relay.py",
     "src/headrace/proxy/connection/reply_edits.py",
