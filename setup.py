@@ -28,6 +28,7 @@ FILES_URL = "https://github.com/headrace/headrace/blob/main/"
 
 COMPILED = [
     "src/headrace/proxy/connection/client_connection.py",
+    "src/headrace/proxy/connection/collected_replies.py",
     "src/headrace/proxy/connection/enforcement.py",
     "src/headrace/proxy/connection/relay.py",
     "src/headrace/proxy/connection/reply_edits.py",
@@ -41,7 +42,7 @@ COMPILED = [
     "src/headrace/proxy/connection/state/shared_state.py",
     "src/headrace/proxy/connection/state/thread_time.py",
     "src/headrace/proxy/counters.py",
-    "src/headrace/proxy/hooks/calls.py",
+    "src/headrace/proxy/hooks/calls/hook_calls.py",
     "src/headrace/proxy/hooks/combined_verdicts.py",
     "src/headrace/proxy/hooks/enforcement_switch.py",
     "src/headrace/proxy/hooks/slow_calls.py",

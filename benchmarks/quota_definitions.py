@@ -35,7 +35,7 @@ from headrace.quota_callbacks.policies import QuotaPolicy
 from headrace.quota_callbacks.requests import Address, Connection, Request
 
 if TYPE_CHECKING:
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
     from headrace.quota_callbacks.policies import Quota
 

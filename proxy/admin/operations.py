@@ -6,7 +6,7 @@ process, or one of several workers, and by `headrace.proxy.workers.answers.Worke
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.proxy.counters import AdminCounters
     from headrace.proxy.network.listener import Dialler
+
+MOST_CHANGES: Final = 10_000
+"""Maximum number of changes of quotas in one page."""
 
 
 class Operations(Protocol):

@@ -19,6 +19,7 @@ from headrace.proxy.admin.connections import AdminConnections
 from headrace.proxy.admin.escaping import json_text
 from headrace.proxy.admin.http import PROBES, HttpRequest, HttpResponse, refused
 from headrace.proxy.admin.listening import bind_admin
+from headrace.proxy.admin.operations import MOST_CHANGES
 from headrace.proxy.admin.turns import Turns
 from headrace.proxy.counters import AdminCounters
 from headrace.proxy.errors import StartupError
@@ -37,9 +38,6 @@ READY_CACHE_S: Final = 1.0
 """Seconds for which the result of ``/readyz`` is reused, so that frequent probes do not connect to brokers as often."""
 SWITCH_TIMEOUT_S: Final = 10.0
 """Longer than a supervisor waits for its workers to confirm a command."""
-
-MOST_CHANGES: Final = 10_000
-"""Changes of quotas in one page."""
 
 _READ: Final = ("GET", "HEAD")
 

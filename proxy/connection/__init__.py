@@ -13,6 +13,7 @@ opening                what precedes the first request: TLS, and authentication 
 authorization          asking plugins whether a client may do what it requests; answering what it may not
 enforcement            calling the quota callbacks and carrying out their verdicts
 refusals               answering requests in place of the broker
-reply_edits            editing replies that were collected
+collected_replies      charging replies by their content, and editing them, in steps
+reply_edits            what is changed in replies
 state                  the state of one connection, and what all connections share
 """

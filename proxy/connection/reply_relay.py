@@ -8,18 +8,17 @@ more bytes, or while replies of the proxy itself have to be sent first.
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final, assert_never
 
+from headrace.proxy.connection.collected_replies import (
+    body_of,
+    edited_in_steps,
+    set_throttle,
+    settled_fetch_in_steps,
+)
 from headrace.proxy.connection.enforcement import enforce_on_fetched, enforce_on_reply
 from headrace.proxy.connection.relay import FRAMES_A_STEP, HEAD_BYTES, READS_A_STEP, SPLICE_FROM_BYTES, Relay
-from headrace.proxy.connection.reply_edits import (
-    amended_in_steps,
-    edit_reply,
-    learn_names_in_steps,
-    merge_reply_in_steps,
-    names_topics,
-)
+from headrace.proxy.connection.reply_edits import amended_in_steps, edit_reply, names_topics
 from headrace.proxy.connection.state.reply_actions import (
     AnswerLocally,
     Forward,
@@ -38,11 +37,9 @@ from headrace.proxy.network.sockets import READ_BYTES
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import LENGTH_BYTES, PLAIN_BODY_AT, frame_size, read_response_head, response_body_at
 from headrace.proxy.wire.messages.stepwise import finish
-from headrace.proxy.wire.mutations import MUTATIONS, read_topic_errors_in_steps
 from headrace.proxy.wire.walks.fetch import FetchWalk
-from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk, read_share_fetched
-from headrace.proxy.wire.walks.produce_reply import read_refused
-from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.proxy.wire.walks.fetched_topics import FetchedTopicsWalk
+from headrace.quota_callbacks.api_keys import API_NAMES
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
@@ -50,15 +47,12 @@ if TYPE_CHECKING:
     from headrace.proxy.network.sockets import Socket
     from headrace.proxy.wire.messages.stepwise import Steps
 
-_INT32 = Struct(">i")
 _EDITED: Final = (Rewrite, Settle)
 """The actions that decode the reply."""
 SETTLED_FETCH_BYTES: Final = 2 * 1024 * 1024
 """The longest reply to a Fetch that is collected to be charged by topic, so that it has the throttle time: a full
 partition by the defaults of clients (``max.partition.fetch.bytes``, 1 MiB), and some more. A longer one is forwarded
 while it is read."""
-WALKED_A_STEP: Final = 1024
-"""Bytes of a Fetch reply, without records, that are read between two yields: some 30 partitions, which take 100 µs."""
 
 
 class _LargeReply(Exception):  # noqa: N818 -- ends the scan; a flag would cost something for each reply
@@ -106,7 +100,7 @@ class ReplyRelay(Relay):
             self.close()
             state.holders.remove(self)
 
-    def _step(self) -> bool:
+    def _step(self) -> bool:  # noqa: C901 -- on the path of every reply
         """Read, scan and send what can be sent without waiting.
 
         Return ``False`` if the task has to continue: the broker has closed its side, the client does not read, or an
@@ -266,7 +260,7 @@ class ReplyRelay(Relay):
             self._collect(at, size)
             return True
         if throttle_at is not None:
-            self._set_throttle(self.shared.view, exchange, at + body_at + throttle_at, now_s)
+            set_throttle(self.state, self.shared.view, exchange, at + body_at + throttle_at, now_s)
         if forwards:
             scanner.skip(size)
         else:
@@ -285,12 +279,6 @@ class ReplyRelay(Relay):
                 self._collected_much(frame)
             else:
                 self._collected(frame)
-
-    def _set_throttle(self, buffer: bytearray | memoryview, exchange: Exchange, field_at: int, now_s: float) -> None:
-        broker_ms: int = _INT32.unpack_from(buffer, field_at)[0]
-        throttle_ms = self.state.throttle_time_ms(exchange, broker_ms, now_s)
-        if throttle_ms != broker_ms:
-            _INT32.pack_into(buffer, field_at, throttle_ms)
 
     def _keep_rest(self, end: int) -> None:
         """Keep what the buffer has before and behind a large reply, which the task edits."""
@@ -318,13 +306,13 @@ class ReplyRelay(Relay):
             raise AssertionError("a reply was collected for no request")
         action = exchange.reply
         if isinstance(action, WalkFetch):  # only one of many partitions takes long
-            steps: Steps[bytes | memoryview] = self._settled_fetch(exchange, frame)
+            steps: Steps[bytes | memoryview] = settled_fetch_in_steps(self.state, exchange, frame)
             settled = run_one_slice(steps)
             if settled is not None:
                 self.parts.append(settled)
                 return
         elif isinstance(action, _EDITED):
-            steps = self._edited(exchange, action, frame)
+            steps = edited_in_steps(self.state, exchange, action, frame)
         else:
             self._collected(frame)
             return
@@ -337,7 +325,7 @@ class ReplyRelay(Relay):
         if exchange is None:
             raise AssertionError("a reply was collected for no request")
         action = exchange.reply
-        body = _body_of(exchange, frame)
+        body = body_of(exchange, frame)
         match action:
             case KeepForProxy():
                 action.take(bytes(body))
@@ -350,77 +338,18 @@ class ReplyRelay(Relay):
                 # most replies that are edited, which need no steps
                 edited = edit_reply(self.state, exchange, frame)
                 if self.state.in_flight.amendments:
-                    edited = finish(self._amended_in_steps(exchange, edited))
+                    edited = finish(
+                        amended_in_steps(self.state, exchange, edited, LENGTH_BYTES + exchange.response_header_bytes)
+                    )
                 self.parts.append(edited)
             case Rewrite() | Settle():
-                self.parts.append(finish(self._edited(exchange, action, frame)))
+                self.parts.append(finish(edited_in_steps(self.state, exchange, action, frame)))
             case WalkFetch():
-                self.parts.append(finish(self._settled_fetch(exchange, frame)))
+                self.parts.append(finish(settled_fetch_in_steps(self.state, exchange, frame)))
             case Forward() | AnswerLocally():
                 raise AssertionError(f"the reply to {exchange.api_key} v{exchange.api_version} must not be collected")
             case _:
                 assert_never(action)
-
-    def _settled_fetch(self, exchange: Exchange, frame: bytes) -> Steps[memoryview]:
-        """Charge a Fetch by topic, and return its reply with the throttle time; yield every few partitions."""
-        changed = bytearray(frame)
-        body_at = LENGTH_BYTES + exchange.response_header_bytes
-        body = memoryview(changed)[body_at:]
-        walk = FetchedTopicsWalk(exchange.api_version, len(body))
-        at = end = 0
-        while not walk.done:
-            end = min(max(end, at + walk.skip_left) + WALKED_A_STEP, len(body))
-            at = walk.walk(body, at, end)
-            yield
-        self.shared.counters.hints_hidden += walk.hints
-        exchange.fetched_bytes = walk.by_topic
-        now_s = self.shared.clock()
-        enforce_on_fetched(self.state, exchange, now_s)
-        if (throttle_at := exchange.layout.throttle_at) is not None:
-            self._set_throttle(changed, exchange, body_at + throttle_at, now_s)
-        return memoryview(changed)
-
-    def _edited(self, exchange: Exchange, action: Settle | Rewrite, frame: bytes) -> Steps[bytes]:
-        """Return the reply to send, and call the callbacks that wait for its content; yield every few topics of it."""
-        state = self.state
-        if isinstance(action, Settle):
-            body = _body_of(exchange, frame)
-            if exchange.api_key in MUTATIONS:
-                errors = yield from read_topic_errors_in_steps(exchange.api_key, exchange.api_version, body)
-                exchange.topic_errors = {**(exchange.topic_errors or {}), **errors}
-            else:
-                self._read_outcome(exchange, body)
-            now_s = self.shared.clock()  # a large reply has waited for its turn
-            enforce_on_reply(state, exchange, now_s)
-            if exchange.read_fetched:
-                enforce_on_fetched(state, exchange, now_s)
-            yield
-        if names_topics(state, exchange):
-            yield from learn_names_in_steps(state, exchange.api_version, _body_of(exchange, frame))
-        if action.merge is None:
-            edited = edit_reply(state, exchange, frame)
-        else:
-            edited = yield from merge_reply_in_steps(state, exchange, frame, action.merge)
-        if not state.in_flight.amendments:
-            return edited
-        yield
-        return (yield from self._amended_in_steps(exchange, edited))
-
-    def _amended_in_steps(self, exchange: Exchange, frame: bytes) -> Steps[bytes]:
-        return amended_in_steps(self.state, exchange, frame, LENGTH_BYTES + exchange.response_header_bytes)
-
-    @staticmethod
-    def _read_outcome(exchange: Exchange, body: memoryview) -> None:
-        """Read from a reply what quota callbacks need to know of it."""
-        api_key, version = exchange.api_key, exchange.api_version
-        if api_key == ApiKey.PRODUCE:
-            exchange.refused = read_refused(body, version)
-        elif api_key == ApiKey.FETCH:
-            walk = FetchedTopicsWalk(version, len(body))
-            walk.walk(memoryview(bytearray(body)), 0, len(body))
-            exchange.fetched_bytes = walk.by_topic
-        elif api_key == ApiKey.SHARE_FETCH:
-            exchange.fetched_bytes = read_share_fetched(version, body)
 
     def _finish(self) -> None:
         """Remove the request whose reply is complete, and add the proxy's own replies that are next."""
@@ -489,7 +418,3 @@ class ReplyRelay(Relay):
         elif moved == 0 and splice is not None and splice.ended:
             self._check_end()
         return moved
-
-
-def _body_of(exchange: Exchange, frame: bytes) -> memoryview:
-    return memoryview(frame)[LENGTH_BYTES + exchange.response_header_bytes :]

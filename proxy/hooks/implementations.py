@@ -1,6 +1,6 @@
 """The hook implementations of all registered plugins, in the order in which they are called.
 
-Used by `calls`, which builds flat lists of them once after registration.
+Used by `calls.hook_calls`, which builds flat lists of them once after registration.
 """
 
 from __future__ import annotations

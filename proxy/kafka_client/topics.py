@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.kafka_client.errors import SettingsError, UnsupportedVersionError
 from headrace.proxy.kafka_client.mutations import Mutation
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ _DEFAULTS_FROM: Final = 4
 """The first CreateTopics with the broker's default counts of partitions and replicas (KIP-464)."""
 _VALIDATE_FROM: Final = 1
 _BROKERS_DEFAULT: Final = -1
-_NO_ID: Final = bytes(16)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,10 +155,10 @@ def _new_partitions(wanted: NewPartitions) -> Message:
 
 
 def _created(row: Message) -> CreatedTopic:
-    topic_id = row.get("topic_id", _NO_ID)
+    topic_id = row.get("topic_id", NO_ID)
     partitions, replicas = row.get("num_partitions", -1), row.get("replication_factor", -1)
     return CreatedTopic(
-        topic_id=None if topic_id == _NO_ID else uuid.UUID(bytes=topic_id),
+        topic_id=None if topic_id == NO_ID else uuid.UUID(bytes=topic_id),
         num_partitions=None if partitions < 0 else partitions,
         replication_factor=None if replicas < 0 else replicas,
     )

@@ -25,7 +25,7 @@ _NODE_ID: Final = "(0|[1-9][0-9]{0,9})"
 class BrokerNames:
     """The names of brokers by a pattern such as ``broker-$(node_id).kafka.example.com``. Immutable."""
 
-    __slots__ = ("_after", "_before", "_name", "wildcard")
+    __slots__ = ("_after", "_before", "_name")
 
     def __init__(self, pattern: str) -> None:
         """Raise `ValueError` with the reason unless each node id gives a valid host name."""
@@ -39,13 +39,6 @@ class BrokerNames:
         _check_host(self.host_of(0), pattern)
         _check_host(self.host_of(HIGHEST_NODE_ID), pattern)
         self._name = re.compile(f"{re.escape(self._before)}{_NODE_ID}{re.escape(self._after)}")
-        domain = self._after.partition(".")[2]
-        self.wildcard: str | None = f"*.{domain}" if domain and "." not in self._before else None
-        """The name of a certificate that covers all brokers, such as ``*.kafka.example.com``.
-
-        ``None`` if the placeholder is not in the first label, or there is no other: a wildcard stands for one whole
-        label, the first one (RFC 9525 section 6.3).
-        """
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._before + PLACEHOLDER + self._after!r})"

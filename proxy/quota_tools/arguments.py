@@ -46,11 +46,6 @@ def split_list(text: str) -> list[str]:
     return elements
 
 
-def list_element(text: str) -> str:
-    """Return ``text`` as one element of a list, with its commas and backslashes escaped."""
-    return re.sub(r"[\\,]", r"\\\g<0>", text)
-
-
 def parse_names(lists: Iterable[str], *, option: str = "--names") -> dict[str, str]:
     """Return the names by entity type. A name may be empty. Raises `ArgumentError`."""
     names: dict[str, str] = {}

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from headrace.proxy.admin.client import AdminUnreachableError
 from headrace.proxy.admin.escaping import printable
+from headrace.proxy.admin.operations import MOST_CHANGES
 from headrace.proxy.quota_tools.json_form import Json, entity_json, value_json
 from headrace.proxy.quota_tools.text import entity_text, name_text, number_text
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
     Change = Mapping[str, Any]
     ReadPage = Callable[[int, int | None], Sequence[Change]]
     """Returns the newest changes, so many at most, before a position, or of all; the newest first."""
-
-MOST_CHANGES: Final = 10_000
-"""Changes in one page of the admin server (`headrace.proxy.admin.server.MOST_CHANGES`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from headrace.quota_callbacks.sasl import UpstreamSasl
 if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.tls.contexts import TlsContext
 

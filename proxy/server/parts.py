@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from headrace.config.tables.plugins import OnError
 from headrace.proxy.connection.state.shared_state import SharedState
 from headrace.proxy.counters import Counters
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import load_plugins, new_plugin_manager
 from headrace.proxy.network.admission import Admission

@@ -14,7 +14,7 @@ from headrace.config.tables.client_quotas import StoreKind
 from headrace.config.tables.sasl import SaslMode
 from headrace.config.tables.tls import ClientCertificates
 from headrace.proxy.errors import PluginConfigurationError, StartupError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_plugin_manager
 from headrace.proxy.network.overload import can_measure_memory
 from headrace.proxy.quotas.store import StoreError

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.schema import Config
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.store import QuotaStore

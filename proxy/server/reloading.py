@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from headrace.config.reload import ConfigDiff
     from headrace.config.schema import Config
     from headrace.proxy.admin.operations import ServerOperations
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.server.preflight import QuotaRules
     from headrace.proxy.server.quotas_in_force import QuotasInForce
@@ -115,7 +115,7 @@ async def changed_options(hooks: HookCalls, old: Config, new: Config) -> Changed
     """Let plugins check their options if they have changed. Raises `PluginConfigurationError`."""
     if old.plugins.options == new.plugins.options:
         return {}
-    change = partial(hooks.changed_options, old.plugins.options, new.plugins.options)
+    change = partial(hooks.configuration.changed_options, old.plugins.options, new.plugins.options)
     return await trio.to_thread.run_sync(change)
 
 

@@ -57,10 +57,6 @@ class ProxyHeader:
     source: Endpoint | None
     """The client; ``None`` if the connection is the sender's own, such as a health check, or did not come by TCP. Then
     the addresses of the connection itself count. An IPv4 address that is mapped to IPv6 is given as IPv4."""
-    destination: Endpoint | None
-    """What the client connected to; ``None`` if ``source`` is."""
-    size: int
-    """Number of bytes of the header, after which the client's bytes begin."""
 
 
 def read_header(buffer: Buffer) -> ProxyHeader | None:
@@ -84,7 +80,7 @@ def read_header(buffer: Buffer) -> ProxyHeader | None:
     if len(data) < size:
         return None
     if command == _LOCAL or family == _UNSPECIFIED or transport == _NO_TRANSPORT:  # what follows has to be skipped
-        return ProxyHeader(source=None, destination=None, size=size)
+        return ProxyHeader(source=None)
     return _read_addresses(data[:size], family, transport)
 
 
@@ -110,13 +106,9 @@ def _read_addresses(header: bytes, family: int, transport: int) -> ProxyHeader:
         )
     _check_tlvs(header, FIXED_BYTES + addresses.size)
     if family == _UNIX or transport != _STREAM:
-        return ProxyHeader(source=None, destination=None, size=len(header))
-    source, destination, source_port, destination_port = addresses.unpack_from(header, FIXED_BYTES)
-    return ProxyHeader(
-        source=Endpoint(address=_unmapped(source), port=source_port),
-        destination=Endpoint(address=_unmapped(destination), port=destination_port),
-        size=len(header),
-    )
+        return ProxyHeader(source=None)
+    source, _, port, _ = addresses.unpack_from(header, FIXED_BYTES)
+    return ProxyHeader(source=Endpoint(address=_unmapped(source), port=port))
 
 
 def _unmapped(packed: bytes) -> IpAddress:

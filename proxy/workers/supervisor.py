@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.admin import AdminAddress
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.server.service_manager import ServiceManager
     from headrace.proxy.workers.fork_server import Ended, ForkServer
     from headrace.proxy.workers.pipe import Message

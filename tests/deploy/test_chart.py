@@ -23,7 +23,6 @@ from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from testbed.errors import HelmError, HelmUnavailableError
 from testbed.helm import existing_helm, run_helm
 from testbed.helm import helm as find_helm
-from testbed.kafka.certificates import Authority
 from tests.deploy.chart import (
     CHART,
     RENDERED,
@@ -40,6 +39,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from headrace.config.schema import Config
+    from testbed.kafka.certificates import Authority
 
 CONTAINERFILE = (ROOT / "docs" / "deploy" / "Containerfile").read_text(encoding="utf-8")
 OLDEST_KUBERNETES = "1.30"
@@ -49,11 +49,6 @@ CUSTOM = {"Certificate", "ServiceMonitor"}
 PLUGIN = "class MyPlugin:\n    headrace_hooks = 1\n"
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="module")

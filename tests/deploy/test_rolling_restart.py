@@ -40,11 +40,6 @@ MORE_RECORDS: Final = 200
 
 
 @pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture(scope="module")
 def cluster(authority: Authority) -> Iterator[KafkaCluster]:
     listener = Listener(name="TLS", protocol="SSL", certificate=authority.broker_certificate())
     with KafkaCluster(brokers=len(BROKERS), listeners=[listener], config={"min.insync.replicas": 2}) as three:

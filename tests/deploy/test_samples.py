@@ -14,7 +14,6 @@ from headrace.config.loading import loads
 from headrace.config.tables.limits import Limits
 from headrace.config.values import HostPort
 from headrace.proxy.cli import main
-from testbed.kafka.certificates import Authority
 from tests.deploy.balancer import HAPROXY, SAMPLE, with_replaced
 from tests.deploy.chart import ROOT, TOKEN, manifests, with_secrets
 
@@ -22,16 +21,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from testbed.kafka.certificates import Authority
+
 DEPLOY: Final = ROOT / "docs" / "deploy"
 UNIT: Final = (DEPLOY / "headrace.service").read_text(encoding="utf-8")
 DROP_IN: Final = (DEPLOY / "headrace-tls.conf").read_text(encoding="utf-8")
 TLS_CONFIG: Final = (DEPLOY / "headrace-tls.toml").read_text(encoding="utf-8")
 TLS_FILES: Final = "/etc/headrace/tls/"
-
-
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority(tmp_path_factory.mktemp("certificates"))
 
 
 def checked(text: str, folder: Path) -> str:

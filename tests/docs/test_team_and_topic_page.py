@@ -15,7 +15,7 @@ from headrace.plugins.team_quotas.options import Team
 from headrace.plugins.topic_quotas import TopicQuotas
 from headrace.plugins.topic_quotas.plugin import ALONE_MS
 from headrace.proxy.cli import main
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import MAX_BUCKETS
 from headrace.quota_callbacks.options import fields_by_key

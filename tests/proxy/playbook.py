@@ -16,7 +16,7 @@ from headrace.proxy.connection.client_connection import ClientConnection
 from headrace.proxy.connection.state.shared_state import Limits, SharedState
 from headrace.proxy.counters import Counters
 from headrace.proxy.errors import UpstreamFault
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.enforcement_switch import Enforcement
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.network.listener import Listener

@@ -15,7 +15,7 @@ import pytest
 import trio
 
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import Choice, load_plugins, new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl

@@ -14,7 +14,7 @@ from structlog.testing import capture_logs
 
 from headrace.config.loading import MAX_FILE_BYTES, load, loads
 from headrace.config.problems import ConfigError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.server.preflight import rules_of
 from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again

@@ -14,7 +14,7 @@ from headrace.config.problems import ConfigError
 from headrace.plugins.metrics.options import options_of
 from headrace.plugins.usage_records import UsageRecords
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, PluginContext, hookimpl

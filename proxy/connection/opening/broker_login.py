@@ -19,7 +19,7 @@ from headrace.quota_callbacks.sasl import SaslRefused
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.upstream import Ask
     from headrace.quota_callbacks.requests import Connection
     from headrace.quota_callbacks.sasl import UpstreamSasl

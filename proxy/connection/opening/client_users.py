@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headrace.proxy.errors import ClientFault
-from headrace.proxy.hooks.user_calls import UserRefused
+from headrace.proxy.hooks.calls.users import UserRefused
 
 if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState

@@ -17,7 +17,7 @@ from headrace.proxy.connection.refusals import answer
 from headrace.proxy.connection.state.authentication import SaslError
 from headrace.proxy.connection.state.refused_logins import log_refused_login
 from headrace.proxy.errors import ClientFault
-from headrace.proxy.hooks.user_calls import UserRefused
+from headrace.proxy.hooks.calls.users import UserRefused
 from headrace.proxy.wire.headerless_tokens import handshake_mechanism
 from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode, encode

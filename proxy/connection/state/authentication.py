@@ -30,7 +30,7 @@ from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, Claimi
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.wire.heads import Buffer
     from headrace.quota_callbacks.identities import AuthenticationObserver
     from headrace.quota_callbacks.requests import Connection

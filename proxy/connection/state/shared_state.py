@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from headrace.proxy.connection.state.token_owners import TokenOwners
     from headrace.proxy.counters import Counters
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.hooks.enforcement_switch import Enforcement
     from headrace.proxy.network.admission import Admission
     from headrace.proxy.network.listener import Listener

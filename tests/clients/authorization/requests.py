@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 from tests.clients.authorization.scene import TOPICS
 from tests.faults.messages import batch
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 GROUPS: Final = ("group-1", "group-2", "group-secret", "other")
 IDS: Final = ("tx-1", "tx-2")
 NAMED: Final = (*TOPICS, "unknown")
-NO_ID: Final = bytes(16)
 
 
 def _topics(ids: Mapping[str, bytes], names: Iterable[str] = NAMED, **fields: Any) -> list[Message]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message
     from tests.clients.replies.scene import Scene
 
-NO_ID: Final = bytes(16)
 LATEST: Final = -1
 EARLIEST: Final = -2
 NEWEST: Final = 99

@@ -31,8 +31,6 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from confluent_kafka import KafkaError
 
     from tests.shared_cluster import FirstBroker
@@ -42,11 +40,6 @@ BROKER_HOST: Final = f"broker-$(node_id).{DOMAIN}"
 PARTITIONS: Final = 6
 CONNECT_PAUSE_S: Final = 0.02
 """Time between two new connections while certificates are replaced."""
-
-
-@pytest.fixture
-def authority(tmp_path: Path) -> Authority:
-    return Authority(tmp_path)
 
 
 @pytest.fixture

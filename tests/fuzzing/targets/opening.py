@@ -9,7 +9,14 @@ from headrace.proxy.network.broker_names import BrokerNames
 from headrace.proxy.network.tls.pattern_syntax import MAX_STATES
 from headrace.proxy.network.tls.principals import NoPrincipal, PrincipalRules, distinguished_name
 from headrace.proxy.wire.errors import MalformedFrame
-from headrace.proxy.wire.proxy_protocol import MAX_HEADER_BYTES, SIGNATURE, ProxyHeader, read_header, write_header
+from headrace.proxy.wire.proxy_protocol import (
+    FIXED_BYTES,
+    MAX_HEADER_BYTES,
+    SIGNATURE,
+    ProxyHeader,
+    read_header,
+    write_header,
+)
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS
 from tests.fuzzing.choices import Choices
 from tests.proxy.network.tls.certificates import KEYWORDS, SEQUENCE, SERIAL_NUMBER, SET, UTF8, certificate, der, oid
@@ -45,11 +52,10 @@ def proxy_header(data: bytes) -> None:
         found = _read(stream[:size])
         assert found is None or found == whole
     if isinstance(whole, ProxyHeader):
-        assert whole.size <= min(len(stream), MAX_HEADER_BYTES)
-        assert _read(stream[: whole.size]) == whole
-        again = read_header(write_header(whole.source, whole.destination))
-        assert again is not None
-        assert (again.source, again.destination) == (whole.source, whole.destination)
+        size = FIXED_BYTES + int.from_bytes(stream[FIXED_BYTES - 2 : FIXED_BYTES], "big")
+        assert size <= min(len(stream), MAX_HEADER_BYTES)
+        assert _read(stream[:size]) == whole
+        assert read_header(write_header(whole.source, whole.source)) == whole
 
 
 def _read(data: bytes) -> ProxyHeader | str | None:

@@ -21,7 +21,7 @@ from tests.proxy.connection.test_relays_any_split import cut
 from tests.proxy.playbook import open_book
 
 if TYPE_CHECKING:
-    from headrace.proxy.hooks.calls import HookCalls
+    from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from tests.proxy.playbook import Book, Party
 
 USUAL: Final = (

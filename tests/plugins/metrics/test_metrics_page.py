@@ -20,7 +20,7 @@ from headrace.plugins.metrics.page import series_of
 from headrace.plugins.metrics.snapshot import Snapshot
 from headrace.proxy.admin.metrics_page import MetricsPage
 from headrace.proxy.counters import AdminCounters
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.hookspecs import PluginContext
 from tests.plugins.metrics.metered import MUTATIONS, NOW_MS, PRODUCE, Metered, drain

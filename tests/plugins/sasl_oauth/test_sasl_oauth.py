@@ -16,7 +16,7 @@ from headrace.plugins.sasl_oauth.messages import INVALID_TOKEN, read_client_mess
 from headrace.plugins.sasl_oauth.options import Algorithm
 from headrace.plugins.sasl_oauth.server_exchange import OAuthServerExchange
 from headrace.plugins.sasl_oauth.verification import TokenVerifier
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.options import OptionsError
 from headrace.quota_callbacks.requests import Address, Connection

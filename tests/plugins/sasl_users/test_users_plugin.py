@@ -9,7 +9,7 @@ import pytest
 
 from headrace.plugins.sasl_users import SaslUsers
 from headrace.proxy.errors import PluginConfigurationError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.sasl.plain import plain_message
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas

@@ -10,7 +10,7 @@ import trio
 from headrace.plugins.metrics.names import labels_of
 from headrace.plugins.team_quotas import TeamQuotas
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.server.preflight import check_enforced
 from headrace.quota_callbacks.api_keys import ApiKey

@@ -10,7 +10,7 @@ import pytest
 import trio
 
 from headrace.proxy import long_work
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.long_work import PIECE, PacedList, collector_off, in_slices
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas

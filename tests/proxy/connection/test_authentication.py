@@ -11,7 +11,7 @@ from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.plugins.sasl_identity.observers import UnseenIdentity
 from headrace.proxy.connection.state.authentication import REPEATED_AFTER_S, Authentication
 from headrace.proxy.connection.state.shared_state import Limits
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.messages.codec import encode

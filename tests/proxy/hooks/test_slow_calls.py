@@ -9,9 +9,9 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from headrace.proxy.hooks import calls as calls_module
 from headrace.proxy.hooks import slow_calls as slow_calls_module
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls import hook_calls as calls_module
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.hooks.slow_calls import NOT_MEASURED, VERDICT_HOOKS
 from headrace.quota_callbacks import hookspecs
@@ -154,7 +154,7 @@ def test_every_hook_on_the_event_loop_is_measured(clock: Clock, hook: str) -> No
 
 def test_putting_changed_options_into_force_is_measured(clock: Clock) -> None:
     hooks = hooks_of(slow_one=plugin_with(changed_options=lambda _self, options: clock.block))
-    functions = hooks.changed_options({}, {"slow_one": {"size": 2}})
+    functions = hooks.configuration.changed_options({}, {"slow_one": {"size": 2}})
     assert hooks.slow_calls.counts == {}
     functions["slow_one"]()
     assert hooks.slow_calls.counts == {"slow_one": 1}

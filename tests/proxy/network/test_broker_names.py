@@ -91,20 +91,6 @@ def test_invalid_patterns_are_refused_with_their_reason() -> None:
     assert len(BrokerNames("b" * 53 + "$(node_id).c").host_of(HIGHEST_NODE_ID)) == 65
 
 
-def test_the_wildcard_certificate() -> None:
-    wildcards = {pattern: BrokerNames(pattern).wildcard for pattern in PATTERNS}
-    assert wildcards == {
-        PATTERN: "*.kafka.example.com",
-        "b$(node_id)": None,
-        "$(node_id).kafka": "*.kafka",
-        "$(node_id)-b.kafka.example.com.": "*.kafka.example.com",
-        "kafka.$(node_id)b.example.com": None,
-        "a.b.x$(node_id)": None,
-        "Broker1$(node_id)2.Example.COM": "*.example.com",
-        "xn--grn-joa$(node_id).example": "*.example",
-    }
-
-
 def test_java_sends_each_name_as_sni() -> None:
     sni = start_jvm().JClass("javax.net.ssl.SNIHostName")
     for pattern in PATTERNS:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import strategies as st
 
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, USER, QuotaEntity, QuotaKey
@@ -41,3 +43,8 @@ VALUES = st.fixed_dictionaries(
     },
 ).filter(bool)
 QUOTAS = st.dictionaries(CLIENT_ENTITIES, VALUES, max_size=6)
+
+
+def list_element(text: str) -> str:
+    """Return ``text`` as one element of a list, with its commas and backslashes escaped."""
+    return re.sub(r"[\\,]", r"\\\g<0>", text)

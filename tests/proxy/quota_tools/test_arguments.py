@@ -11,7 +11,6 @@ from headrace.proxy.quota_tools.arguments import (
     alteration_of,
     client_of,
     filter_of,
-    list_element,
     parse_names,
     parse_value,
     split_list,
@@ -21,7 +20,7 @@ from headrace.proxy.quota_tools.errors import ArgumentError
 from headrace.proxy.quota_tools.resolution import Client
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
-from tests.proxy.quota_tools.entities import NAMES
+from tests.proxy.quota_tools.entities import NAMES, list_element
 
 
 @given(st.lists(NAMES, min_size=1))

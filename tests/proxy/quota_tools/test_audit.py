@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from headrace.proxy.admin.client import AdminUnreachableError
+from headrace.proxy.admin.operations import MOST_CHANGES
 from headrace.proxy.quota_tools.arguments import filter_of
-from headrace.proxy.quota_tools.audit import MOST_CHANGES, FoundChanges, audit_json, audit_lines, find_changes
+from headrace.proxy.quota_tools.audit import FoundChanges, audit_json, audit_lines, find_changes
 
 CHANGE: dict[str, Any] = {
     "sequence": 7,

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from headrace.proxy.quota_tools.arguments import list_element
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import unique
 from tests.proxy.kafka_client.test_brokers import sasl
 from tests.proxy.quota_tools.commands import Commands, run
+from tests.proxy.quota_tools.entities import list_element
 from tests.shared_cluster import LISTENER, SECRETS
 
 if TYPE_CHECKING:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.config.loading import loads
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.server.listeners import create_listeners

@@ -12,7 +12,7 @@ import trio
 from headrace.config import loads
 from headrace.config.tables.sasl import LookupMechanism, OwnerLookup
 from headrace.proxy.connection.state.token_owners import LookupFailed
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.kafka_client.delegation_tokens import DelegationToken
 from headrace.proxy.kafka_client.settings import BrokerAddress

@@ -24,6 +24,7 @@ from headrace.proxy.quotas.topic.creation import topic_config
 from headrace.proxy.quotas.topic.records import record_key
 from headrace.proxy.quotas.topic.replica import KafkaLog
 from headrace.proxy.quotas.topic.store import NEVER_READ, TopicStore
+from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity
 from tests.clients.wire_connection import WireConnection
@@ -50,7 +51,6 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 DAY_MS = 86_400_000
-NO_TOPIC = bytes(16)
 METADATA_VERSION = 12
 
 
@@ -111,16 +111,16 @@ def delete(cluster: KafkaCluster, topic: str) -> None:
     """Delete a topic, and wait until no broker knows it: one that lags behind goes on to serve it."""
     client = admin(cluster)
     client.delete_topics([topic])[topic].result(60)
-    wait_until(lambda: topic_ids(cluster, topic) == {NO_TOPIC}, f"{topic} is gone", 60)
+    wait_until(lambda: topic_ids(cluster, topic) == {NO_ID}, f"{topic} is gone", 60)
 
 
 def wait_until_known(cluster: KafkaCluster, topic: str) -> None:
     """Wait until all brokers know a topic, since any of them may be asked."""
-    wait_until(lambda: NO_TOPIC not in topic_ids(cluster, topic), f"all brokers know {topic}", 60)
+    wait_until(lambda: NO_ID not in topic_ids(cluster, topic), f"all brokers know {topic}", 60)
 
 
 def topic_ids(cluster: KafkaCluster, topic: str) -> set[bytes]:
-    """Return the ids that the brokers have for a topic; `NO_TOPIC` of one that does not know it."""
+    """Return the ids that the brokers have for a topic; `NO_ID` of one that does not know it."""
     request = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
     found = set()
     for broker in cluster.brokers:

@@ -1,4 +1,4 @@
-"""Calling the hook that rewrites the names of users; part of `headrace.proxy.hooks.calls`.
+"""Calling the hook that rewrites the names of users; part of `hook_calls`.
 
 Called wherever a client's user becomes known. A name that could not be rewritten is never used, since it may be that of
 a user with other quotas.

@@ -15,21 +15,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
-from headrace.proxy.errors import PluginConfigurationError
-from headrace.proxy.hooks.authorization_calls import AuthorizationCalls
+from headrace.proxy.hooks.calls.authorization import AuthorizationCalls
+from headrace.proxy.hooks.calls.configuration import ConfigurationCalls
+from headrace.proxy.hooks.calls.sasl import SaslCalls
+from headrace.proxy.hooks.calls.users import UserCalls
 from headrace.proxy.hooks.combined_verdicts import CombinedVerdict, check_verdict
 from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas, enforced_quotas
 from headrace.proxy.hooks.implementations import Implementations, api_keys_with_detail
-from headrace.proxy.hooks.plugin_errors import (
-    collected,
-    configuration_faults,
-    configuration_problem,
-    raise_cancellation,
-)
+from headrace.proxy.hooks.plugin_errors import collected, raise_cancellation
 from headrace.proxy.hooks.quota_schema import combined_schema
-from headrace.proxy.hooks.sasl_calls import SaslCalls
 from headrace.proxy.hooks.slow_calls import SlowCalls
-from headrace.proxy.hooks.user_calls import UserCalls
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
@@ -39,7 +34,7 @@ from headrace.quota_callbacks.requests import Detail
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     import pluggy
 
@@ -48,12 +43,9 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.hookspecs import Metric
     from headrace.quota_callbacks.identities import AuthenticationObserver, QuotaOperation
-    from headrace.quota_callbacks.options import Fault
     from headrace.quota_callbacks.policies import Quota
     from headrace.quota_callbacks.requests import ClusterMetadata, Connection, Request
     from headrace.quota_callbacks.verdicts import Verdict
-
-    RunOnLoop = Callable[[Callable[[], Awaitable[None]]], None]
 
 log = structlog.get_logger("headrace.plugins")
 
@@ -74,6 +66,8 @@ class HookCalls:
         """Number of exceptions raised by plugins."""
         self.failures: dict[str, int] = {}
         """Number of exceptions raised, by plugin name."""
+        self.configuration = ConfigurationCalls(self._found, self._failed, self.slow_calls)
+        """Calls the hooks for the options of plugins."""
         self.sasl = SaslCalls(self._found, self._failed, self.slow_calls)
         """Calls the hooks for SASL exchanges that the proxy takes part in."""
         self.users = UserCalls(self._found, self._failed)
@@ -111,63 +105,18 @@ class HookCalls:
         self._repeated = RepeatedLines()
         self.quotas: ClientQuotas | None = None
 
-    # --- start and reload ---
+    # --- start ---
 
     def configure(
         self, quotas: ClientQuotas, options: Mapping[str, Mapping[str, Any]], context: PluginContext | None = None
     ) -> None:
-        """Call ``configure`` of every plugin with its options.
+        """Call ``configure`` of every plugin with its options, and keep ``quotas``, the buckets.
 
-        ``context`` has everything that all plugins share. Raises `PluginConfigurationError` with the plugin's name and
-        its error: for the first plugin that raises, or for all of them, one below the other, if ``context.dry`` is
-        true.
+        ``context`` has everything that all plugins share. Raises as `ConfigurationCalls.configure`.
         """
         self.quotas = quotas
-        problems: list[str] = []
-        faults: list[Fault] = []
         shared = context or PluginContext(options={}, quotas=quotas)
-        shared = replace(shared, quotas=quotas, request_time_ms=self.request_time_ms)
-        for name, call in self._found.calls("configure", ("context",)):
-            try:
-                run_on_loop = partial(self._run_measured, name, shared.run_on_loop)
-                call(replace(shared, options=options.get(name, {}), run_on_loop=run_on_loop))
-            except BaseException as error:  # noqa: ASYNC103 -- see plugin_errors
-                problems.append(configuration_problem(name, error, options.get(name, {})))
-                faults += configuration_faults(name, error, options.get(name, {}))
-                if not shared.dry:
-                    raise PluginConfigurationError(problems[0], faults) from error  # noqa: ASYNC104
-        if problems:
-            raise PluginConfigurationError("\n".join(problems), faults)
-
-    def changed_options(
-        self, before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-    ) -> dict[str, Callable[[], None]]:
-        """Call ``changed_options`` of every plugin whose options differ. Blocks; call it in a thread.
-
-        Returns the functions that put them into force, by plugin name; the options of other plugins need a restart.
-        Raises `PluginConfigurationError` with the errors of all plugins.
-        """
-        found: dict[str, Callable[[], None]] = {}
-        problems: list[str] = []
-        faults: list[Fault] = []
-        for name, call in self._found.calls("changed_options", ("options",)):
-            options = after.get(name, {})
-            if options == before.get(name, {}):
-                continue
-            try:
-                function = call(options)
-                if function is not None:
-                    measured = self.slow_calls.measured(name, "changed_options", function)
-                    found[name] = partial(self._call_hook, "changed_options", name, measured)
-            except BaseException as error:  # noqa: ASYNC103, BLE001 -- see plugin_errors
-                problems.append(configuration_problem(name, error, options))
-                faults += configuration_faults(name, error, options)
-        if problems:
-            raise PluginConfigurationError("\n".join(problems), faults)
-        return found
-
-    def _run_measured(self, name: str, run: RunOnLoop, function: Callable[[], Awaitable[None]]) -> None:
-        run(lambda: self.slow_calls.measured_steps(name, "run_on_loop", function()))
+        self.configuration.configure(options, replace(shared, quotas=quotas, request_time_ms=self.request_time_ms))
 
     def flatten(self) -> None:
         """Build the flat lists, and collect the quota definitions.

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from headrace.proxy.errors import StartupError
-from headrace.proxy.hooks.authorization_calls import NO_RULE
-from headrace.proxy.hooks.calls import HookCalls
+from headrace.proxy.hooks.calls.authorization import NO_RULE
+from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType

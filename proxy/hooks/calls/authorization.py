@@ -1,4 +1,4 @@
-"""Calling the hooks for authorization; part of `headrace.proxy.hooks.calls`.
+"""Calling the hooks for authorization; part of `hook_calls`.
 
 Whatever goes wrong in a plugin denies: authorization is closed.
 """

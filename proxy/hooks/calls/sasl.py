@@ -1,4 +1,4 @@
-"""Calling the hooks for SASL exchanges that the proxy takes part in; part of `headrace.proxy.hooks.calls`.
+"""Calling the hooks for SASL exchanges that the proxy takes part in; part of `hook_calls`.
 
 The exchanges are code of plugins as well, whose calls are measured. Whoever calls one reports its exceptions, other
 than `SaslRefused`, to `SaslCalls.server_failed` or `SaslCalls.client_failed`.

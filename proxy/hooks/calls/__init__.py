@@ -1,0 +1,8 @@
+"""Calling the hooks of plugins, and handling what they raise.
+
+hook_calls     all hooks that have no module of their own, above all those that are called for each request
+configuration  calling the hooks for the options of plugins, at the start and at a reload
+authorization  calling the hooks that decide whether a client may do what it requests
+sasl           calling the hooks for SASL exchanges that the proxy takes part in
+users          calling the hook that rewrites the names of users
+"""
