@@ -174,8 +174,9 @@ def changed_options(options: Mapping[str, Any]) -> Callable[[], None] | None:
     changes needs a restart.
 
     Called in a thread at each reload whose table ``[plugins.options.<name>]``, the argument, differs from the one in
-    force. May block. Must have no effect itself, since other parts of the new configuration may be invalid. Raise
-    `ValueError` as in `configure`; the reload then changes nothing. The function that was returned is called on the
+    force. May block for some seconds: after 30 s the reload changes nothing, and the thread is abandoned. Must have no
+    effect itself, since other parts of the new configuration may be invalid. Raise `ValueError` as in `configure`; the
+    reload then changes nothing. The function that was returned is called on the
     event loop if the whole configuration is valid. It must not block or raise. With several workers, a further
     instance that only checks (``PluginContext.dry``) is called first. The options of a plugin without this hook are
     read at start only.

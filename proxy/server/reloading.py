@@ -14,7 +14,7 @@ import trio
 from headrace.config.problems import ConfigError
 from headrace.config.reload import diff
 from headrace.config.tables.plugins import OnError
-from headrace.proxy.errors import StartupError
+from headrace.proxy.errors import PluginConfigurationError, StartupError
 from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.server.configured import addresses_of, admission_limits_of, limits_of
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.reload")
 
 READ_TIMEOUT_S: Final = 30.0
-"""Time limit for reading the configuration again. A network file system can hang; signals are handled afterwards."""
+"""Time limit for reading the configuration again, and for the plugins that check their options. A network file system
+can hang; signals are handled afterwards."""
 
 MOST_LOGGED_CHANGES: Final = 100
 """Changes that a reload logs one by one; thousands of lines at once would not fit into the log's queue."""
@@ -73,9 +74,14 @@ class Reloader:
         return True
 
     async def apply(self, new: Config) -> None:
-        """Apply a configuration that the supervisor has checked."""
+        """Apply a configuration that the supervisor has checked, where no change needs a restart.
+
+        Raises `PluginConfigurationError`, and nothing has changed then. Options that the plugins of this process do not
+        put into force are logged.
+        """
         options = await changed_options(self._operations.shared.hooks, self.config, new)
-        self._apply(new, options)
+        for waiting in self._apply(new, options).needs_restart:
+            log.warning("configuration change waits for a restart", change=str(waiting))
 
     def _apply(self, new: Config, options: ChangedOptions) -> ConfigDiff:
         """Apply those settings of a checked configuration that can change while the proxy runs.
@@ -112,11 +118,17 @@ class Reloader:
 
 
 async def changed_options(hooks: HookCalls, old: Config, new: Config) -> ChangedOptions:
-    """Let plugins check their options if they have changed. Raises `PluginConfigurationError`."""
+    """Let plugins check their options if they have changed.
+
+    Raises `PluginConfigurationError`, also if they take longer than `READ_TIMEOUT_S`. The thread is then abandoned, as
+    it is when this is cancelled.
+    """
     if old.plugins.options == new.plugins.options:
         return {}
     change = partial(hooks.configuration.changed_options, old.plugins.options, new.plugins.options)
-    return await trio.to_thread.run_sync(change)
+    with trio.move_on_after(READ_TIMEOUT_S):
+        return await trio.to_thread.run_sync(change, abandon_on_cancel=True)
+    raise PluginConfigurationError(f"plugins.options: plugins did not check them within {READ_TIMEOUT_S:g} s", ())
 
 
 async def load_again(

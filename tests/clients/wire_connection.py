@@ -30,11 +30,13 @@ _LENGTH: Final = struct.Struct(">i")
 class WireConnection:
     """A connection to a broker or to the proxy, by TLS if ``tls`` is given. A context manager.
 
-    `ask` raises OSError or EOFError.
+    ``source`` is the address of this side. `ask` raises OSError or EOFError.
     """
 
-    def __init__(self, address: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
-        self._socket = socket.create_connection(address, ANSWER_TIMEOUT_S)
+    def __init__(
+        self, address: tuple[str, int], tls: ssl.SSLContext | None = None, *, source: str | None = None
+    ) -> None:
+        self._socket = socket.create_connection(address, ANSWER_TIMEOUT_S, None if source is None else (source, 0))
         if tls is not None:
             self._socket = tls.wrap_socket(self._socket, server_hostname=address[0])
 

@@ -143,11 +143,10 @@ class TopicReplica:
         another thread; does not block. The quotas stay as they are until ``source`` was read."""
         self._next_log = source
 
-    def catch_up(self, deadline_s: float, *, pauses: bool = True) -> dict[str, list[Change]]:
+    def catch_up(self, deadline_s: float) -> dict[str, list[Change]]:
         """Read to the end of the log; return what has changed, by call of `alter`.
 
-        At first, and if the log does not continue where it was read last, read it from its beginning. With ``pauses``
-        the other threads of the process can run meanwhile.
+        At first, and if the log does not continue where it was read last, read it from its beginning.
         """
         if self._next_log is not None:
             self.close()
@@ -163,7 +162,7 @@ class TopicReplica:
             if self._removals_kept_ms is None:
                 self._removals_kept_ms = self._log.prepare(deadline_s)
             try:
-                return self._read_to_end(deadline_s, pauses=pauses)
+                return self._read_to_end(deadline_s)
             except LogReplacedError:
                 reason = "it does not continue where it was read, or was created again"
                 log.warning("the topic of quotas is read from its beginning", reason=reason)
@@ -218,9 +217,9 @@ class TopicReplica:
         self.catch_up(deadline_s)
         return self._state.changes_since(sequence)
 
-    def snapshot(self, deadline_s: float, *, pauses: bool = True) -> Snapshot:
+    def snapshot(self, deadline_s: float) -> Snapshot:
         """Return all quotas until now."""
-        self.catch_up(deadline_s, pauses=pauses)
+        self.catch_up(deadline_s)
         return self._state.snapshot()
 
     def import_state(self, deadline_s: float) -> ImportState:
@@ -295,7 +294,7 @@ class TopicReplica:
     def _new_state(self, base: int) -> TopicState:
         return TopicState(check=self._check, kept_changes=self._kept_changes, base=base)
 
-    def _read_to_end(self, deadline_s: float, *, pauses: bool) -> dict[str, list[Change]]:
+    def _read_to_end(self, deadline_s: float) -> dict[str, list[Change]]:
         if self._reader is None:
             base = self._state.sequence + 1 if self._was_loaded else 0
             self._reader, self._loading = self._log.reader(), self._new_state(base)
@@ -309,8 +308,9 @@ class TopicReplica:
                         state.replay(record)
                     elif (found := state.apply(record)) is not None:
                         changes.setdefault(found[0], []).append(found[1])
-                if pauses:
-                    time.sleep(PAUSE_S)
+                # librdkafka's calls release the interpreter lock, but mostly too briefly for the event loop's thread to
+                # get it, and each release begins the 5 ms anew after which a thread that waits demands the lock.
+                time.sleep(PAUSE_S)
         if self._loading is not None:
             if self._is_replaced and self._was_loaded:
                 before, after = len(self._state), len(state)

@@ -134,7 +134,7 @@ class TopicStore:
         timeout_s = OPENING_TIMEOUT_S if self._waits else self._timeout_s
         while True:
             try:
-                return await self._in_thread(lambda end_s: self._replica.snapshot(end_s, pauses=False), timeout_s)
+                return await self._in_thread(self._replica.snapshot, timeout_s)
             except StoreTimeoutError as error:
                 if not self._waits:
                     log.warning("the quotas of the file are served until the topic can be read", reason=str(error))

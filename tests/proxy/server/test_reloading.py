@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from headrace.config import loads
+from headrace.proxy.errors import PluginConfigurationError
 from headrace.proxy.hooks.loading import new_plugin_manager, register
 from headrace.proxy.server.server import Server
 from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
@@ -18,9 +20,12 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, hookimpl
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
+    from trio.testing import MockClock
+
     from headrace.quota_callbacks.hookspecs import PluginContext
 
 REQUIRED = 'upstream.bootstrap_servers = ["127.0.0.1:9"]\nlisten.address = "127.0.0.1:9192"\n'
+LONGEST_HANG_S = 10.0
 
 
 @pytest.fixture(autouse=True)
@@ -44,12 +49,17 @@ class Adjustable:
 
     headrace_hooks = HOOK_VERSION
 
+    def __init__(self) -> None:
+        self.hangs_until = threading.Event()
+        self.hangs_until.set()
+
     @hookimpl
     def configure(self, context: PluginContext) -> None:
         self.options = context.options
 
     @hookimpl
     def changed_options(self, options: Mapping[str, Any]) -> Callable[[], None] | None:
+        self.hangs_until.wait(LONGEST_HANG_S)
         if options.get("size") == "odd":
             raise ValueError('size is "odd"; expected a number')
         if options.get("kind") != self.options.get("kind"):
@@ -103,3 +113,26 @@ async def test_an_invalid_option_leaves_all_settings_as_they_are(wrong: str) -> 
         assert adjustable.options == {"size": 1, "kind": 1}
         assert server.shared.handshakes.most == before
         assert {each["event"] for each in logs} == {"the configuration is invalid; the old one stays in force"}
+
+
+async def test_a_plugin_that_hangs_is_not_awaited(autojump_clock: MockClock) -> None:
+    """Signals are handled after a reload, also those that stop the proxy."""
+    with serving(options("1")) as (server, adjustable):
+        adjustable.hangs_until.clear()
+        with pytest.raises(PluginConfigurationError, match="plugins did not check them within 30 s"):
+            await server.reloader.apply(loads(REQUIRED + "limits.max_tls_handshakes = 5\n" + options("2")))
+        assert not adjustable.hangs_until.is_set()
+        adjustable.hangs_until.set()
+        assert adjustable.options == {"size": 1, "kind": 1}
+        assert server.shared.handshakes.most != 5
+
+
+async def test_options_that_the_plugins_of_a_worker_do_not_put_into_force_are_logged() -> None:
+    """Though those of the supervisor did."""
+    with serving(options("1")) as (server, adjustable):
+        with capture_logs() as logs:
+            await server.reloader.apply(loads(REQUIRED + options("2", kind=2)))
+        assert adjustable.options == {"size": 1, "kind": 1}
+        assert [(each["event"], each["change"]) for each in logs] == [
+            ("configuration change waits for a restart", "plugins.options.adjustable: changed (needs a restart)")
+        ]

@@ -48,7 +48,7 @@ steps = st.lists(
 
 
 def quotas_of(replica: TopicReplica) -> Quotas:
-    return copy(replica.snapshot(LATER_S, pauses=False).quotas)
+    return copy(replica.snapshot(LATER_S).quotas)
 
 
 def first_reader(topic: MemoryTopic) -> Quotas:

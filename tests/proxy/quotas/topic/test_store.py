@@ -19,6 +19,7 @@ from hypothesis import given
 
 from headrace.proxy.quotas.follower import INTERVAL_S
 from headrace.proxy.quotas.store import StoreError, StoreTimeoutError
+from headrace.proxy.quotas.topic import replica as topic_replica
 from headrace.proxy.quotas.topic.clients import TopicSettings
 from headrace.proxy.quotas.topic.creation import topic_config
 from headrace.proxy.quotas.topic.records import record_key
@@ -317,3 +318,18 @@ async def test_serving_without_the_cluster() -> None:
             with pytest.raises(StoreTimeoutError, match=r"cannot be reached|no answer"):
                 await call()
         await store.close()
+
+
+async def test_the_event_loop_has_turns_while_a_topic_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also at start: the admin server answers meanwhile, and workers answer the supervisor."""
+    topic = MemoryTopic()
+    writer = TopicStore(MemoryLog(topic))
+    await writer.open()
+    await writer.alter([alteration(ALICE, a=1.0, b=2.0)], AUTHOR)
+    await writer.close()
+    paused: list[float] = []
+    monkeypatch.setattr(topic_replica.time, "sleep", paused.append)
+    reader = TopicStore(MemoryLog(topic))
+    await reader.open()
+    assert paused
+    await reader.close()
