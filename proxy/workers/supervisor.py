@@ -31,7 +31,7 @@ from headrace.proxy.logs import apply_log_settings
 from headrace.proxy.network.listening_sockets import close_sockets, open_sockets
 from headrace.proxy.server.configured import ports_of
 from headrace.proxy.server.preflight import dry_hooks, rules_of
-from headrace.proxy.server.reloading import load_again, log_changes, log_warnings
+from headrace.proxy.server.reloading import READ_TIMEOUT_S, load_again, log_changes, log_warnings
 from headrace.proxy.server.server import CLOSE_TIMEOUT_S
 from headrace.proxy.server.service_manager import STOPPING
 from headrace.proxy.workers.answers import WorkersOperations
@@ -168,10 +168,14 @@ class Supervisor:
         """Load the configuration again, check it, and let all workers apply it; an invalid one changes nothing."""
         async with self._reloading:
             if self._hooks is None:
-                try:
-                    self._hooks = await trio.to_thread.run_sync(dry_hooks, self.config)
-                except StartupError as error:
-                    log.error("the configuration cannot be checked; the old one stays in force", problem=str(error))  # noqa: TRY400
+                problem = f"plugins were not configured within {READ_TIMEOUT_S:g} s"
+                with trio.move_on_after(READ_TIMEOUT_S):
+                    try:
+                        self._hooks = await trio.to_thread.run_sync(dry_hooks, self.config, abandon_on_cancel=True)
+                    except StartupError as error:
+                        problem = str(error)
+                if self._hooks is None:
+                    log.error("the configuration cannot be checked; the old one stays in force", problem=problem)
                     return
             found = await load_again(self._load, self.config, self._hooks, rules_of(self._hooks))
             if found is None:
