@@ -76,7 +76,7 @@ class RateBucket(QuotaBucket):
         self.record(amount, now_ms)
         if self._timeline is None:
             self.reserve(0.0, now_ms)
-        self.correct(amount, now_ms)
+        self.correct(amount, now_ms, forwarded=True)
         return self._mute_only(
             self.reserve(0.0, now_ms), now_ms
         )  # until the debt, this charge included, is in the burst
@@ -98,7 +98,7 @@ class RateBucket(QuotaBucket):
     def settle(self, amount: float, reserved: float, now_ms: int) -> None:
         """Paced: record ``amount``, the actual cost of a request for which ``reserved`` was reserved."""
         self.record(amount, now_ms)
-        self.correct(amount - reserved, now_ms)
+        self.correct(amount - reserved, now_ms, forwarded=True)
         self.typical += (amount - self.typical) / 8 if self.typical else amount
 
     def observed(self, now_ms: int) -> float:

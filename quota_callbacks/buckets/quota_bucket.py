@@ -245,10 +245,38 @@ class QuotaBucket(ABC):
         self._note_throttle(verdict.throttle_ms, now_ms)
         return replace(verdict, hold=False)
 
-    def correct(self, difference: float, now_ms: int) -> None:
-        """Paced: add ``difference`` to the debt; a negative one reduces or cancels a reservation."""
-        if self.limit is not None and self._timeline is not None:
-            self.last_used_ms = now_ms
+    def settled(self) -> float:
+        """Paced: return the sum of what requests cost beyond their reservations, for `delay`."""
+        return 0.0 if self._timeline is None else self._timeline.settled()
+
+    def delay(self, settled: float, longest_ms: int, now_ms: int) -> Throttle | None:
+        """Paced: return how much longer to hold a request at the end of its hold, ``None`` for no longer.
+
+        Requests before it have cost more than was reserved for them. ``settled`` is what the method `settled` returned
+        when the request reserved its slot, or was held again.
+        """
+        limit = self.limit
+        if limit is None or self._timeline is None:
+            return None
+        delay_ms = min(
+            self._timeline.delay_ms(settled, self.per_second(limit), self.burst(limit), now_ms), longest_ms
+        )
+        if delay_ms <= 0:
+            return None
+        reason = self._reason(self.observed(now_ms), limit, now_ms)
+        return Throttle(throttle_ms=delay_ms, reason=reason, hold=True, ask_again=True)
+
+    def correct(self, difference: float, now_ms: int, *, forwarded: bool = False) -> None:
+        """Paced: add ``difference`` to the debt; a negative one reduces or cancels a reservation.
+
+        ``forwarded``: it is for a request that was forwarded, so that those that are held behind it wait for it, too.
+        """
+        if self.limit is None or self._timeline is None:
+            return
+        self.last_used_ms = now_ms
+        if forwarded:
+            self._timeline.settle(difference, self.per_second(self.limit), now_ms)
+        else:
             self._timeline.correct(difference, self.per_second(self.limit), now_ms)
 
     def per_second(self, limit: float) -> float:

@@ -11,19 +11,25 @@ from __future__ import annotations
 
 import math
 
+from typing import Final
+
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
+
+LEAST_DELAY_MS: Final = 10
+"""A request is not held again for less than this: `Timeline.delay_ms`."""
 
 
 class Timeline:
     """The debt: the reserved amount minus the amount that the limit has allowed since."""
 
-    __slots__ = ("_at_ms", "_debt", "_limit")
+    __slots__ = ("_at_ms", "_debt", "_limit", "_settled")
 
     def __init__(self) -> None:
         self._debt = 0.0
         self._at_ms = 0
         self._limit = 0.0
         """The limit at the last use."""
+        self._settled = 0.0
 
     def debt(self, limit: float, now_ms: int) -> float:
         """Return the debt at ``now_ms``, in the quota's unit; never below 0. ``limit`` is in units a second."""
@@ -45,6 +51,29 @@ class Timeline:
     def correct(self, difference: float, limit: float, now_ms: int) -> None:
         """Add ``difference`` to the debt; a negative one reduces or cancels a reservation."""
         self._debt = max(0.0, self.debt(limit, now_ms) + difference)
+
+    def settle(self, difference: float, limit: float, now_ms: int) -> None:
+        """Add ``difference``, which a request cost beyond its reservation, to the debt, as `correct`, and to `settled`.
+
+        Negative if the request cost less.
+        """
+        self.correct(difference, limit, now_ms)
+        self._settled += difference
+
+    def settled(self) -> float:
+        """Return the sum of what requests cost beyond their reservations, of all time."""
+        return self._settled
+
+    def delay_ms(self, settled: float, limit: float, burst: float, now_ms: int) -> int:
+        """Return by how many milliseconds the slot of a request has moved, rounded up; 0 if it has by very little.
+
+        ``settled`` is the value of `settled` when its slot was reserved. What requests before it cost beyond their
+        reservations delays its slot, or an entity whose requests cost more than expected would exceed its limit as long
+        as requests wait.
+        """
+        excess = min(self.settled() - settled, self.debt(limit, now_ms) - burst)
+        delay_ms = _wait_ms(excess, limit)
+        return delay_ms if delay_ms >= LEAST_DELAY_MS else 0
 
     def state(self, now_ms: int) -> list[float]:
         """Return the state for `restore`: the debt, its age in milliseconds, and the limit at the last use."""

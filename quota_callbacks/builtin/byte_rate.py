@@ -61,7 +61,7 @@ class ByteRate(BucketCallback):
             if bucket is None:
                 return None
             if bucket.paced:
-                verdict = reserve(request, self._produced, bucket, request.request_bytes, now_ms)
+                verdict = reserve(request, self._produced, bucket, request.request_bytes, now_ms, exact=True)
                 bucket.record(request.request_bytes, now_ms)
                 return verdict
             if now_ms < bucket.gate_ms and (verdict := self._quotas.wait(request, self._produced, bucket, now_ms)):

@@ -129,7 +129,7 @@ class RequestPercentage(BucketCallback):
         amount = request.charged_thread_ns * PERCENT_PER_NS
         if bucket.paced:
             bucket.record(amount, now_ms)
-            bucket.correct(amount, now_ms)
+            bucket.correct(amount, now_ms, forwarded=True)
             return None
         return bucket.charge(amount, now_ms, longest_ms=bucket.window.seconds * 1000)
 

@@ -6,6 +6,7 @@ arrives, the request may resolve to another bucket, because quotas, its user or 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,12 +15,34 @@ if TYPE_CHECKING:
     from headrace.quota_callbacks.verdicts import Throttle
 
 
-def reserve(request: Request, slot: object, bucket: RateBucket, amount: float, now_ms: int) -> Throttle | None:
-    """Reserve ``amount`` in ``bucket`` for ``request``; return how long to hold it."""
-    verdict = bucket.reserve(amount, now_ms)
+def reserve(
+    request: Request, slot: object, bucket: RateBucket, amount: float, now_ms: int, *, exact: bool = False
+) -> Throttle | None:
+    """Reserve ``amount`` in ``bucket`` for ``request``; return how long to hold it.
+
+    Unless all amounts of the bucket are ``exact``, the callback is asked again at the end of the hold, and calls this
+    again: the request is then held for longer if those before it have cost more than they had reserved.
+    """
     if request.notes is None:
         request.notes = {}
-    request.notes[slot] = (bucket, amount)
+    kept: tuple[RateBucket, float, float] | None = request.notes.get(slot)
+    if kept is not None:
+        return _held_for_longer(request, slot, kept, now_ms)
+    settled = bucket.settled()
+    verdict = bucket.reserve(amount, now_ms)
+    request.notes[slot] = (bucket, amount, settled)
+    return verdict if exact or verdict is None else replace(verdict, ask_again=True)
+
+
+def _held_for_longer(
+    request: Request, slot: object, kept: tuple[RateBucket, float, float], now_ms: int
+) -> Throttle | None:
+    bucket, amount, settled = kept
+    if bucket.dropped or request.notes is None:
+        return None
+    verdict = bucket.delay(settled, bucket.policy.longest_throttle_ms - request.hold_ms, now_ms)
+    if verdict is not None:
+        request.notes[slot] = (bucket, amount, bucket.settled())
     return verdict
 
 
@@ -46,6 +69,5 @@ def give_back(request: Request, slot: object, now_ms: int) -> None:
 
 def take_reservation(request: Request, slot: object) -> tuple[RateBucket, float] | None:
     """Remove and return the bucket and amount of the reservation of ``request``; ``None`` if it has none."""
-    reservation: tuple[RateBucket, float] | None
-    reservation = None if request.notes is None else request.notes.pop(slot, None)
-    return reservation
+    kept: tuple[RateBucket, float, float] | None = None if request.notes is None else request.notes.pop(slot, None)
+    return None if kept is None else kept[:2]

@@ -71,7 +71,8 @@ class SharedRow:
 
     def timeline(self) -> SharedTimeline:
         """Return the row's timeline."""
-        return SharedTimeline(self._column, self._at + self._column.layout.timeline_at)
+        layout = self._column.layout
+        return SharedTimeline(self._column, self._at + layout.timeline_at, self._at + layout.settled_at)
 
     def learn_ids(self, learn: Learn) -> None:
         """Call ``learn`` with the producer ids that other workers charge to this bucket."""

@@ -173,12 +173,15 @@ class SharedTokens(TokenBucket):
 class SharedTimeline(Timeline):
     """A timeline that other workers reserve slots in too."""
 
-    __slots__ = ("_shared",)
+    __slots__ = ("_settled_at", "_shared", "_words", "_worker")
 
-    def __init__(self, column: Column, at: int) -> None:
-        """``at`` is the offset of its cells, in words."""
+    def __init__(self, column: Column, at: int, settled_at: int) -> None:
+        """``at`` and ``settled_at`` are the offsets of its cells and of the settled amounts, in words."""
         super().__init__()
         self._shared = SharedCells(column, at)
+        self._words = column.words
+        self._worker = column.worker
+        self._settled_at = range(settled_at, settled_at + column.workers)
         self._adopt(*self._shared.first())
 
     def debt(self, limit: float, now_ms: int) -> float:
@@ -199,6 +202,16 @@ class SharedTimeline(Timeline):
         """Add ``difference`` to the debt, and publish it."""
         super().correct(difference, limit, now_ms)
         self._shared.publish(difference, self._debt, self._at_ms, limit)
+
+    def settle(self, difference: float, limit: float, now_ms: int) -> None:
+        """Add ``difference`` to the debt and to the settled amount, and publish both."""
+        self.correct(difference, limit, now_ms)
+        self._words[self._settled_at[self._worker]] += difference
+
+    def settled(self) -> float:
+        """Return the sum of what requests of all workers cost beyond their reservations."""
+        words = self._words
+        return math.fsum(words[at] for at in self._settled_at)
 
     def state(self, now_ms: int) -> list[float]:
         """Return the state of all workers together."""

@@ -11,7 +11,7 @@ so that a reader detects a concurrent write, independent of the machine's memory
     keys       128-bit key of each row's bucket
     in use     one byte per worker and row
     new ids    one ring buffer per worker (`headrace.quota_callbacks.buckets.shared.producer_ids`)
-    rows       rate (totals, times, checkpoints), tokens and timeline (totals, states), waits
+    rows       rate (totals, times, checkpoints), tokens and timeline (totals, states), settled amounts, waits
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from struct import Struct
 from typing import Any, Final
 
 WORD: Final = 8
-MAGIC: Final = 0x48524143_00000002
+MAGIC: Final = 0x48524143_00000003
 """``HRAC`` and the version of the layout."""
 
 HEADER_WORDS: Final = 8
@@ -121,9 +121,14 @@ class Layout:
         return self.tokens_at + self.workers * (1 + self.state_words)
 
     @property
+    def settled_at(self) -> int:
+        """Offset of the settled amounts of the timeline within a row, one word for each worker."""
+        return self.timeline_at + self.workers * (1 + self.state_words)
+
+    @property
     def waits_at(self) -> int:
         """Offset of the waits within a row."""
-        return self.timeline_at + self.workers * (1 + self.state_words)
+        return self.settled_at + self.workers
 
     @property
     def row_words(self) -> int:
