@@ -258,9 +258,7 @@ class QuotaBucket(ABC):
         limit = self.limit
         if limit is None or self._timeline is None:
             return None
-        delay_ms = min(
-            self._timeline.delay_ms(settled, self.per_second(limit), self.burst(limit), now_ms), longest_ms
-        )
+        delay_ms = min(self._timeline.delay_ms(settled, self.per_second(limit), self.burst(limit), now_ms), longest_ms)
         if delay_ms <= 0:
             return None
         reason = self._reason(self.observed(now_ms), limit, now_ms)

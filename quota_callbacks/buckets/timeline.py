@@ -10,7 +10,6 @@ Pure: time and limit are arguments.
 from __future__ import annotations
 
 import math
-
 from typing import Final
 
 from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS

@@ -73,6 +73,11 @@ WORST: Final = [
     Cheat(way="impersonates", api_key=PRODUCE, size=9000, count=2, every_ms=2000, acks=0),
 ]
 """A mix that is tried each time, since few random ones may contain neither."""
+UNEXPECTED: Final = [
+    Cheat(way="reconnects", api_key=HEARTBEAT, size=4765, count=8, every_ms=440),
+    Cheat(way="steady", api_key=PRODUCE, size=200, count=4, every_ms=400),
+]
+"""Requests that cost little, beside those of ever more connections that cost more than is expected after those."""
 
 
 def start(world: World, cheat: Cheat) -> None:
@@ -212,6 +217,7 @@ def test_without_the_wait_reconnecting_clients_exceed_the_bound() -> None:
     found=st.lists(cheats, min_size=1, max_size=3), honest=st.tuples(st.integers(100, 20_000), st.integers(10, 2000))
 )
 @example(found=WORST, honest=(1000, 500))
+@example(found=UNEXPECTED, honest=(100, 10))
 def test_paced(found: list[Cheat], honest: tuple[int, int]) -> None:
     """A second of burst, and two for what is settled afterwards; the honest client is held as if it were alone."""
     policy = QuotaPolicy(mode=EnforcementMode.PACED, burst_s=1.0)

@@ -163,6 +163,56 @@ def test_a_fetch_reserves_what_its_connection_fetched_last() -> None:
     assert rig.bucket(QuotaKey.CONSUMER_BYTE_RATE).reserve(0, 3000) is not None
 
 
+def held_again(rig: Paced, request: Request, held_ms: int, now_ms: int) -> int:
+    """Ask again at the end of a hold; return for how much longer the request is held."""
+    request.hold_ms += held_ms
+    verdict = rig.callback.request_received(request, now_ms)
+    assert verdict is None or (verdict.hold and verdict.ask_again)
+    return 0 if verdict is None else verdict.throttle_ms
+
+
+def test_what_requests_cost_beyond_their_reservations_delays_those_behind_them() -> None:
+    rig = Paced(1000)
+    known = rig.connection()
+    first, _ = rig.arrive(known, FETCH, 100, 0)
+    rig.reply(first, 4000, 0)
+    second, hold_ms = rig.arrive(known, FETCH, 100, 0)
+    assert hold_ms == 3000
+    third, behind_ms = rig.arrive(rig.connection(1), FETCH, 100, 0)
+    assert behind_ms == 7000
+    rig.reply(second, 9000, 3000)
+    assert held_again(rig, third, 7000, 7000) == 5000, "the second was expected to cost 4000"
+    assert held_again(rig, third, 5000, 12_000) == 0
+
+
+def test_what_requests_save_or_give_back_delays_and_hastens_nobody() -> None:
+    rig = Paced(1000)
+    known = rig.connection()
+    first, _ = rig.arrive(known, FETCH, 100, 0)
+    rig.reply(first, 4000, 0)
+    second, _ = rig.arrive(known, FETCH, 100, 0)
+    third, behind_ms = rig.arrive(rig.connection(1), FETCH, 100, 0)
+    fourth, _ = rig.arrive(rig.connection(2), FETCH, 100, 0)
+    rig.reply(second, 9000, 3000)
+    rig.abandon(fourth, 4000)
+    assert held_again(rig, third, behind_ms, behind_ms) == 5000, "what is behind it is not before it"
+    fifth, hold_ms = rig.arrive(rig.connection(3), FETCH, 100, 12_000)
+    rig.reply(third, 1000, 12_000)
+    assert held_again(rig, fifth, hold_ms, 12_000 + hold_ms) == 0
+
+
+def test_a_hold_is_not_longer_than_the_longest_throttle() -> None:
+    rig = Paced(1000, QuotaPolicy(mode=EnforcementMode.PACED, longest_throttle_ms=4000))
+    known = rig.connection()
+    first, _ = rig.arrive(known, FETCH, 100, 0)
+    rig.reply(first, 3000, 0)
+    second, _ = rig.arrive(known, FETCH, 100, 0)
+    third, hold_ms = rig.arrive(rig.connection(1), FETCH, 100, 0)
+    assert hold_ms == 4000
+    rig.reply(second, 9000, 2000)
+    assert held_again(rig, third, 4000, 4000) == 0
+
+
 def test_fetches_of_sizes_nobody_can_foresee_keep_to_the_limit() -> None:
     """20 connections, 1 KiB to 256 KiB each, answered 0 to 50 ms after they were forwarded."""
     limit, choose = 4 * MIB, random.Random(1)  # noqa: S311 - a test's

@@ -17,6 +17,7 @@ from headrace.quota_callbacks.buckets.shared.buckets import SharedBuckets, Share
 from headrace.quota_callbacks.buckets.shared.layout import NEW_IDS, seal, sealed
 from headrace.quota_callbacks.entities import QuotaKey
 from headrace.quota_callbacks.policies import EnforcementMode, QuotaPolicy
+from headrace.quota_callbacks.verdicts import MAX_THROTTLE_MS
 from tests.quota_callbacks.buckets.shared.shared_workers import Workers, shared_memory
 
 if TYPE_CHECKING:
@@ -191,6 +192,20 @@ def test_who_replaces_a_dead_worker_has_no_fresh_quota(policy: QuotaPolicy) -> N
     workers.replace(0)
     workers.replace(1)
     assert mutations(workers.quotas[1]).tokens(2000) == -2
+
+
+def test_what_requests_of_another_worker_cost_more_delays_those_that_are_held() -> None:
+    workers = Workers(2)
+    workers.set(PRODUCED, None, "c", 1000, PACED)
+    mine, other = (produced(quotas, "c") for quotas in workers.quotas)
+    assert other.reserve(5000, 0) is None
+    settled = mine.settled()
+    assert mine.reserve(1000, 0) is not None
+    other.settle(9000, 5000, 1000)
+    delay = mine.delay(settled, MAX_THROTTLE_MS, 4000)
+    assert delay is not None
+    assert delay.throttle_ms == 4000
+    assert mine.delay(mine.settled(), MAX_THROTTLE_MS, 8000) is None
 
 
 def test_others_count_on_over_a_death() -> None:
