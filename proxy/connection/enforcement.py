@@ -56,7 +56,7 @@ def refuses_all(refusal: Refuse | None) -> bool:
 def enforce_after_hold(
     state: ConnectionState, exchange: Exchange, now_s: float, refusal: Refuse | None = None
 ) -> tuple[bool, Refuse | None]:
-    """Call those callbacks again that have held ``exchange`` without charging it, now that the hold is over.
+    """Call those callbacks again that have held ``exchange`` and want to decide again, now that the hold is over.
 
     ``refusal`` is that of single topics by callbacks that did not hold it. Return whether it is held again, and all
     that is refused. If it is not held again, the throttle that was imposed besides the hold is applied.
