@@ -42,7 +42,7 @@ def lake(spark: SparkSession, tmp_path: Path) -> Lake:
 
 
 LONG_RUN: Final = {
-    "test_anomalies": """new_ids_that_the_proxy_has_counted_are_churn
+    "test_anomalies": """the_limits_are_options new_ids_that_the_proxy_has_counted_are_churn
         a_client_with_half_of_its_requests_failing_is_reported_without_a_past
         more_requests_that_carry_less_are_a_retry_storm a_connection_for_each_request_is_a_storm_without_a_past
         thread_time_that_jumps_is_a_sudden_change bytes_that_fall_are_a_sudden_change
@@ -65,7 +65,7 @@ LONG_RUN: Final = {
         waiting_senders_are_computed_as_if_from_the_beginning another_channel_of_the_same_bucket_is_not_muted
         who_falls_behind_for_good_keeps_a_bounded_number_of_lots what_is_where_the_output_goes_stays""",
     "test_ingest": """folders_below_are_taken_in an_hour_with_much_in_it_is_written_by_several
-        a_lost_checkpoint_doubles_nothing a_table_without_a_newer_column_has_nulls_in_it""",
+        a_lost_checkpoint_doubles_nothing a_batch_can_be_repeated a_table_without_a_newer_column_has_nulls_in_it""",
     "test_ingest_command": """late_lines_are_taken_in_when_no_hour_is_final it_follows_until_a_signal
         instances_of_some_days""",
     "test_ingest_kafka": """records_removed_by_retention_are_an_error_unless_accepted
