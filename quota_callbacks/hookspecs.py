@@ -477,7 +477,9 @@ def sasl_server_exchange(connection: Connection, mechanism: str) -> ServerExchan
     re-authenticates (KIP-368); only for mechanisms that the listener enables. ``mechanism`` is spelled as the client
     spells it. Must not block or change anything: what takes longer belongs into the exchange's `respond`, which is
     called in a thread if its ``blocks`` is true. The exchange is for this authentication alone, and the client is
-    accepted as the principal of its last step; `authentication_started` is not called then. The first result that is
+    accepted as the principal of its last step; `authentication_started` is not called then. It is also called once for
+    each mechanism at the start and by ``headrace check-config`` (where the plugin was configured with ``dry``), with a
+    connection of no client; `None` from all plugins is an error of the configuration then. The first result that is
     not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange
     the client is told that the mechanism is not supported. An exception of the exchange other than `SaslRefused` is
     logged and counted as an error of the plugin, and the authentication fails.
@@ -493,7 +495,9 @@ def sasl_client_exchange(connection: Connection | None, settings: UpstreamSasl) 
     proxy's own; ``settings`` are those of the upstream listener, or of the client's user if users are mapped. Must not
     block or change anything; the exchange's `respond` is asynchronous, and may wait. The first result that is not
     ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange the
-    connection to the broker fails. An exception of the exchange other than `SaslRefused` is logged and counted as an
+    connection to the broker fails. It is also called at the start and by ``headrace check-config``, for each login of
+    the configuration; ``None`` from all plugins, or a `ValueError` for settings that cannot be used, is an error of the
+    configuration then. An exception of the exchange other than `SaslRefused` is logged and counted as an
     error of the plugin, and the connection to the broker fails, too.
     """
 

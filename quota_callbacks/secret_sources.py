@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import os
 import subprocess
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import IO, Final
 
 from headrace.quota_callbacks.options import LONGEST_SECRET_BYTES, Fault, Parsed, misfits, read_secret
 
@@ -74,24 +75,41 @@ class SecretSource:
 
 
 def _output_of(command: tuple[str, ...]) -> str:
-    """Return what a command prints. What it writes to standard error is discarded: it may contain the secret."""
+    """Return what a command prints. What it writes to standard error is discarded: it may contain the secret.
+
+    A command that prints too much is killed at once.
+    """
+    printed = bytearray()
+
+    def read(pipe: IO[bytes]) -> None:
+        with pipe:  # which a process that the command has started may keep open
+            printed.extend(pipe.read(LONGEST_SECRET_BYTES + 1))
+        if len(printed) <= LONGEST_SECRET_BYTES:
+            process.wait()
+
     try:
-        ended = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=COMMAND_TIMEOUT_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise ValueError(f"the command did not end within {COMMAND_TIMEOUT_S:g} s") from None
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     except OSError as error:
         raise ValueError(f"the command cannot be run: {(error.strerror or str(error)).lower()}") from None
-    if ended.returncode:
-        raise ValueError(f"the command failed with status {ended.returncode}")
-    if len(ended.stdout) > LONGEST_SECRET_BYTES:
-        raise ValueError(f"the command printed more than {LONGEST_SECRET_BYTES} bytes")
+    reader = threading.Thread(target=read, args=(process.stdout,), name="headrace-secret", daemon=True)
+    reader.start()
     try:
-        printed = ended.stdout.decode()
+        reader.join(COMMAND_TIMEOUT_S)
+        timed_out = reader.is_alive()
+    finally:
+        process.kill()  # does nothing if the command has ended
+        process.wait()
+    if timed_out:
+        raise ValueError(f"the command did not end within {COMMAND_TIMEOUT_S:g} s")
+    if len(printed) > LONGEST_SECRET_BYTES:
+        raise ValueError(f"the command printed more than {LONGEST_SECRET_BYTES} bytes")
+    if process.returncode:
+        raise ValueError(f"the command failed with status {process.returncode}")
+    try:
+        secret = printed.decode()
     except UnicodeDecodeError:
         raise ValueError("the command did not print UTF-8") from None
-    return printed.removesuffix("\n").removesuffix("\r")
+    return secret.removesuffix("\n").removesuffix("\r")
 
 
 def secret_source() -> Parsed:

@@ -54,28 +54,21 @@ def no_keys() -> Keys:
 
 
 class _Credentials:
-    """The user and the password of the settings."""
+    """The user and the password of the settings. Raises `ValueError` if one of them is missing."""
 
-    __slots__ = ("_passwords", "settings")
+    __slots__ = ("_passwords", "_source", "user")
 
     def __init__(self, settings: UpstreamSasl, passwords: Passwords) -> None:
-        self.settings = settings
+        if not settings.user or settings.password is None:
+            raise ValueError(f"{settings.mechanism} to brokers needs a user and a password")
+        self.user = settings.user
+        self._source = settings.password
         self._passwords = passwords
-
-    @property
-    def user(self) -> str:
-        """The user. Raises `SaslRefused` if none is configured."""
-        if not self.settings.user:
-            raise SaslRefused(f"{self.settings.mechanism} to brokers needs a user, and none is configured")
-        return self.settings.user
 
     async def password(self) -> str:
         """Return the password; reads its source in a thread if needed. Raises `SaslRefused`."""
-        source = self.settings.password
-        if source is None:
-            raise SaslRefused(f"{self.settings.mechanism} to brokers needs a password, and none is configured")
         try:
-            return await self._passwords.get(source, source.read)
+            return await self._passwords.get(self._source, self._source.read)
         except SecretError as error:
             raise SaslRefused(f"the password for brokers cannot be read: {error}", user=self.user) from error
 
@@ -104,11 +97,12 @@ class PlainClientExchange:
 class ScramClientExchange:
     """SCRAM: the user's name, then a proof of the password; the broker's last answer is its own proof."""
 
-    __slots__ = ("_client", "_credentials", "_is_proved", "_keys", "_kind")
+    __slots__ = ("_client", "_credentials", "_extensions", "_is_proved", "_keys", "_kind")
 
     def __init__(self, kind: ScramMechanism, settings: UpstreamSasl, passwords: Passwords, keys: Keys) -> None:
         self._kind = kind
         self._credentials = _Credentials(settings, passwords)
+        self._extensions = settings.extensions
         self._keys = keys
         self._client: ScramClient | None = None
         self._is_proved = False
@@ -118,7 +112,7 @@ class ScramClientExchange:
         user = self._credentials.user
         if challenge is None:
             await trio.lowlevel.checkpoint()
-            self._client = ScramClient(self._kind, user, extensions=self._credentials.settings.extensions)
+            self._client = ScramClient(self._kind, user, extensions=self._extensions)
             self._is_proved = False
             return self._client.first()
         if self._client is None:

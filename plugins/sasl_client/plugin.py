@@ -28,7 +28,10 @@ class SaslClient:
 
     @hookimpl(trylast=True)
     def sasl_client_exchange(self, settings: UpstreamSasl) -> ClientExchange | None:
-        """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms."""
+        """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms.
+
+        Raises `ValueError` for settings without a user or a password.
+        """
         if settings.mechanism == "PLAIN":
             return PlainClientExchange(settings, self._passwords)
         if settings.mechanism in set(ScramMechanism):

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, TypeGuard
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 import structlog
 import trio
@@ -69,6 +69,11 @@ class Credentials:
     secret: SecretSource
     scope: str | None = None
     ca_file: str | None = None
+    header_urlencode: bool = False
+    """Whether client id and secret are form-encoded in the header (RFC 6749, section 2.3.1). As in Kafka
+    (``sasl.oauthbearer.header.urlencode``), they are not by default."""
+    parameters: tuple[tuple[str, str], ...] = ()
+    """Further parameters of the request, such as ``audience``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +165,13 @@ class AccessTokens:
         secret, tls = await trio.to_thread.run_sync(_prepare, credentials, abandon_on_cancel=True)
         from headrace.plugins.sasl_oauth.http_requests import RequestError, request  # imported by _prepare
 
-        fields = {"grant_type": "client_credentials"}
+        fields = [("grant_type", "client_credentials"), *credentials.parameters]
         if credentials.scope is not None:
-            fields["scope"] = credentials.scope
-        basic = base64.b64encode(f"{credentials.client_id}:{secret}".encode()).decode()
-        headers = {"Authorization": f"Basic {basic}", "Content-Type": "application/x-www-form-urlencoded"}
+            fields.append(("scope", credentials.scope))
+        headers = {
+            "Authorization": _authorization(credentials, secret),
+            "Content-Type": "application/x-www-form-urlencoded",
+        }
         asked_s = trio.current_time()  # the lifetime begins when the token is issued, which is later
         try:
             answer = await request(
@@ -182,6 +189,13 @@ class AccessTokens:
             renew_s=asked_s + lifetime_s - min(RENEWAL_S, lifetime_s * RENEWAL_SHARE),
             expires_s=asked_s + lifetime_s,
         )
+
+
+def _authorization(credentials: Credentials, secret: str) -> str:
+    parts = (credentials.client_id, secret)
+    if credentials.header_urlencode:
+        parts = (quote_plus(credentials.client_id), quote_plus(secret))
+    return f"Basic {base64.b64encode(':'.join(parts).encode()).decode()}"
 
 
 def _note_failure(entry: _Entry, credentials: Credentials, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl
 
 from headrace.plugins.sasl_oauth.access_tokens import Credentials, TokenUnavailableError
 from headrace.plugins.sasl_oauth.endpoints import check_url
@@ -13,8 +14,10 @@ if TYPE_CHECKING:
     from headrace.plugins.sasl_oauth.access_tokens import AccessToken, AccessTokens
     from headrace.quota_callbacks.sasl import UpstreamSasl
 
-OPTIONS: Final = ("token_endpoint", "scope", "ca_file")
+OPTIONS: Final = ("token_endpoint", "scope", "ca_file", "header_urlencode", "parameters")
 """The options of `UpstreamSasl` that this mechanism has."""
+_OWN_PARAMETERS: Final = frozenset({"grant_type", "scope", "client_id", "client_secret"})
+_TRUTH: Final = {"true": True, "false": False}
 
 
 def credentials_of(settings: UpstreamSasl) -> Credentials:
@@ -30,13 +33,31 @@ def credentials_of(settings: UpstreamSasl) -> Credentials:
         raise ValueError(f"{MECHANISM}: token_endpoint: {error}") from None
     if not settings.user or settings.password is None:
         raise ValueError(f"{MECHANISM}: expected a user, the client id, and a password, the client secret")
+    urlencode = settings.options.get("header_urlencode", "false")
+    if urlencode not in _TRUTH:
+        raise ValueError(f'{MECHANISM}: header_urlencode: expected "true" or "false"')
     return Credentials(
         endpoint=endpoint,
         client_id=settings.user,
         secret=settings.password,
         scope=settings.options.get("scope"),
         ca_file=settings.options.get("ca_file"),
+        header_urlencode=_TRUTH[urlencode],
+        parameters=_parameters(settings.options.get("parameters", "")),
     )
+
+
+def _parameters(text: str) -> tuple[tuple[str, str], ...]:
+    """Return the names and values in a form-encoded text. Raises `ValueError`, without the text."""
+    try:
+        found = tuple(parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text), errors="strict"))
+    except ValueError:
+        rule = 'expected a form-encoded text, such as "audience=kafka&resource=https%3A%2F%2Fkafka.example.com"'
+        raise ValueError(f"{MECHANISM}: parameters: {rule}") from None
+    for name, _ in found:
+        if name in _OWN_PARAMETERS:
+            raise ValueError(f"{MECHANISM}: parameters: {name} is not a further parameter; the proxy sends it itself")
+    return found
 
 
 class OAuthClientExchange:

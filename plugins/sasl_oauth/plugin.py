@@ -55,10 +55,13 @@ class SaslOAuth:
             return
         require("plugins.options.sasl_oauth", "oauth", OAUTH)
         fetch = _checked_source(options)
+        refresher = self._verify_by(options, fetch)
         if not context.dry:
-            self._start(options, fetch)
+            self._refresher = refresher
+            refresher.start(FIRST_KEYS_S)
 
-    def _start(self, options: OAuthOptions, fetch: Callable[[], bytes]) -> None:
+    def _verify_by(self, options: OAuthOptions, fetch: Callable[[], bytes]) -> KeyRefresher:
+        """Set the verifier, and return what fetches its keys once it is started."""
         from headrace.plugins.sasl_oauth.key_refresh import KeyRefresher, Schedule
         from headrace.plugins.sasl_oauth.verification import TokenVerifier
 
@@ -70,9 +73,9 @@ class SaslOAuth:
             required_scopes=frozenset(options.required_scopes),
             clock_skew_s=options.clock_skew_s,
         )
-        self._refresher = KeyRefresher(fetch, Schedule(refresh_s=options.jwks_refresh_s))
-        self._verifier = TokenVerifier(self._refresher, rules, options.algorithms)
-        self._refresher.start(FIRST_KEYS_S)
+        refresher = KeyRefresher(fetch, Schedule(refresh_s=options.jwks_refresh_s))
+        self._verifier = TokenVerifier(refresher, rules, options.algorithms)
+        return refresher
 
     @hookimpl(trylast=True)
     def sasl_server_exchange(self, mechanism: str) -> ServerExchange | None:

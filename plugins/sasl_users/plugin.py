@@ -11,7 +11,7 @@ from headrace.quota_callbacks.hookspecs import HOOK_VERSION, AcrossWorkers, Metr
 from headrace.quota_callbacks.options import Fault, OptionsError, read_options
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from headrace.plugins.sasl_users.directory import UserDirectory
     from headrace.plugins.sasl_users.lookups import KnownUsers
@@ -27,10 +27,11 @@ class SaslUsers:
 
     def __init__(self) -> None:
         self._directory: UserDirectory | None = None
+        self._known: Callable[[], KnownUsers] | None = None
 
     @hookimpl
     def configure(self, context: PluginContext) -> None:
-        """Read the file, and start the thread that follows it."""
+        """Read the file; start the thread that follows it, except in a dry run."""
         path = read_options(UsersOptions, context.options, _NAME).file
         if path is None:
             return
@@ -40,18 +41,20 @@ class SaslUsers:
         try:
             if context.dry:
                 with UserFile.open(path, dry=True) as file:
-                    file.known_users()
+                    known = file.known_users()
+                self._known = lambda: known
                 return
-            self._directory = UserDirectory(path)
+            directory = self._directory = UserDirectory(path)
+            self._known = lambda: directory.known
         except UserFileError as error:
             fault = Fault(path=("plugins", "options", _NAME, "file"), found=path, rule=str(error))
             raise OptionsError([fault]) from error
-        self._directory.start()
+        directory.start()
 
     @hookimpl(trylast=True)
     def sasl_server_exchange(self, mechanism: str) -> ServerExchange | None:
         """Return the exchange for PLAIN and SCRAM; ``None`` for other mechanisms, and without a file."""
-        if self._directory is None:
+        if self._known is None:
             return None
         if mechanism == "PLAIN":
             return PlainServerExchange(self._known)
@@ -84,7 +87,3 @@ class SaslUsers:
         """End the thread."""
         if self._directory is not None:
             self._directory.close()
-
-    def _known(self) -> KnownUsers:
-        assert self._directory is not None  # noqa: S101 -- there is no exchange without it
-        return self._directory.known

@@ -169,7 +169,7 @@ class Upstream:
         """Return whether a bootstrap server answers an ApiVersions request, which needs no credentials."""
         for _ in self.bootstrap_servers:  # the next server is tried even if one does not answer
             try:
-                await self._request(ApiKey.API_VERSIONS, 0, b"")
+                await self.request(ApiKey.API_VERSIONS, 0, b"")
             except (UpstreamFault, PeerFault):
                 continue
             return True
@@ -241,7 +241,7 @@ class Upstream:
     async def _ask_for_brokers(self) -> bool:
         no_topics = b"\x00\x00\x00\x00"
         try:
-            body = await self._request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
+            body = await self.request(ApiKey.METADATA, _METADATA_VERSION, no_topics)
             found = rewrite_endpoints(ApiKey.METADATA, _METADATA_VERSION, body, self._topology.advertised)
             if not names_brokers(_METADATA_VERSION, body):
                 raise UnansweredFault("the broker answered with an error")
@@ -268,30 +268,43 @@ class Upstream:
         else:
             log.warning("the cluster cannot be reached", reason=reason, left_out=left_out or None)
 
-    async def _request(self, api_key: ApiKey, version: int, body: bytes) -> memoryview:
-        """Send one request, with header v1, over a new connection; return the body of the reply.
+    async def request(
+        self,
+        api_key: ApiKey,
+        version: int,
+        body: bytes,
+        *,
+        timeout_s: float | None = None,
+        max_reply_bytes: int = _MAX_OWN_REPLY_BYTES,
+    ) -> memoryview:
+        """Send one request, with header v1, over a new connection to a bootstrap server; return the body of the reply.
 
-        The proxy authenticates before, if it has credentials and the broker requires it for this API.
+        The proxy authenticates before, if it has credentials and the broker requires it for this API. ``timeout_s`` is
+        the time for the login and the reply, by default that for connecting. Raises `UpstreamFault`; it is
+        `UnansweredFault` if the broker closed the connection.
         """
+        timeout_s = self.connect_timeout_s if timeout_s is None else timeout_s
         sock, address = await self._dial_bootstrap()
-        ask = partial(_ask, sock, str(address))
+        ask = partial(_ask, sock, str(address), max_reply_bytes)
         try:
-            with trio.move_on_after(self.connect_timeout_s):
+            with trio.move_on_after(timeout_s):
                 if self._log_in is not None and api_key != ApiKey.API_VERSIONS:
                     await self._log_in(ask)
                 return await ask(api_key, version, body)
-            raise UpstreamFault(f"{address} did not answer {api_key.name} within {self.connect_timeout_s:g} s")
+            raise UpstreamFault(f"{address} did not answer {api_key.name} within {timeout_s:g} s")
         except OtherProtocol as fault:
             raise UpstreamFault(other_protocol_of_broker(str(address), fault.protocol, self.setting)) from fault
         finally:
             sock.close()
 
 
-async def _ask(sock: PlainSocket, address: str, api_key: ApiKey, version: int, body: bytes) -> memoryview:
+async def _ask(
+    sock: PlainSocket, address: str, max_reply_bytes: int, api_key: ApiKey, version: int, body: bytes
+) -> memoryview:
     header = len(_CLIENT_ID).to_bytes(2, "big") + _CLIENT_ID
     size = _FRAME.size - 4 + len(header) + len(body)
     await sock.send([_FRAME.pack(size, api_key, version, 0) + header + body])
-    return await _read_reply(sock, address)
+    return await _read_reply(sock, address, max_reply_bytes)
 
 
 def proxy_header(client: Address | None, sock: socket.socket) -> bytes:
@@ -323,7 +336,7 @@ def _check(code: int) -> None:
         raise OSError(code, os.strerror(code))
 
 
-async def _read_reply(sock: PlainSocket, address: str) -> memoryview:
+async def _read_reply(sock: PlainSocket, address: str, max_bytes: int) -> memoryview:
     received = bytearray()
     chunk = bytearray(65536)
     while len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
@@ -338,6 +351,6 @@ async def _read_reply(sock: PlainSocket, address: str) -> memoryview:
         protocol = other_protocol(received, 0, len(received))
         if protocol is not None:
             raise OtherProtocol(protocol)
-        if len(received) > _MAX_OWN_REPLY_BYTES:
-            raise UpstreamFault(f"the reply to a request of the proxy is larger than {_MAX_OWN_REPLY_BYTES} bytes")
+        if len(received) > max_bytes:
+            raise UpstreamFault(f"the reply to a request of the proxy is larger than {max_bytes} bytes")
     return memoryview(received)[8:]

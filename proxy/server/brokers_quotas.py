@@ -1,26 +1,32 @@
 """The quotas that were set at the brokers, which enforce them beside the proxy's (``client_quotas.brokers``).
 
-The cluster is asked regularly, over connections of the proxy's own, with its login by PLAIN or SCRAM if it has one, and
-in a thread, since reading and decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known
-to the client-quota APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then
+The cluster is asked regularly, over connections of the proxy's own, with its login if it has one. A long reply is read
+in a thread, since decoding many quotas takes seconds. Run by `quotas_in_force`, which passes what is known to the
+client-quota APIs. Of several workers only the first one asks, unless quotas of the brokers are described: then
 every worker needs them. The others have no remark about the brokers' quotas.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import structlog
 import trio
 
+from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.kafka_client.connection.long_replies import read_in_thread
 from headrace.proxy.kafka_client.errors import KafkaClientError
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings, Credentials, Mechanism
-from headrace.proxy.kafka_client.sync import SyncAdminClient
+from headrace.proxy.kafka_client.quotas import read_description, read_remark
+from headrace.proxy.kafka_client.settings import MAX_REPLY_BYTES, MAX_REPLY_ROWS
+from headrace.proxy.network.upstream import UnansweredFault
 from headrace.proxy.repeated_lines import RepeatedLines
+from headrace.proxy.wire.errors import PeerFault
+from headrace.proxy.wire.messages.codec import decode
+from headrace.proxy.wire.messages.row_limit import check_rows
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import entity_in_force
-from headrace.quota_callbacks.secret_sources import SecretError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
     from headrace.proxy.network.upstream import Upstream
     from headrace.proxy.quotas.definitions import QuotaDefinitions
     from headrace.quota_callbacks.entities import QuotaEntity
-    from headrace.quota_callbacks.sasl import UpstreamSasl
 
     Quotas: TypeAlias = Mapping[QuotaEntity, Mapping[str, float]]
 
@@ -38,7 +43,13 @@ INTERVAL_S: Final = 60.0
 """Seconds between two requests to the cluster. The brokers' quotas are only shown, so they may be that old."""
 RETRY_S: Final = 5.0
 """Seconds between two requests until the cluster has answered once."""
-TIMEOUT_MS: Final = 10_000
+TIMEOUT_S: Final = 10.0
+"""Time for the login and the reply."""
+VERSION: Final = 0
+"""Of DescribeClientQuotas, which every broker since Kafka 2.6 has."""
+EVERY_QUOTA: Final = b"\0\0\0\0\0"
+"""The body of the request: no components, and not strict."""
+_REPLY: Final = "DescribeClientQuotasResponse"
 SHOWN: Final = 5
 """Quotas that a warning names; it counts the others."""
 SLICE: Final = 500
@@ -74,20 +85,21 @@ class BrokersQuotas:
 
     async def _refresh(self) -> None:
         """Ask the cluster once. A failure is logged, and changes nothing."""
-        servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._upstream.bootstrap_servers)
-        tls = self._upstream.tls
-        settings = ClientSettings(
-            bootstrap_servers=servers,
-            default_api_timeout_ms=TIMEOUT_MS,
-            tls=tls.current if tls is not None else None,
-        )
         try:
-            quotas, in_force = await trio.to_thread.run_sync(
-                _ask, settings, self._upstream.sasl, abandon_on_cancel=True
+            body = await self._upstream.request(
+                ApiKey.DESCRIBE_CLIENT_QUOTAS,
+                VERSION,
+                EVERY_QUOTA,
+                timeout_s=TIMEOUT_S,
+                max_reply_bytes=MAX_REPLY_BYTES,
             )
-        except (KafkaClientError, SecretError) as error:
-            if (left_out := self._repeated.due("unknown", str(error))) is not None:
-                log.info("the brokers' quotas are not known", reason=str(error), left_out=left_out or None)
+            quotas, in_force = await read_in_thread(partial(_read, body), size_bytes=len(body))
+        except (UpstreamFault, PeerFault, KafkaClientError) as error:
+            reason = str(error)
+            if isinstance(error, UnansweredFault):
+                reason += "; brokers before Kafka 2.6 do so, and listeners that require a login, if the proxy has none"
+            if (left_out := self._repeated.due("unknown", reason)) is not None:
+                log.info("the brokers' quotas are not known", reason=reason, left_out=left_out or None)
             return
         except Exception as error:  # the proxy serves clients without knowing them
             if (left_out := self._repeated.due("internal error", type(error).__qualname__)) is not None:
@@ -129,15 +141,16 @@ class BrokersQuotas:
         return f"both the brokers and the proxy throttle by these quotas: {'; '.join(islice(both, SHOWN))}{more}"
 
 
-def _ask(settings: ClientSettings, login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
-    """Return the brokers' quotas, as they are described and by `entity_in_force`. Called in a thread, since decoding
-    many quotas takes seconds. Raises `KafkaClientError`, and `SecretError` if the password cannot be read."""
-    if login is not None and login.mechanism in set(Mechanism) and login.user and login.password:
-        mechanism = Mechanism(login.mechanism)
-        credentials = Credentials(mechanism=mechanism, user=login.user, password=login.password.read())
-        settings = replace(settings, credentials=credentials)
-    with SyncAdminClient(settings) as client:
-        quotas = client.describe_client_quotas()
+def _read(body: memoryview) -> tuple[Quotas, Quotas]:
+    """Return the quotas in a reply, as they are described and by `entity_in_force`.
+
+    Raises `PeerFault` for a reply that is malformed or has more than `MAX_REPLY_ROWS` rows, and `KafkaClientError` for
+    one with an error.
+    """
+    check_rows(_REPLY, VERSION, body, MAX_REPLY_ROWS)
+    reply = decode(_REPLY, VERSION, body)
+    read_remark(reply)
+    quotas = read_description(reply)
     return quotas, by_entity_in_force(quotas)
 
 

@@ -22,8 +22,11 @@ from headrace.proxy.server.configured import addresses_of
 from headrace.quota_callbacks.sasl import UpstreamSasl
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
+    from headrace.config.tables.sasl import UpstreamIdentity
     from headrace.proxy.hooks.calls.hook_calls import HookCalls
     from headrace.proxy.network.poller import Poller
     from headrace.proxy.network.tls.contexts import TlsContext
@@ -55,6 +58,18 @@ def upstream_sasl(tables: ListenerTables) -> UpstreamSasl | None:
     if sasl.mechanism is None:
         return None
     return UpstreamSasl(mechanism=sasl.mechanism, user=sasl.user, password=sasl.password, options=sasl.options)
+
+
+def broker_logins(tables: ListenerTables) -> Iterator[tuple[str, UpstreamSasl]]:
+    """Yield the proxy's logins at the brokers of a listener: its own and those of users, each with its table.
+
+    A login of its own that has only the mechanism of the identities is left out.
+    """
+    setting, sasl, own = f"{tables.upstream_setting}.sasl", tables.upstream.sasl, upstream_sasl(tables)
+    if own is not None and (own.user or own.password or not sasl.identities):
+        yield setting, own
+    for index, each in enumerate(sasl.identities):
+        yield f"{setting}.identities[{index}]", _identity(tables, each)
 
 
 class _ClientContexts:
@@ -148,16 +163,20 @@ def broker_identities(tables: ListenerTables) -> BrokerIdentities | None:
     by_prefix: dict[str, UpstreamSasl] = {}
     sasl = tables.upstream.sasl
     for each in sasl.identities:
-        mechanism = each.mechanism or sasl.mechanism
-        if mechanism is None:  # which a rule of the configuration excludes
-            setting = f"{tables.upstream_setting}.sasl"
-            raise StartupError(f"{setting}.mechanism: required, since {setting}.identities is set")
-        identity = UpstreamSasl(mechanism=mechanism, user=each.user, password=each.password, options=each.options)
+        identity = _identity(tables, each)
         if each.client.endswith("*"):
             by_prefix[each.client[:-1]] = identity
         else:
             by_name[each.client] = identity
     return BrokerIdentities(by_name, by_prefix) if sasl.identities else None
+
+
+def _identity(tables: ListenerTables, each: UpstreamIdentity) -> UpstreamSasl:
+    mechanism = each.mechanism or tables.upstream.sasl.mechanism
+    if mechanism is None:  # which a rule of the configuration excludes
+        setting = f"{tables.upstream_setting}.sasl"
+        raise StartupError(f"{setting}.mechanism: required, since {setting}.identities is set")
+    return UpstreamSasl(mechanism=mechanism, user=each.user, password=each.password, options=each.options)
 
 
 def _listener_tls(tables: ListenerTables, names: BrokerNames | None) -> ListenerTls | None:

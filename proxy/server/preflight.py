@@ -1,4 +1,5 @@
-"""Checks of a valid configuration that need no open port: whether plugins load, and whether every quota is enforced.
+"""Checks of a valid configuration that need no open port: whether plugins load, whether every quota is enforced, and
+whether there is a plugin for each authentication by SASL.
 
 Called by ``headrace check-config``, and by the server at start and at a reload.
 """
@@ -19,7 +20,7 @@ from headrace.proxy.hooks.loading import installed_plugins, load_plugins, new_pl
 from headrace.proxy.network.overload import can_measure_memory
 from headrace.proxy.quotas.store import StoreError
 from headrace.proxy.server.configured import choice_of
-from headrace.proxy.server.listeners import read_security
+from headrace.proxy.server.listeners import broker_logins, read_security
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 from headrace.quota_callbacks.entities import ANONYMOUS, CONNECTION_CREATION_RATE, QuotaKey
@@ -32,12 +33,19 @@ if TYPE_CHECKING:
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
+    from headrace.proxy.hooks.sasl_calls import SaslCalls
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota
 
 _IDENTITY_PLUGIN: Final = "sasl_identity"
 """Name of the built-in plugin that determines the principal of a client; ``plugins.load`` may add another one."""
+
+_NEEDED_OPTIONS: Final = {
+    **dict.fromkeys(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"), "plugins.options.sasl_users.file"),
+    "OAUTHBEARER": "plugins.options.sasl_oauth.jwks_url or jwks_file",
+}
+"""The option without which the built-in plugin of a mechanism authenticates no clients."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +73,14 @@ class QuotaRules:
 
 
 def problems_of(config: Config) -> list[str]:
-    """Return why the proxy would not start: a plugin that is refused, quotas that plugins refuse, a certificate or
-    mapping rule that cannot be used, a missing package."""
+    """Return why the proxy would not start: a plugin that is refused, quotas or logins that plugins refuse, a
+    certificate or mapping rule that cannot be used, a missing package."""
     try:
-        loaded_rules(config).check_at_start(config)
+        hooks = dry_hooks(config)
+        try:
+            check_at_start(config, hooks)
+        finally:
+            hooks.close()
         read_security(config)
         if config.admin.listen is not None and config.admin.tls.certificate_file is not None:
             from headrace.proxy.admin.tls import admin_context
@@ -81,6 +93,29 @@ def problems_of(config: Config) -> list[str]:
     except (StartupError, StoreError) as error:
         return [str(error)]
     return []
+
+
+def check_at_start(config: Config, hooks: HookCalls) -> None:
+    """Check what the plugins have to accept: quotas, and authentication by SASL. Raises `StartupError`."""
+    rules_of(hooks).check_at_start(config)
+    if problems := list(_problems_of_logins(config, hooks.sasl)):
+        raise StartupError("\n".join(problems))
+
+
+def _problems_of_logins(config: Config, sasl: SaslCalls) -> Iterator[str]:
+    """Yield each way of authentication that cannot succeed, with its table. Connects to nothing, reads no secret."""
+    for tables in {each.upstream_setting: each for each in config.all_listeners()}.values():
+        for table, login in broker_logins(tables):
+            if reason := sasl.client_problem(login):
+                yield f"{table}: {reason}"
+    for tables in config.all_listeners():
+        if tables.listen.sasl.mode is not SaslMode.TERMINATE:
+            continue
+        for mechanism in tables.listen.sasl.mechanisms:
+            if reason := sasl.server_problem(mechanism):
+                option = _NEEDED_OPTIONS.get(mechanism)
+                advice = f"; set {option}, or remove the mechanism" if option else ""
+                yield f"{tables.setting}.sasl.mechanisms: {reason}{advice}"
 
 
 def loaded_rules(config: Config) -> QuotaRules:

@@ -36,7 +36,7 @@ from headrace.proxy.server.parts import (
     create_hook_calls,
     create_shared_state,
 )
-from headrace.proxy.server.preflight import rules_of
+from headrace.proxy.server.preflight import check_at_start
 from headrace.proxy.server.quotas_in_force import QuotasInForce
 from headrace.proxy.server.reloading import Reloader, log_warnings
 from headrace.proxy.server.room import MemoryLimit, UnservedConnections, return_large_objects
@@ -114,7 +114,7 @@ class Server:
         self._admission.on_full = self._admission.overload.on_pause = self._make_room
         self.shared.admission = self._admission
         self.shared.pipes.most = self._admission.overload.most_pipes
-        rules_of(hooks).check_at_start(config)
+        check_at_start(config, hooks)
         worker = place.number if place is not None else None
         self._collector = Collector()
         self._quotas = QuotasInForce(config, hooks, self._admission, upstream, self._collector, worker=worker)

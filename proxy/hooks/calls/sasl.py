@@ -6,18 +6,22 @@ than `SaslRefused`, to `SaslCalls.server_failed` or `SaslCalls.client_failed`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from headrace.proxy.hooks.plugin_errors import description, raise_cancellation
+from headrace.quota_callbacks.requests import Address, Connection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from headrace.proxy.hooks.implementations import Implementations
     from headrace.proxy.hooks.slow_calls import SlowCalls
-    from headrace.quota_callbacks.requests import Connection
     from headrace.quota_callbacks.sasl import ClientExchange, SaslStep, ServerExchange, UpstreamSasl
 
 _SERVER = "sasl_server_exchange"
 _CLIENT = "sasl_client_exchange"
+_SERVER_ARGUMENTS: Final = ("connection", "mechanism")
+_CLIENT_ARGUMENTS: Final = ("connection", "settings")
 
 
 class SaslCalls:
@@ -32,19 +36,27 @@ class SaslCalls:
 
     def server_exchange(self, connection: Connection, mechanism: str) -> tuple[str, ServerExchange] | None:
         """Return the first plugin's name and its exchange, or ``None``; a plugin that raises is skipped."""
-        found: tuple[str, ServerExchange] | None = self._first(
-            _SERVER, ("connection", "mechanism"), connection, mechanism
-        )
+        found: tuple[str, ServerExchange] | None = self._first(_SERVER, _SERVER_ARGUMENTS, connection, mechanism)
         return found
 
     def client_exchange(
         self, connection: Connection | None, settings: UpstreamSasl
     ) -> tuple[str, ClientExchange] | None:
         """Return the first plugin's name and its exchange, or ``None``; a plugin that raises is skipped."""
-        found: tuple[str, ClientExchange] | None = self._first(
-            _CLIENT, ("connection", "settings"), connection, settings
-        )
+        found: tuple[str, ClientExchange] | None = self._first(_CLIENT, _CLIENT_ARGUMENTS, connection, settings)
         return found
+
+    def server_problem(self, mechanism: str) -> str:
+        """Return why no plugin can authenticate clients by ``mechanism``; the empty string if one can."""
+        nobody = Connection(connection_id=0, peer=Address(host="127.0.0.1", port=0))
+        reasons = self._reasons(_SERVER, _SERVER_ARGUMENTS, nobody, mechanism)
+        return "" if reasons is None else "; ".join(reasons) or f"no plugin authenticates clients by {mechanism}"
+
+    def client_problem(self, settings: UpstreamSasl) -> str:
+        """Return why no plugin can authenticate to brokers as ``settings`` have it; the empty string if one can."""
+        reasons = self._reasons(_CLIENT, _CLIENT_ARGUMENTS, None, settings)
+        none = f"no plugin authenticates to brokers by the mechanism {settings.mechanism}"
+        return "" if reasons is None else "; ".join(reasons) or none
 
     def server_step(self, name: str, exchange: ServerExchange, token: bytes) -> SaslStep:
         """Return the answer of a plugin's exchange to a client's token. Raises what it raises."""
@@ -73,3 +85,15 @@ class SaslCalls:
             if exchange is not None:
                 return name, exchange
         return None
+
+    def _reasons(self, hook: str, names: tuple[str, ...], *arguments: object) -> list[str] | None:
+        """Return what plugins have raised, or ``None`` if one returns an exchange. Nothing is logged or counted."""
+        reasons = []
+        for name, call in self._found.calls(hook, names):
+            try:
+                if call(*arguments) is not None:
+                    return None
+            except BaseException as error:  # noqa: ASYNC103, BLE001 -- code of a plugin
+                raise_cancellation(error)
+                reasons.append(f"the plugin {name}: {description(error)}")
+        return reasons

@@ -26,6 +26,9 @@ MAX_EMPTY_RECORDS: Final = 64
 """The most records without data that a peer may send while it sends `COUNTED_BYTES`: changes of keys, alerts, session
 tickets. Java changes its keys every 128 GiB, and brokers send one or two tickets."""
 
+ALIGNED_FROM_BYTES: Final = 8 * 1024
+"""The size from which records are so large that reads end with them: a record in two parts costs one call more."""
+
 COUNTED_BYTES: Final = 1024 * 1024
 
 MAX_EMPTY_BYTES: Final = 32 * 1024
@@ -69,6 +72,16 @@ class RecordEnds:
     def begun(self) -> int:
         """Number of bytes of the current record that have arrived, if it is incomplete."""
         return self._size - self._left if self._left else len(self._header)
+
+    def to_read(self, most: int) -> int:
+        """Return how many bytes to read, at most ``most``, so that they end with a record if the next ones have the size
+        of the last one. Records of much data have the same size."""
+        size = self._size
+        if size < ALIGNED_FROM_BYTES or not HEADER_BYTES < size <= most:
+            return most
+        begun = self.begun
+        records = most // size
+        return records * size - begun
 
     def slice_end(self, data: memoryview, at: int) -> int:
         """Return the end of the next slice of ``data``, which begins at ``at``; slices are asked for in order.

@@ -234,14 +234,14 @@ class TlsSocket(PlainSocket):
         if not count and self._rest:
             count = self._decrypt_in_slices(self._rest, view)
         if not count and not self._ended and not self._rest:
-            received = super().receive_into(_received)
+            received = super().receive_into(_received[: self._record_ends.to_read(len(_received))])
             if received is None:
                 return None
             if received:
                 count = self._decrypt_in_slices(_received[:received], view)
             else:
                 self._ended = True
-        if self._incoming.pending or self._rest or self._state.pending() or self._ended:
+        if self._rest or self._incoming.pending or self._state.pending() or self._ended:
             self.may_read = True
         if not count:
             return 0 if self._ended else None  # a part of a record

@@ -1,6 +1,6 @@
 """Sessions of clients expire every two seconds (KIP-368) while they produce and consume: no request fails.
 
-Where the brokers authenticate clients, and where the proxy does.
+Where the brokers authenticate clients, and where the proxy does; there its own sessions with brokers expire, too.
 """
 
 from __future__ import annotations
@@ -59,18 +59,31 @@ def observing(kafka: FirstBroker, _folder: Path) -> Iterator[ProxyProcess]:
         yield proxy
 
 
-@contextlib.contextmanager
-def terminating(kafka: FirstBroker, folder: Path) -> Iterator[ProxyProcess]:
-    """A proxy that authenticates clients itself, for as long."""
-    config = (
+def terminated(folder: Path) -> str:
+    """Return the configuration of a proxy that authenticates clients itself, for as long."""
+    return (
         f'[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\nsession_lifetime = "{SESSION_MS}ms"\n'
         f'[plugins.options.sasl_users]\nfile = "{users_file(folder)}"\n'
     )
-    with ProxyProcess(kafka.bootstrap_servers, config=config, arguments=JSON_LOG) as proxy:
+
+
+@contextlib.contextmanager
+def terminating(kafka: FirstBroker, folder: Path) -> Iterator[ProxyProcess]:
+    with ProxyProcess(kafka.bootstrap_servers, config=terminated(folder), arguments=JSON_LOG) as proxy:
         yield proxy
 
 
-WAYS: Final = {"observing": observing, "terminating": terminating}
+@contextlib.contextmanager
+def logging_in(kafka: FirstBroker, folder: Path) -> Iterator[ProxyProcess]:
+    """A proxy that also authenticates to a listener with ``connections.max.reauth.ms`` itself, as another user."""
+    (folder / "password").write_text(SECRETS["alice"], encoding="ascii")
+    login = f'mechanism = "PLAIN"\nuser = "alice"\npassword = {{ file = "{folder / "password"}" }}\n'
+    config = f"{terminated(folder)}[upstream.sasl]\n{login}"
+    with ProxyProcess(kafka.addresses(SHORT_SESSIONS), config=config, arguments=JSON_LOG) as proxy:
+        yield proxy
+
+
+WAYS: Final = {"observing": observing, "terminating": terminating, "logging in": logging_in}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from time import time_ns
 from typing import TYPE_CHECKING, Any
@@ -82,6 +83,30 @@ async def test_the_request_has_the_form_of_kafkas_client(
     assert asked.form == {"grant_type": ["client_credentials"], "scope": ["kafka"]}
     assert asked.headers["Authorization"] == "Basic aGVhZHJhY2U6czNjcjN0LW9mLXRoZS1jbGllbnQ="
     assert asked.headers["Content-Type"] == "application/x-www-form-urlencoded"
+
+
+async def test_a_request_for_a_strict_provider_with_further_parameters(
+    tokens: AccessTokens, provider: IdentityProvider, authority: Authority, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("50%+\u00fc:")
+    options = {
+        "token_endpoint": f"{provider.url}/token",
+        "ca_file": str(authority.file),
+        "header_urlencode": "true",
+        "parameters": "audience=https%3A%2F%2Fkafka&resource=a+b&resource=%C3%BC",
+    }
+    source = SecretSource(file=str(tmp_path / "secret"))
+    counting(provider)
+    login = UpstreamSasl(mechanism="OAUTHBEARER", user="urn:proxy", password=source, options=options)
+    await tokens.token(credentials_of(login))
+    (asked,) = provider.asked
+    basic = base64.b64decode(asked.headers["Authorization"].removeprefix("Basic ")).decode()
+    assert basic == "urn%3Aproxy:50%25%2B%C3%BC%3A"
+    assert asked.form == {
+        "grant_type": ["client_credentials"],
+        "audience": ["https://kafka"],
+        "resource": ["a b", "\u00fc"],
+    }
 
 
 async def test_a_token_is_used_until_shortly_before_it_expires(
@@ -349,6 +374,10 @@ def test_settings_are_credentials() -> None:
         (settings({}), "expected the option token_endpoint"),
         (settings({"token_endpoint": "http://idp.example.com/token"}), "http is for loopback only"),
         (settings({**GOOD, "scopes": "a"}), "unknown option scopes; known are token_endpoint, scope, ca_file"),
+        (settings({**GOOD, "header_urlencode": "yes"}), 'header_urlencode: expected "true" or "false"'),
+        (settings({**GOOD, "parameters": "audience"}), "parameters: expected a form-encoded text"),
+        (settings({**GOOD, "parameters": "a=%FF"}), "parameters: expected a form-encoded text"),
+        (settings({**GOOD, "parameters": "a=b&scope=c"}), "parameters: scope is not a further parameter"),
         (settings(GOOD, None), "expected a user, the client id, and a password"),
         (settings(GOOD, password=False), "expected a user, the client id, and a password"),
     ],

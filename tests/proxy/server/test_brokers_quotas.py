@@ -1,46 +1,66 @@
-"""The brokers' quotas: asking for many of them does not delay clients, and the remark follows every change."""
+"""The brokers' quotas: they are asked for as the brokers are reached, and many of them do not delay clients; the remark
+follows every change."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 
-from headrace.proxy.kafka_client.errors import ApiTimeoutError
+from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.kafka_client.connection.long_replies import LONG_BYTES
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.network.topology import Topology
-from headrace.proxy.network.upstream import Upstream
+from headrace.proxy.network.upstream import UnansweredFault, Upstream
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.store import Author, Change
 from headrace.proxy.server import brokers_quotas
-from headrace.proxy.server.brokers_quotas import SHOWN, SLICE, BrokersQuotas, by_entity_in_force
+from headrace.proxy.server.brokers_quotas import EVERY_QUOTA, SHOWN, SLICE, BrokersQuotas, by_entity_in_force
+from headrace.proxy.wire.messages.codec import encode
+from headrace.proxy.wire.proxy_protocol import write_header
+from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, bounded_name
 from headrace.quota_callbacks.policies import KAFKA_POLICY, Quota
 from headrace.quota_callbacks.requests import Address
+from headrace.quota_callbacks.sasl import UpstreamSasl
 
 if TYPE_CHECKING:
-    from headrace.proxy.kafka_client.settings import ClientSettings
+    from headrace.proxy.network.upstream import Ask
     from headrace.proxy.server.brokers_quotas import Quotas
-    from headrace.quota_callbacks.sasl import UpstreamSasl
 
 ALICE = QuotaEntity(user="alice")
 RATE = "producer_byte_rate"
 BOTH = "both the brokers and the proxy throttle by these quotas: "
 
 
-def known() -> tuple[QuotaDefinitions, BrokersQuotas]:
-    definitions = QuotaDefinitions(lambda entity, _key, _quota: brokers.note(entity), lambda: None)
-    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
-    upstream = Upstream(
-        bootstrap_servers=[Address(host="127.0.0.1", port=9)],
-        topology=topology,
-        connect_timeout_s=1.0,
-        poller=Poller(),
+def upstream_of(port: int, **settings: Any) -> Upstream:
+    return Upstream(
+        bootstrap_servers=[Address(host="127.0.0.1", port=port)],
+        topology=Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3)),
+        connect_timeout_s=20.0,
+        **settings,
     )
-    brokers = BrokersQuotas(upstream, definitions, wanted=True)
+
+
+def known(upstream: Upstream | None = None) -> tuple[QuotaDefinitions, BrokersQuotas]:
+    definitions = QuotaDefinitions(lambda entity, _key, _quota: brokers.note(entity), lambda: None)
+    brokers = BrokersQuotas(upstream or upstream_of(9, poller=Poller()), definitions, wanted=True)
     return definitions, brokers
+
+
+def description(quotas: Quotas = {}, **fields: object) -> memoryview:  # noqa: B006 -- not changed
+    """The body of a reply."""
+    entries = [
+        {
+            "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.parts()],
+            "values": [{"key": key, "value": value} for key, value in values.items()],
+        }
+        for entity, values in quotas.items()
+    ]
+    return memoryview(encode("DescribeClientQuotasResponse", 0, {"entries": entries, **fields}))
 
 
 def set_in_store(definitions: QuotaDefinitions, entity: QuotaEntity, value: float | None) -> None:
@@ -104,43 +124,94 @@ async def test_many_quotas_are_compared_in_slices() -> None:
     assert brokers.remark().endswith(f"user=user-{SHOWN - 1} and {3 * SLICE - SHOWN} more")
 
 
-async def test_the_cluster_is_asked_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, brokers = known()
-    asked, answer = trio.Event(), threading.Event()
+async def test_the_cluster_is_asked_as_brokers_are_reached() -> None:
+    """With the header of the PROXY protocol, and the login of whichever plugin."""
+    asked: list[tuple[int, bytes]] = []
+    header = write_header(None, None)
+
+    async def serve(stream: trio.SocketStream) -> None:
+        received = bytearray()
+        async for chunk in stream:
+            received += chunk
+            if received.startswith(header):
+                del received[: len(header)]
+            if len(received) < 4 or len(received) < 4 + int.from_bytes(received[:4], "big"):
+                continue
+            api_key, frame = int.from_bytes(received[4:6], "big"), bytes(received)
+            received.clear()
+            asked.append((api_key, frame[-5:]))
+            body = b"challenge" if api_key == ApiKey.SASL_AUTHENTICATE else description({ALICE: {RATE: 1.0}})
+            await stream.send_all((4 + len(body)).to_bytes(4, "big") + frame[8:12] + body)
+
+    async def log_in(ask: Ask) -> None:
+        assert bytes(await ask(ApiKey.SASL_AUTHENTICATE, 1, b"login")) == b"challenge"
+
+    poller = Poller()
+    with trio.fail_after(60), poller.attach():
+        async with trio.open_nursery() as nursery:
+            [listener] = await nursery.start(partial(trio.serve_tcp, serve, 0, host="127.0.0.1"))
+            port = listener.socket.getsockname()[1]
+            sasl = UpstreamSasl(mechanism="OWN")
+            _, brokers = known(upstream_of(port, poller=poller, proxy_protocol=True, sasl=sasl, log_in=log_in))
+            await brokers._refresh()
+            nursery.cancel_scope.cancel()
+    assert asked == [(ApiKey.SASL_AUTHENTICATE, b"login"), (ApiKey.DESCRIBE_CLIENT_QUOTAS, EVERY_QUOTA)]
+    assert brokers.quotas == {ALICE: {RATE: 1.0}}
+    assert brokers.known.is_set()
+
+
+async def test_a_long_answer_is_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    upstream = upstream_of(9, poller=Poller())
+    _, brokers = known(upstream)
+    reading, may_end = trio.Event(), threading.Event()
     token = trio.lowlevel.current_trio_token()
 
-    def ask(settings: ClientSettings, _login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
-        assert [str(each) for each in settings.bootstrap_servers] == ["127.0.0.1:9"]
-        token.run_sync_soon(asked.set)
-        assert answer.wait(20)
+    async def request(*_: object, **__: object) -> memoryview:
+        await trio.lowlevel.checkpoint()
+        return memoryview(bytes(LONG_BYTES))
+
+    def read(_body: memoryview) -> tuple[Quotas, Quotas]:
+        token.run_sync_soon(reading.set)
+        assert may_end.wait(60)
         return {ALICE: {RATE: 1.0}}, {ALICE: {RATE: 1.0}}
 
-    monkeypatch.setattr(brokers_quotas, "_ask", ask)
-    with trio.fail_after(20):
+    monkeypatch.setattr(upstream, "request", request)
+    monkeypatch.setattr(brokers_quotas, "_read", read)
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(brokers.run)
-            await asked.wait()
+            await reading.wait()
             assert not brokers.known.is_set()
-            answer.set()
+            may_end.set()
             await brokers.known.wait()
             nursery.cancel_scope.cancel()
     assert brokers.quotas == {ALICE: {RATE: 1.0}}
 
 
-@pytest.mark.parametrize("failure", [ApiTimeoutError("timed out"), RuntimeError("a bug")])
-async def test_a_failure_changes_nothing(
-    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    _, brokers = known()
+@pytest.mark.parametrize(
+    "failure",
+    [
+        UpstreamFault("no login"),
+        UnansweredFault("closed"),
+        RuntimeError("a bug"),
+        memoryview(b"garbage"),
+        description(error_code=31, error_message="not for this user"),
+    ],
+)
+async def test_a_failure_changes_nothing(monkeypatch: pytest.MonkeyPatch, failure: Exception | memoryview) -> None:
+    upstream = upstream_of(9, poller=Poller())
+    _, brokers = known(upstream)
     await learn(brokers, {ALICE: {RATE: 1.0}})
-    answers = iter([failure])
+    answers = iter([failure, description()])
 
-    def ask(_settings: ClientSettings, _login: UpstreamSasl | None) -> tuple[Quotas, Quotas]:
-        for error in answers:
-            raise error
-        return {}, {}
+    async def request(*_: object, **__: object) -> memoryview:
+        await trio.lowlevel.checkpoint()
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
-    monkeypatch.setattr(brokers_quotas, "_ask", ask)
+    monkeypatch.setattr(upstream, "request", request)
     await brokers._refresh()
     assert (brokers.known.is_set(), brokers.quotas) == (False, {ALICE: {RATE: 1.0}})
     await brokers._refresh()

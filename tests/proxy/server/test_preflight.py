@@ -1,0 +1,97 @@
+"""Logins that cannot succeed are found before the start, with their tables; nothing is started, and no secret read."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from headrace.config import loads
+from headrace.proxy.errors import StartupError
+from headrace.proxy.server.preflight import problems_of
+from headrace.proxy.server.server import Server
+from tests.clients.tls.proxies import users_file
+from tests.config.documents import MINIMAL
+from tests.plugins.sasl_oauth.issuer import key_set, rsa_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+USER = 'user = "proxy"\npassword = { command = ["/not/read"] }\n'
+TERMINATE = '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN", "OAUTHBEARER"]\n'
+OTHER = """
+[listeners.other]
+address = "127.0.0.1:9392"
+[listeners.other.sasl]
+mode = "terminate"
+mechanisms = ["GSSAPI"]
+[listeners.other.upstream]
+bootstrap_servers = ["127.0.0.1:9"]
+[listeners.other.upstream.sasl]
+mechanism = "GSSAPI"
+"""
+
+
+def login(mechanism: str, more: str = "") -> str:
+    return f'[upstream.sasl]\nmechanism = "{mechanism}"\n{more}'
+
+
+def token_login(options: str) -> str:
+    return login("OAUTHBEARER", f"{USER}options = {{ {options} }}\n")
+
+
+ENDPOINT = 'token_endpoint = "https://idp.example.com/token"'
+
+
+@pytest.mark.parametrize(
+    ("tables", "problems"),
+    [
+        (login("GSSAPI"), ["upstream.sasl: no plugin authenticates to brokers by the mechanism GSSAPI"]),
+        (
+            token_login(ENDPOINT.replace("point", "pont")),
+            ["upstream.sasl: the plugin sasl_oauth: OAUTHBEARER: unknown option token_endpont"],
+        ),
+        (
+            login("SCRAM-SHA-256", USER) + '[[upstream.sasl.identities]]\nclient = "*"\nuser = "a"\n',
+            ["upstream.sasl.identities[0]: the plugin sasl_client: SCRAM-SHA-256 to brokers needs a user and a pass"],
+        ),
+        (
+            TERMINATE,
+            [
+                "listen.sasl.mechanisms: no plugin authenticates clients by PLAIN; set plugins.options.sasl_users.file",
+                "listen.sasl.mechanisms: no plugin authenticates clients by OAUTHBEARER; set plugins.options.sasl_oau",
+            ],
+        ),
+        (
+            OTHER,
+            [
+                "listeners.other.upstream.sasl: no plugin authenticates to brokers by the mechanism GSSAPI",
+                "listeners.other.sasl.mechanisms: no plugin authenticates clients by GSSAPI",
+            ],
+        ),
+        (login("PLAIN", USER), []),
+        (token_login(ENDPOINT), []),
+    ],
+)
+def test_logins_that_cannot_succeed(tables: str, problems: list[str]) -> None:
+    config = loads(MINIMAL + tables)
+    found = "\n".join(problems_of(config)).splitlines()
+    assert [each.startswith(expected) for each, expected in zip(found, problems, strict=True)] == [True] * len(problems)
+    if problems:
+        with pytest.raises(StartupError) as caught:
+            Server(config)
+        assert str(caught.value).splitlines() == found
+
+
+def test_mechanisms_with_users_and_keys(tmp_path: Path) -> None:
+    keys = tmp_path / "keys.json"
+    keys.write_bytes(key_set(rsa_key()))
+    options = (
+        f'[plugins.options.sasl_users]\nfile = "{users_file(tmp_path)}"\n'
+        f'[plugins.options.sasl_oauth]\njwks_file = "{keys}"\nissuer = "https://idp.example.com"\n'
+        'audience = ["kafka"]\n'
+    )
+    threads = set(threading.enumerate())
+    assert problems_of(loads(MINIMAL + TERMINATE + options)) == []
+    assert set(threading.enumerate()) <= threads, "nothing is started"
