@@ -37,8 +37,10 @@ RETRIED_S: Final = 1.0
 
 PLAIN: Final = Login(mechanism="PLAIN", user="alice", password=SECRETS["alice"])
 SCRAM: Final = Login(mechanism="SCRAM-SHA-256", user="bob", password=SECRETS["bob"])
+SCRAM_512: Final = Login(mechanism="SCRAM-SHA-512", user="bob", password=SECRETS["bob"])
 WRONG_PLAIN: Final = Login(mechanism="PLAIN", user="alice", password="wrong")
 WRONG_SCRAM: Final = Login(mechanism="SCRAM-SHA-256", user="bob", password="wrong")
+WRONG_SCRAM_512: Final = Login(mechanism="SCRAM-SHA-512", user="bob", password="wrong")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,8 +142,10 @@ CASES: Final = (
     ),
     _is_served("PLAIN", Port.SASL, lambda _: Security(login=PLAIN)),
     _is_served("SCRAM", Port.SASL, lambda _: Security(login=SCRAM)),
+    _is_served("SCRAM-SHA-512", Port.SASL, lambda _: Security(login=SCRAM_512)),
     _is_served("PLAIN in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=PLAIN)),
     _is_served("SCRAM in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=SCRAM)),
+    _is_served("SCRAM-SHA-512 in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=SCRAM_512)),
     _is_served("SCRAM in mutual TLS", Port.SASL_MUTUAL_TLS, lambda kafka: Security(tls=kafka.mutual_tls, login=SCRAM)),
     _is_refused(
         "a broker of an authority that the client does not trust",
@@ -194,6 +198,9 @@ CASES: Final = (
         lambda kafka: Security(tls=kafka.tls, login=WRONG_SCRAM),
     ),
     _is_refused("a wrong password by SCRAM", Port.SASL, WRONG_PASSWORD, lambda _: Security(login=WRONG_SCRAM)),
+    _is_refused(
+        "a wrong password by SCRAM-SHA-512", Port.SASL, WRONG_PASSWORD, lambda _: Security(login=WRONG_SCRAM_512)
+    ),
     _is_refused("no login where one is required", Port.SASL_TLS, NO_LOGIN, lambda kafka: Security(tls=kafka.tls)),
     _is_refused(
         "a login where none is wanted",
