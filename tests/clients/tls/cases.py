@@ -64,55 +64,55 @@ class Case:
         return None if right else f"{client}, {self.name}: expected {expected}, not {outcome}"
 
 
-def _errors(*, java: str, librdkafka: str, kafka_python: str, aiokafka: str) -> Errors:
+def errors_of(*, java: str, librdkafka: str, kafka_python: str, aiokafka: str) -> Errors:
     """Return the errors by client; an argument has one or several, with spaces and "|" between them."""
     each = dict(zip(CLIENTS, (java, librdkafka, kafka_python, aiokafka), strict=True))
     return {client: frozenset(names.split(" | ")) for client, names in each.items()}
 
 
-BROKER_NOT_TRUSTED: Final = _errors(
+BROKER_NOT_TRUSTED: Final = errors_of(
     java="SslAuthenticationException",
     librdkafka="_SSL",
     kafka_python="KafkaConnectionError CERTIFICATE_VERIFY_FAILED",
     aiokafka="SSLCertVerificationError CERTIFICATE_VERIFY_FAILED",
 )
-CLIENT_NOT_TRUSTED: Final = _errors(
+CLIENT_NOT_TRUSTED: Final = errors_of(
     java="SslAuthenticationException",
     librdkafka="_TRANSPORT",
     kafka_python="KafkaConnectionError",
     aiokafka="KafkaConnectionError",
 )
-NO_TLS: Final = _errors(
+NO_TLS: Final = errors_of(
     java="TimeoutException",
     librdkafka="_ALL_BROKERS_DOWN",
     kafka_python="KafkaConnectionError | InvalidReceiveError",
     aiokafka="KafkaConnectionError",
 )
-TLS_NOT_WANTED: Final = _errors(
+TLS_NOT_WANTED: Final = errors_of(
     java="TimeoutException",
     librdkafka="_TRANSPORT",
     kafka_python="KafkaConnectionError",
     aiokafka="ConnectionResetError",
 )
-WRONG_PASSWORD: Final = _errors(
+WRONG_PASSWORD: Final = errors_of(
     java="SaslAuthenticationException",
     librdkafka="_AUTHENTICATION",
     kafka_python="SaslAuthenticationFailedError | KafkaConnectionError",
     aiokafka="SaslAuthenticationFailed",
 )
-WRONG_TOKEN: Final = _errors(
+WRONG_TOKEN: Final = errors_of(
     java="SaslAuthenticationException",
     librdkafka="_AUTHENTICATION",
     kafka_python="SaslAuthenticationFailedError | KafkaConnectionError",
     aiokafka="NodeNotReadyError | KafkaConnectionError",
 )
-NO_LOGIN: Final = _errors(
+NO_LOGIN: Final = errors_of(
     java="TimeoutException",
     librdkafka="_ALL_BROKERS_DOWN",
     kafka_python="KafkaTimeoutError",
     aiokafka="KafkaConnectionError",
 )
-LOGIN_NOT_WANTED: Final = _errors(
+LOGIN_NOT_WANTED: Final = errors_of(
     java="IllegalSaslStateException",
     librdkafka="_AUTHENTICATION",
     kafka_python="IllegalSaslStateError",
