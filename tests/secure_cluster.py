@@ -98,7 +98,7 @@ class SecureKafka:
 def secure_cluster(folder: Path) -> SecureKafka:
     """Return the cluster, not yet started, with its certificates in `folder`.
 
-    The users are `tests.shared_cluster.SECRETS`, for PLAIN and for SCRAM-SHA-256.
+    The users are `tests.shared_cluster.SECRETS`, for PLAIN and for both kinds of SCRAM.
     """
     authority, stranger = Authority(folder), Authority(folder, "stranger")
     broker = authority.broker_certificate()

@@ -26,8 +26,8 @@ PRODUCERS_SECRET: Final = "correct-horse"
 PRODUCERS: Final = ("java", "librdkafka", "shortened", "both", "raw", "many", "unheard", "bystander")
 """The users of the tests of ``producer_ids_rate``."""
 PLAIN_USERS: Final = {name: SECRETS[name] for name in ("alice", "bob")} | dict.fromkeys(PRODUCERS, PRODUCERS_SECRET)
-SCRAM_USERS: Final = {"bob": SECRETS["bob"]}
-"""For SCRAM-SHA-256; carol's SCRAM-SHA-512 is added to the running cluster (`tests.clients.conftest`)."""
+SCRAM_USERS: Final = {name: SECRETS[name] for name in ("bob", "carol")}
+"""For SCRAM-SHA-256 and SCRAM-SHA-512."""
 OAUTH_JAAS: Final = (
     "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required"
     ' unsecuredLoginStringClaim_sub="broker";'

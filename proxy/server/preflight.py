@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from headrace.config.schema import Config
     from headrace.config.tables.listeners import Listen, ListenerTables
+    from headrace.proxy.hooks.calls.sasl import SaslCalls
     from headrace.proxy.hooks.enforced_quotas import EnforcedQuotas
-    from headrace.proxy.hooks.sasl_calls import SaslCalls
     from headrace.quota_callbacks.definitions import QuotaSchema
     from headrace.quota_callbacks.entities import QuotaEntity
     from headrace.quota_callbacks.policies import Quota

@@ -54,7 +54,7 @@ class KafkaCluster:
     * `config`: entries of server.properties for every node, which override the testbed's
     * `broker_configs`: entries for single brokers, by node id, which override `config`
     * `listeners`: listeners beside the main one, for instance with SASL
-    * `scram_users`: SCRAM-SHA-256 users that exist from the start, names to passwords
+    * `scram_users`: users of SCRAM-SHA-256 and SCRAM-SHA-512 that exist from the start, names to passwords
     * `features`: feature levels that differ from the version's default, {"transaction.version": 1}
     * `heap_mb`, `jvm_options`: each broker's heap in MiB and options; `testbed.kafka.launch.THROUGHPUT_OPTIONS` suits
       long measurements

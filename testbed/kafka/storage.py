@@ -31,7 +31,7 @@ STORAGE_TOOL = "kafka.tools.StorageTool"
 CHECKPOINT = "bootstrap.checkpoint"
 # The tool takes half a second here.
 FORMAT_TIMEOUT_S = 60.0
-SCRAM_MECHANISM = "SCRAM-SHA-256"
+SCRAM_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 def kafka_uuid() -> str:
@@ -54,12 +54,13 @@ def format_directory(directory: Path, *, cluster_id: str, node_id: int, checkpoi
 def bootstrap_checkpoint(version: str, *, features: Mapping[str, int], scram_users: Mapping[str, str]) -> Path:
     """Return a checkpoint with Kafka `version`'s production features, except for the levels in `features`.
 
-    `scram_users` maps names to passwords, for SCRAM-SHA-256. Takes milliseconds if the checkpoint is cached, otherwise
-    about a second. Raises ClusterError with the tool's message if it rejects a feature.
+    `scram_users` maps names to passwords, for all of `SCRAM_MECHANISMS`. Takes milliseconds if the checkpoint is
+    cached, otherwise about a second. Raises ClusterError with the tool's message if it rejects a feature.
     """
     arguments = [word for name, level in sorted(features.items()) for word in ("--feature", f"{name}={level}")]
     for name, password in sorted(scram_users.items()):
-        arguments += ["--add-scram", f"{SCRAM_MECHANISM}=[name={name},password={password}]"]
+        for mechanism in SCRAM_MECHANISMS:
+            arguments += ["--add-scram", f"{mechanism}=[name={name},password={password}]"]
     key = hashlib.sha256(json.dumps([version, arguments]).encode()).hexdigest()[:16]
     checkpoint = cache_directory() / "storage" / f"{version}-{key}.checkpoint"
     if not checkpoint.is_file():

@@ -10,23 +10,18 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient, ScramCredentialInfo, ScramMechanism, UserScramCredentialUpsertion
 
 from testbed.proxy_process import ProxyProcess
-from tests.clients.fronts import DEADLINE_S, FRONTS, HIGH_QUOTAS, SLOW_CALLS, Coordinates, Front, eventually
+from tests.clients.fronts import FRONTS, HIGH_QUOTAS, SLOW_CALLS, Coordinates, Front, eventually
 from tests.clients.peers import PeerWatch
 from tests.clients.quotas.quota_client import Behind, quota_front
 from tests.clients.quotas.quota_mutations import QUICK, SLOW, creating_cluster
-from tests.clients.users.sasl_clients import librdkafka_settings
-from tests.shared_cluster import LISTENER, SECRETS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from testbed.kafka.cluster import KafkaCluster
-    from tests.shared_cluster import FirstBroker
 
-SCRAM_ITERATIONS = 4096
 JSON_LOG = ("--log-format", "json")
 
 
@@ -84,24 +79,6 @@ def watch(request: pytest.FixtureRequest) -> Iterator[PeerWatch | None]:
     ]
     assert not broken, "; ".join(broken)
     assert not faults, "the proxy logged:\n" + "\n".join(faults)
-
-
-@pytest.fixture(scope="session")
-def users(kafka: FirstBroker) -> FirstBroker:
-    """Broker 0 of the shared cluster, where all of `tests.shared_cluster.SECRETS` can log in.
-
-    The testbed makes users of SCRAM-SHA-256 only, so that of SCRAM-SHA-512 is added here.
-    """
-    how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, SCRAM_ITERATIONS)
-    wanted = UserScramCredentialUpsertion("carol", how, SECRETS["carol"].encode())
-    admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    admin.alter_user_scram_credentials([wanted])["carol"].result(DEADLINE_S)
-    for broker in kafka.cluster.brokers:
-        settings = librdkafka_settings(
-            f"{broker.host}:{broker.ports[LISTENER]}", "SCRAM-SHA-512", "carol", SECRETS["carol"]
-        )
-        AdminClient(settings).list_topics(timeout=DEADLINE_S)  # tries again until then
-    return kafka
 
 
 @pytest.fixture(scope="session")

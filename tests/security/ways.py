@@ -17,7 +17,7 @@ from headrace.proxy.sasl.scram_client import ScramClient
 from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.certificates import ClientTls
 from testbed.proxy_process import ProxyProcess
-from tests.clients.tls.proxies import listen_tls, users_file
+from tests.clients.tls.proxies import MECHANISMS, listen_tls, users_file
 from tests.faults import messages
 from tests.faults.raw_client import RawClient, speaking_tls
 from tests.plugins.sasl_identity.sasl_messages import bearer, unsecured
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 USER: Final = "bob"
-"""Known to the brokers by PLAIN and SCRAM-SHA-256, and to the proxy by all mechanisms."""
+"""Known to the brokers and to the proxy by all mechanisms."""
 
 
 class Mode(enum.Enum):
@@ -133,7 +133,7 @@ WAYS: Final = {
     **{
         f"{mode.name.lower()} {mechanism}": Way(mode=mode, mechanism=mechanism)
         for mode in (Mode.OBSERVE, Mode.TERMINATE)
-        for mechanism in ("PLAIN", "SCRAM-SHA-256", "OAUTHBEARER")
+        for mechanism in (*MECHANISMS, "OAUTHBEARER")
     },
 }
 QUICK: Final = ("certificate", "observe SCRAM-SHA-256", "terminate OAUTHBEARER")

@@ -37,8 +37,10 @@ RETRIED_S: Final = 1.0
 
 PLAIN: Final = Login(mechanism="PLAIN", user="alice", password=SECRETS["alice"])
 SCRAM: Final = Login(mechanism="SCRAM-SHA-256", user="bob", password=SECRETS["bob"])
+SCRAM_512: Final = Login(mechanism="SCRAM-SHA-512", user="bob", password=SECRETS["bob"])
 WRONG_PLAIN: Final = Login(mechanism="PLAIN", user="alice", password="wrong")
 WRONG_SCRAM: Final = Login(mechanism="SCRAM-SHA-256", user="bob", password="wrong")
+WRONG_SCRAM_512: Final = Login(mechanism="SCRAM-SHA-512", user="bob", password="wrong")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,55 +64,55 @@ class Case:
         return None if right else f"{client}, {self.name}: expected {expected}, not {outcome}"
 
 
-def _errors(*, java: str, librdkafka: str, kafka_python: str, aiokafka: str) -> Errors:
+def errors_of(*, java: str, librdkafka: str, kafka_python: str, aiokafka: str) -> Errors:
     """Return the errors by client; an argument has one or several, with spaces and "|" between them."""
     each = dict(zip(CLIENTS, (java, librdkafka, kafka_python, aiokafka), strict=True))
     return {client: frozenset(names.split(" | ")) for client, names in each.items()}
 
 
-BROKER_NOT_TRUSTED: Final = _errors(
+BROKER_NOT_TRUSTED: Final = errors_of(
     java="SslAuthenticationException",
     librdkafka="_SSL",
     kafka_python="KafkaConnectionError CERTIFICATE_VERIFY_FAILED",
     aiokafka="SSLCertVerificationError CERTIFICATE_VERIFY_FAILED",
 )
-CLIENT_NOT_TRUSTED: Final = _errors(
+CLIENT_NOT_TRUSTED: Final = errors_of(
     java="SslAuthenticationException",
     librdkafka="_TRANSPORT",
     kafka_python="KafkaConnectionError",
     aiokafka="KafkaConnectionError",
 )
-NO_TLS: Final = _errors(
+NO_TLS: Final = errors_of(
     java="TimeoutException",
     librdkafka="_ALL_BROKERS_DOWN",
     kafka_python="KafkaConnectionError | InvalidReceiveError",
     aiokafka="KafkaConnectionError",
 )
-TLS_NOT_WANTED: Final = _errors(
+TLS_NOT_WANTED: Final = errors_of(
     java="TimeoutException",
     librdkafka="_TRANSPORT",
     kafka_python="KafkaConnectionError",
     aiokafka="ConnectionResetError",
 )
-WRONG_PASSWORD: Final = _errors(
+WRONG_PASSWORD: Final = errors_of(
     java="SaslAuthenticationException",
     librdkafka="_AUTHENTICATION",
     kafka_python="SaslAuthenticationFailedError | KafkaConnectionError",
     aiokafka="SaslAuthenticationFailed",
 )
-WRONG_TOKEN: Final = _errors(
+WRONG_TOKEN: Final = errors_of(
     java="SaslAuthenticationException",
     librdkafka="_AUTHENTICATION",
     kafka_python="SaslAuthenticationFailedError | KafkaConnectionError",
     aiokafka="NodeNotReadyError | KafkaConnectionError",
 )
-NO_LOGIN: Final = _errors(
+NO_LOGIN: Final = errors_of(
     java="TimeoutException",
     librdkafka="_ALL_BROKERS_DOWN",
     kafka_python="KafkaTimeoutError",
     aiokafka="KafkaConnectionError",
 )
-LOGIN_NOT_WANTED: Final = _errors(
+LOGIN_NOT_WANTED: Final = errors_of(
     java="IllegalSaslStateException",
     librdkafka="_AUTHENTICATION",
     kafka_python="IllegalSaslStateError",
@@ -140,8 +142,10 @@ CASES: Final = (
     ),
     _is_served("PLAIN", Port.SASL, lambda _: Security(login=PLAIN)),
     _is_served("SCRAM", Port.SASL, lambda _: Security(login=SCRAM)),
+    _is_served("SCRAM-SHA-512", Port.SASL, lambda _: Security(login=SCRAM_512)),
     _is_served("PLAIN in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=PLAIN)),
     _is_served("SCRAM in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=SCRAM)),
+    _is_served("SCRAM-SHA-512 in TLS", Port.SASL_TLS, lambda kafka: Security(tls=kafka.tls, login=SCRAM_512)),
     _is_served("SCRAM in mutual TLS", Port.SASL_MUTUAL_TLS, lambda kafka: Security(tls=kafka.mutual_tls, login=SCRAM)),
     _is_refused(
         "a broker of an authority that the client does not trust",
@@ -194,6 +198,9 @@ CASES: Final = (
         lambda kafka: Security(tls=kafka.tls, login=WRONG_SCRAM),
     ),
     _is_refused("a wrong password by SCRAM", Port.SASL, WRONG_PASSWORD, lambda _: Security(login=WRONG_SCRAM)),
+    _is_refused(
+        "a wrong password by SCRAM-SHA-512", Port.SASL, WRONG_PASSWORD, lambda _: Security(login=WRONG_SCRAM_512)
+    ),
     _is_refused("no login where one is required", Port.SASL_TLS, NO_LOGIN, lambda kafka: Security(tls=kafka.tls)),
     _is_refused(
         "a login where none is wanted",

@@ -14,7 +14,7 @@ from tests.secure_cluster import Port
 from tests.shared_cluster import SECRETS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from testbed.kafka.certificates import Certificate
@@ -57,35 +57,44 @@ def observing(kafka: SecureKafka) -> Mapping[Port, tuple[Port, str]]:
 
 
 def terminating(kafka: SecureKafka, folder: Path) -> Mapping[Port, tuple[Port, str]]:
-    """Return the same for proxies that authenticate clients themselves, and themselves to the brokers."""
-    sasl = terminated_sasl(folder)
+    """Return the same for proxies that authenticate clients themselves, and themselves to the brokers.
+
+    Each uses another mechanism at the brokers.
+    """
+    clients = terminated(folder, MECHANISMS)
     own = listen_tls(kafka.broker)
     mutual = listen_tls(kafka.broker, clients=kafka.authority.ca_file)
     return {
-        Port.SASL: (Port.SASL, sasl),
-        Port.SASL_TLS: (Port.SASL_TLS, own + upstream_tls(kafka) + sasl),
-        Port.SASL_MUTUAL_TLS: (Port.SASL_MUTUAL_TLS, mutual + upstream_tls(kafka, certificate=True) + sasl),
+        Port.SASL: (Port.SASL, clients + upstream_sasl(folder, "PLAIN")),
+        Port.SASL_TLS: (
+            Port.SASL_TLS,
+            own + upstream_tls(kafka) + clients + upstream_sasl(folder, "SCRAM-SHA-512"),
+        ),
+        Port.SASL_MUTUAL_TLS: (
+            Port.SASL_MUTUAL_TLS,
+            mutual + upstream_tls(kafka, certificate=True) + clients + upstream_sasl(folder, "SCRAM-SHA-256"),
+        ),
     }
 
 
-def terminated_sasl(folder: Path) -> str:
-    """Return the configuration of a proxy that authenticates clients itself, and itself to the brokers."""
-    file = users_file(folder)
-    password = folder / "password-of-the-proxy"
-    password.write_text(SECRETS[PROXYS_USER], encoding="ascii")
+def upstream_sasl(folder: Path, mechanism: str, password: str = SECRETS[PROXYS_USER]) -> str:
+    """Return the configuration of a proxy that authenticates itself to the brokers as `PROXYS_USER`."""
+    file = folder / "password-of-the-proxy"
+    file.write_text(password, encoding="ascii")
+    return f'[upstream.sasl]\nmechanism = "{mechanism}"\nuser = "{PROXYS_USER}"\npassword = {{ file = "{file}" }}\n'
+
+
+def terminated(folder: Path, mechanisms: Sequence[str], *more: str) -> str:
+    """Return the configuration of a proxy that authenticates clients; ``more`` are those of `users_file`."""
     return (
-        f'[listen.sasl]\nmode = "terminate"\nmechanisms = {list(MECHANISMS)}\n'
-        f'[upstream.sasl]\nmechanism = "SCRAM-SHA-256"\nuser = "{PROXYS_USER}"\npassword = {{ file = "{password}" }}\n'
-        f'[plugins.options.sasl_users]\nfile = "{file}"\n'
+        f'[listen.sasl]\nmode = "terminate"\nmechanisms = {[*mechanisms]}\n'
+        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *more)}"\n'
     )
 
 
 def terminated_plain(folder: Path, *more: str) -> str:
-    """Return the configuration of a proxy that authenticates clients by PLAIN; ``more`` are those of `users_file`."""
-    return (
-        '[listen.sasl]\nmode = "terminate"\nmechanisms = ["PLAIN"]\n'
-        f'[plugins.options.sasl_users]\nfile = "{users_file(folder, *more)}"\n'
-    )
+    """Return the same with PLAIN alone."""
+    return terminated(folder, ["PLAIN"], *more)
 
 
 def users_file(folder: Path, *more: str) -> Path:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS
-from tests.clients.tls.proxies import listen_tls, terminated_sasl, upstream_tls
+from tests.clients.tls.proxies import MECHANISMS, listen_tls, terminated, upstream_sasl, upstream_tls
 from tests.clients.tls.test_through_proxy import created_topic, produce
 from tests.clients.users.sasl_clients import librdkafka_settings
 from tests.secure_cluster import Port
@@ -56,12 +56,13 @@ def _tables(kafka: SecureKafka, folder: Path, observed: int, secure: int) -> str
         nested = tables.replace("[listen.", f"[listeners.{listener}.")
         return nested.replace("[upstream", f"[listeners.{listener}.upstream")
 
+    sasl = terminated(folder, MECHANISMS) + upstream_sasl(folder, "SCRAM-SHA-256")
     return (
         f'[listeners.observed]\naddress = "127.0.0.1:{observed}"\nnode_ids = "0-2"\n'
         f'[listeners.observed.upstream]\nbootstrap_servers = ["{kafka.address(Port.SASL)}"]\n'
         f'[listeners.secure]\naddress = "127.0.0.1:{secure}"\nnode_ids = "0-2"\n'
         f'[listeners.secure.upstream]\nbootstrap_servers = ["{kafka.address(Port.SASL_TLS)}"]\n'
-        + below("secure", listen_tls(kafka.broker) + upstream_tls(kafka) + terminated_sasl(folder))
+        + below("secure", listen_tls(kafka.broker) + upstream_tls(kafka) + sasl)
         + f'[[quotas]]\nentity = {{ user = "{USER}" }}\nproducer_byte_rate = 20_000\n'
     )
 

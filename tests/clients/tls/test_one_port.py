@@ -7,23 +7,30 @@ import socket
 import ssl
 import threading
 import warnings
-from typing import TYPE_CHECKING, Any, Final
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from cryptography import x509
 
 from headrace.proxy.wire.proxy_protocol import Endpoint, write_header
+from headrace.quota_callbacks.api_keys import ApiKey
 from testbed.kafka.certificates import Authority, ClientTls
 from testbed.kafka.properties import MAIN_LISTENER
+from testbed.processes.ports import reserve_ports
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, unique
 from tests.clients.tls.proxies import listen_tls
+from tests.clients.wire_connection import WireConnection
 from tests.faults import messages
 from tests.faults.conftest import leads
 from tests.faults.metrics import series
 from tests.faults.raw_client import ConnectionEndedError, RawClient, speaking_tls
 from tests.faults.waiting import wait_until
+from tests.secure_cluster import Port
 
 with warnings.catch_warnings():
     # kafka-python 3.0.12 reads its schemas, as it is imported, by a function that Python 3.11 deprecates.
@@ -31,8 +38,12 @@ with warnings.catch_warnings():
     from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
     from confluent_kafka import KafkaError
 
+    from tests.secure_cluster import SecureKafka
     from tests.shared_cluster import FirstBroker
 
 DOMAIN: Final = "kafka.example.com"
@@ -100,78 +111,201 @@ def test_a_broker_that_does_not_exist_is_an_unknown_name(kafka: FirstBroker, aut
         proxy.wait_for_log("the client asked for a host name that this listener does not have")
 
 
-def test_certificates_are_replaced_under_load(kafka: FirstBroker, authority: Authority) -> None:
+def test_a_listener_by_names_beside_one_by_ports(
+    kafka: FirstBroker, authority: Authority, names_resolve: list[str]
+) -> None:
+    """Each shows the brokers at its own addresses, whichever broker a client asks."""
+    bootstrap, first = f"bootstrap.{DOMAIN}", f"broker-0.{DOMAIN}"
+    context = ClientTls(authority=authority).ssl_context()
+    with reserve_ports(1) as block:
+        config = (
+            f'[listeners.named]\naddress = "127.0.0.1:{block.first}"\nadvertised_host = "{bootstrap}"\n'
+            f'broker_host = "{BROKER_HOST}"\nnode_ids = "0-2"\n'
+            + listen_tls(authority.broker_certificate(hosts=[f"*.{DOMAIN}"])).replace("[listen.", "[listeners.named.")
+        )
+        with ProxyProcess(kafka.addresses(MAIN_LISTENER), config=config) as proxy:
+            for port in (proxy.port, proxy.broker_port(0)):
+                by_ports = {("127.0.0.1", proxy.broker_port(node_id)) for node_id in range(3)}
+                assert brokers_at("127.0.0.1", port) == by_ports
+            for name in (bootstrap, first):
+                by_names = {(f"broker-{node_id}.{DOMAIN}", block.first) for node_id in range(3)}
+                assert brokers_at(name, block.first, context) == by_names
+    assert {bootstrap, first} <= set(names_resolve)
+
+
+def brokers_at(host: str, port: int, context: ssl.SSLContext | None = None) -> set[tuple[str, int]]:
+    with WireConnection((host, port), context) as connection:
+        reply = connection.ask(ApiKey.METADATA, 12, {"topics": []})
+    return {(row["host"], row["port"]) for row in reply["brokers"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rotation:
+    """Files that are replaced while a proxy uses them."""
+
+    port: Port
+    """The listener of the brokers."""
+    config: str
+    client: ClientTls | None
+    """What clients use throughout; None: they do not speak TLS."""
+    replace: Callable[[], object]
+    is_in_force: Callable[[ProxyProcess], bool]
+    """Whether a new connection shows that the new files are used."""
+
+
+def of_the_listener(kafka: SecureKafka, folder: Path) -> Rotation:
+    authority = Authority(folder)
+    certificate = authority.broker_certificate()
+    before = serial_in(certificate.certificate_file)
+    client = ClientTls(authority=authority)
+    return Rotation(
+        port=Port.PLAINTEXT,
+        config=listen_tls(certificate),
+        client=client,
+        replace=authority.broker_certificate,
+        is_in_force=lambda proxy: serial_of(proxy, client) == serial_in(certificate.certificate_file) != before,
+    )
+
+
+def of_authorities_of_clients(kafka: SecureKafka, folder: Path) -> Rotation:
+    """Another authority is added, whose clients are then served."""
+    authority, added = Authority(folder), Authority(folder, "added")
+    trusted = folder / "trusted.pem"
+    trusted.write_bytes(authority.ca_file.read_bytes())
+    newcomer = ClientTls(authority=authority, certificate=added.client_certificate("CN=newcomer"))
+    return Rotation(
+        port=Port.PLAINTEXT,
+        config=listen_tls(authority.broker_certificate(), clients=trusted),
+        client=ClientTls(authority=authority, certificate=authority.client_certificate("CN=client")),
+        replace=lambda: in_one_step(trusted, authority, added),
+        is_in_force=lambda proxy: serial_of(proxy, newcomer) != "",
+    )
+
+
+def of_the_proxy_at_brokers(kafka: SecureKafka, folder: Path) -> Rotation:
+    """Both the proxy's own certificate and the authorities of brokers."""
+    trusted = folder / "brokers.pem"
+    trusted.write_bytes(kafka.authority.ca_file.read_bytes())
+    own = kafka.authority.client_certificate("CN=before", name=folder.name)
+
+    def replace() -> None:
+        in_one_step(trusted, kafka.stranger, kafka.authority)
+        kafka.authority.client_certificate("CN=after", name=folder.name)
+
+    return Rotation(
+        port=Port.MUTUAL_TLS,
+        config=f'[upstream.tls]\nenabled = true\nca_file = "{trusted}"\ncertificate_file = "{own.keystore_file}"\n',
+        client=None,
+        replace=replace,
+        is_in_force=lambda proxy: "CN=after" in proxy.log,
+    )
+
+
+def in_one_step(file: Path, *authorities: Authority) -> None:
+    draft = file.with_name("draft.pem")
+    draft.write_bytes(b"".join(authority.ca_file.read_bytes() for authority in authorities))
+    draft.replace(file)
+
+
+class Load:
+    """A producer, and clients that connect and ask a question, until the `with` block ends."""
+
+    def __init__(self, proxy: ProxyProcess, settings: Mapping[str, object], topic: str) -> None:
+        self.failed: list[str] = []
+        self.sent = self.opened = 0
+        self._port, self._settings, self._topic = proxy.port, settings, topic
+        self._ended = threading.Event()
+        self._threads = [threading.Thread(target=run) for run in (self._produce, self._connect)]
+
+    def _note(self, error: KafkaError | None, _: object = None) -> None:
+        if error is not None:
+            self.failed.append(str(error))
+
+    def _produce(self) -> None:
+        settings = {**self._settings, "linger.ms": 0, "message.send.max.retries": 0, "error_cb": self._note}
+        producer = Producer(settings)
+        while not self._ended.is_set():
+            producer.produce(self._topic, b"x" * 100, on_delivery=self._note)
+            producer.poll(0.001)
+            self.sent += 1
+        assert producer.flush(DEADLINE_S) == 0
+
+    def _connect(self) -> None:
+        while not self._ended.wait(CONNECT_PAUSE_S):
+            try:
+                with RawClient(self._port) as client:
+                    assert client.call(messages.API_VERSIONS, 0, b"")
+            except (OSError, AssertionError) as error:
+                self.failed.append(repr(error))
+            self.opened += 1
+
+    def goes_on(self) -> None:
+        """Wait until records were sent on old connections, and new ones were opened."""
+        sent, opened = self.sent, self.opened
+        wait_until(lambda: self.sent > sent + 100 and self.opened > opened + 2, "the load goes on", DEADLINE_S)
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    "rotation_of",
+    [
+        of_the_listener,
+        pytest.param(of_authorities_of_clients, marks=pytest.mark.exhaustive),
+        of_the_proxy_at_brokers,
+    ],
+)
+def test_certificates_are_replaced_under_load(
+    secure_kafka: SecureKafka, tmp_path: Path, rotation_of: Callable[[SecureKafka, Path], Rotation]
+) -> None:
     """No request fails at its first try, no connection ends, and each new connection is served at every moment."""
+    rotation = rotation_of(secure_kafka, tmp_path)
     topic = unique("rotated")
-    config = listen_tls(authority.broker_certificate()) + HIGH_QUOTAS
-    with ProxyProcess(kafka.addresses(MAIN_LISTENER), config=config) as proxy:
-        settings = {
-            "bootstrap.servers": proxy.bootstrap_servers,
-            "security.protocol": "SSL",
-            **ClientTls(authority=authority).librdkafka_settings(),
-        }
+    servers = secure_kafka.address(rotation.port)
+    with ExitStack() as stack:
+        proxy = stack.enter_context(ProxyProcess(servers, config=rotation.config + HIGH_QUOTAS))
+        settings: dict[str, str | int | float | bool] = {"bootstrap.servers": proxy.bootstrap_servers}
+        if rotation.client is not None:
+            settings |= {"security.protocol": "SSL", **rotation.client.librdkafka_settings()}
+            stack.enter_context(speaking_tls(proxy.port, rotation.client.ssl_context()))
         admin = AdminClient(settings)
         admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(DEADLINE_S)
         wait_until(
             lambda: all(leads(admin, topic, each) for each in range(3)), "the brokers lead the topic", DEADLINE_S
         )
-        ended, failed, sent, opened = threading.Event(), list[str](), [0], [0]
-
-        def note(error: KafkaError | None, _: object = None) -> None:
-            if error is not None:
-                failed.append(str(error))
-
-        def load() -> None:
-            producer = Producer({**settings, "linger.ms": 0, "message.send.max.retries": 0, "error_cb": note})
-            while not ended.is_set():
-                producer.produce(topic, b"x" * 100, on_delivery=note)
-                producer.poll(0.001)
-                sent[0] += 1
-            assert producer.flush(DEADLINE_S) == 0
-
-        def connect() -> None:
-            while not ended.wait(CONNECT_PAUSE_S):
-                try:
-                    with RawClient(proxy.port) as client:
-                        assert client.call(messages.API_VERSIONS, 0, b"")
-                except (OSError, AssertionError) as error:
-                    failed.append(repr(error))
-                opened[0] += 1
-
-        with speaking_tls(proxy.port, ClientTls(authority=authority).ssl_context()):
-            threads = [threading.Thread(target=run) for run in (load, connect)]
-            for thread in threads:
-                thread.start()
-            try:
-                wait_until(lambda: sent[0] > 100 and opened[0] > 2, "records are sent", DEADLINE_S)
-                before = serial_of(proxy)
-                authority.broker_certificate()  # replaces the files
-                proxy.wait_for_log("TLS files loaded again")
-                assert serial_of(proxy) != before
-                counts = sent[0], opened[0]
-                wait_until(
-                    lambda: sent[0] > counts[0] + 100 and opened[0] > counts[1] + 2,
-                    "records are sent on the old connections, and new ones are opened",
-                    DEADLINE_S,
-                )
-            finally:
-                ended.set()
-                for thread in threads:
-                    thread.join(DEADLINE_S)
+        with Load(proxy, settings, topic) as load:
+            load.goes_on()
+            rotation.replace()
+            proxy.wait_for_log("TLS files loaded again")
+            wait_until(lambda: rotation.is_in_force(proxy), "the new files are used", DEADLINE_S)
+            load.goes_on()
         assert series(proxy, 'headrace_tls_handshakes_total{result="failed"}') == 0
         assert proxy.metric("headrace_errors_total") == 0
         assert "connection closed" not in proxy.log
-    assert failed == []
+    assert load.failed == []
 
 
-def serial_of(proxy: ProxyProcess) -> object:
+def serial_in(file: Path) -> str:
+    """The serial number of a certificate, as `ssl` writes it."""
+    return f"{x509.load_pem_x509_certificate(file.read_bytes()).serial_number:X}"
+
+
+def serial_of(proxy: ProxyProcess, client: ClientTls) -> str:
     """The serial number on a new connection, which reads a reply: else it would be reset, with tickets unread."""
-    with RawClient(proxy.port, timeout_s=20) as client:
-        assert client.call(messages.API_VERSIONS, 0, b"")
-        assert isinstance(client.sock, ssl.SSLSocket)
-        certificate = client.sock.getpeercert()
+    with WireConnection(("127.0.0.1", proxy.port), client.ssl_context()) as connection:
+        assert connection.ask(ApiKey.API_VERSIONS, 0)["error_code"] == 0
+        assert isinstance(connection._socket, ssl.SSLSocket)
+        certificate = connection._socket.getpeercert()
         assert certificate is not None
-        return certificate["serialNumber"]
+        return str(certificate["serialNumber"]).lstrip("0")
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plaintext", "TLS"])

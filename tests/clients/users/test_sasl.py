@@ -44,8 +44,8 @@ DEBUG_LOG: Final = ("--log-level", "debug")
 
 
 @pytest.fixture(scope="module")
-def secured(users: FirstBroker) -> Iterator[Front]:
-    with _proxy(users) as front:
+def secured(kafka: FirstBroker) -> Iterator[Front]:
+    with _proxy(kafka) as front:
         yield front
 
 
@@ -72,9 +72,9 @@ def test_produces_and_consumes(secured: Front, mechanism: str) -> None:
     assert secured.requests("Fetch") > fetched
 
 
-def test_topology_is_learned_from_metadata_that_passes(users: FirstBroker) -> None:
+def test_topology_is_learned_from_metadata_that_passes(kafka: FirstBroker) -> None:
     """The proxy has no credentials, so that it cannot ask by itself."""
-    with _proxy(users) as front:
+    with _proxy(kafka) as front:
         line = front.proxy.wait_for_log("the cluster was not asked for its brokers")
         assert "as listeners that require SASL do" in line
         assert "not been reached" not in front.proxy.output
@@ -84,7 +84,7 @@ def test_topology_is_learned_from_metadata_that_passes(users: FirstBroker) -> No
         found = _admin(front).list_topics(timeout=DEADLINE_S).brokers
         expected = {(node_id, "127.0.0.1", front.proxy.broker_port(node_id)) for node_id in NODE_IDS}
         assert {(broker.id, broker.host, broker.port) for broker in found.values()} == expected
-        assert users.addresses(LISTENER) in front.proxy.wait_for_log("brokers changed")
+        assert kafka.addresses(LISTENER) in front.proxy.wait_for_log("brokers changed")
         assert front.proxy.metric("headrace_brokers") == len(NODE_IDS)
 
         # A client that connects to the broker's own port at the proxy is served there.

@@ -55,8 +55,8 @@ producer_byte_rate = {LIMIT}
 
 
 @pytest.fixture(scope="module")
-def secured(users: FirstBroker) -> Iterator[Front]:
-    with _proxy(users, LISTENER) as found:
+def secured(kafka: FirstBroker) -> Iterator[Front]:
+    with _proxy(kafka, LISTENER) as found:
         yield found
 
 
@@ -172,9 +172,9 @@ def test_one_who_logs_in_by_another_mechanism_is_the_same(secured: Front, log: L
     log.wait_for("bob", "PLAIN")
 
 
-def test_reauthentication(users: FirstBroker) -> None:
+def test_reauthentication(kafka: FirstBroker) -> None:
     """Java's clients authenticate again when a session has nearly ended; the connection stays."""
-    with _proxy(users, SHORT_SESSIONS) as front:
+    with _proxy(kafka, SHORT_SESSIONS) as front:
         log, topic = Log(front), _create_topic(front)
         java = JavaClients(JAVA_VERSION, front.bootstrap_servers)
         with java.producer(**java_settings("PLAIN", "bob", SECRETS["bob"])) as producer:

@@ -42,7 +42,9 @@ async def logged_in(connection: BrokerConnection, mechanism: str, user: str) -> 
             return reply, True
 
 
-@pytest.mark.parametrize(("mechanism", "user"), [("PLAIN", "alice"), ("SCRAM-SHA-256", "bob")])
+@pytest.mark.parametrize(
+    ("mechanism", "user"), [("PLAIN", "alice"), ("SCRAM-SHA-256", "bob"), ("SCRAM-SHA-512", "bob")]
+)
 @pytest.mark.parametrize("right", [True, False])
 async def test_a_broker_accepts_the_right_password_alone(
     mechanism: str, user: str, *, right: bool, kafka: FirstBroker, monkeypatch: pytest.MonkeyPatch

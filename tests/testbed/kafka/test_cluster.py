@@ -16,6 +16,7 @@ from testbed.kafka import cluster as cluster_module
 from testbed.kafka.cluster import KafkaCluster, plan_roles
 from testbed.kafka.probe import ask
 from testbed.kafka.properties import Listener, plain_jaas, scram_jaas
+from testbed.kafka.storage import SCRAM_MECHANISMS
 from testbed.processes.ports import HOST, reserve_ports
 from testbed.processes.supervised import SupervisedDirectory, make_directory
 from tests.testbed.callers import is_running, wait_until, wait_until_nothing_is_left
@@ -163,7 +164,7 @@ def test_settings_listeners_and_users() -> None:
     sasl = Listener(
         name="SASL",
         protocol="SASL_PLAINTEXT",
-        sasl={"PLAIN": plain_jaas({"alice": "alice-secret"}), "SCRAM-SHA-256": scram_jaas()},
+        sasl={"PLAIN": plain_jaas({"alice": "alice-secret"}), **dict.fromkeys(SCRAM_MECHANISMS, scram_jaas())},
         properties={"connections.max.reauth.ms": 5000},
     )
     with KafkaCluster(
@@ -181,7 +182,8 @@ def test_settings_listeners_and_users() -> None:
         assert settings["broker.rack"] == "räck\\7"
         assert settings["listener.name.sasl.connections.max.reauth.ms"] == "5000"
         assert brokers_seen(cluster, "PLAIN", "alice", "alice-secret") == [7]
-        assert brokers_seen(cluster, "SCRAM-SHA-256", "bob", "bob-secret") == [7]
+        for mechanism in SCRAM_MECHANISMS:
+            assert brokers_seen(cluster, mechanism, "bob", "bob-secret") == [7]
         with pytest.raises(KafkaException):
             brokers_seen(cluster, "PLAIN", "alice", "wrong", timeout_s=1.0)
         with socket.create_connection((HOST, cluster.brokers[0].ports["JMX"]), TIMEOUT_S):
