@@ -74,8 +74,10 @@ class RecordEnds:
         return self._size - self._left if self._left else len(self._header)
 
     def to_read(self, most: int) -> int:
-        """Return how many bytes to read, at most ``most``, so that they end with a record if the next ones have the size
-        of the last one. Records of much data have the same size."""
+        """Return how many bytes to read, at most ``most``, so that they end with a record.
+
+        This holds if the next records have the size of the last one, as those of large messages.
+        """
         size = self._size
         if size < ALIGNED_FROM_BYTES or not HEADER_BYTES < size <= most:
             return most

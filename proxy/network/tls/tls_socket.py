@@ -83,6 +83,7 @@ class TlsSocket(PlainSocket):
 
     __slots__ = (
         "_ended",
+        "_has_more",
         "_incoming",
         "_limits",
         "_outgoing",
@@ -103,6 +104,8 @@ class TlsSocket(PlainSocket):
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
         self._ended = False
+        self._has_more = True
+        """Whether OpenSSL may have data that were not read: after the handshake, and when a view had no more room."""
         self._own_bytes = 0
         self._record_ends = RecordEnds()
         self._limits = PeerLimits()
@@ -230,18 +233,16 @@ class TlsSocket(PlainSocket):
         if self._pauses:
             self._pauses, self.may_read = False, True
             return None
-        count = self._decrypt(view)
-        if not count and self._rest:
-            count = self._decrypt_in_slices(self._rest, view)
+        count = self._decrypt(self._rest, view) if self._has_more or self._rest else 0
         if not count and not self._ended and not self._rest:
             received = super().receive_into(_received[: self._record_ends.to_read(len(_received))])
             if received is None:
                 return None
             if received:
-                count = self._decrypt_in_slices(_received[:received], view)
+                count = self._decrypt(_received[:received], view)
             else:
                 self._ended = True
-        if self._rest or self._incoming.pending or self._state.pending() or self._ended:
+        if self._has_more or self._rest or self._ended:
             self.may_read = True
         if not count:
             return 0 if self._ended else None  # a part of a record
@@ -252,52 +253,57 @@ class TlsSocket(PlainSocket):
         ends = self._record_ends
         super().expect(max(ends.missing, count - ends.begun))
 
-    def _decrypt_in_slices(self, received: memoryview, view: Buffer) -> int:
-        """Decrypt what was received, as far as there is time and ``view`` has room; return the number of bytes."""
-        ends, count, at = self._record_ends, 0, 0
+    def _decrypt(self, received: memoryview, view: Buffer) -> int:
+        """Decrypt what OpenSSL has, and then what was received, as far as there is time and ``view`` has room.
+
+        Return the number of bytes.
+        """
+        tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
+        incoming, ends, read = self._incoming, self._record_ends, tls.read
+        most, last = len(view), len(received)
+        count = records = begun = at = 0
+        consumed = incoming.pending
         until_s = monotonic() + DECRYPTING_S
-        while at < len(received) and not self._pauses:
-            is_full = count == len(view)
-            end = ends.slice_end(received, at)
-            self._limits.count_records(ends.records, self.bytes_received)
-            self._incoming.write(received[at:end])
-            at = end
-            if is_full:
+        more = self._has_more
+        while True:
+            try:
+                while more:
+                    added: int = read(most - count, view[count:] if count else view)
+                    if not added:
+                        self._ended = True
+                        break
+                    count += added
+                    records += 1
+                    more = incoming.pending > 0 and count < most
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLError as error:
+                if not isinstance(error, ssl.SSLEOFError):
+                    self._send_own()
+                raise self._failed(error) from error
+            if at == last or count == most or self._ended:
                 break
-            count += self._decrypt(view[count:] if count else view)
-            self._pauses = at < len(received) and monotonic() > until_s
+            if at and monotonic() > until_s:
+                self._pauses = True
+                break
+            end = ends.slice_end(received, at)
+            begun += ends.records
+            consumed += incoming.write(received[at:end])
+            at, more = end, True
+        self._has_more = count == most
         self._keep_rest(received[at:])
+        if self._outgoing.pending:
+            self._send_own()
+        self._limits.count_records(begun, self.bytes_received)
+        excess = self._limits.count_data(records, consumed - incoming.pending, count)
+        if excess is not None:
+            raise self._broken(excess)
         return count
 
     def _keep_rest(self, rest: memoryview) -> None:
         """Keep a copy of what is not decrypted yet, and count what the connection holds."""
         self._rest = memoryview(bytes(rest))
         self._count_undecrypted(len(rest) + (BUFFER_BYTES if self._record_ends.is_incomplete else 0))
-
-    def _decrypt(self, view: Buffer) -> int:
-        tls: Any = self._state  # with a buffer, `read` returns a number, against its annotation
-        incoming = self._incoming
-        most, count, records, before = len(view), 0, 0, incoming.pending
-        try:
-            while count < most and (incoming.pending or tls.pending()):
-                added: int = tls.read(most - count, view[count:] if count else view)
-                if not added:
-                    self._ended = True
-                    break
-                count += added
-                records += 1
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            if not isinstance(error, ssl.SSLEOFError):
-                self._send_own()
-            raise self._failed(error) from error
-        if self._outgoing.pending:
-            self._send_own()
-        excess = self._limits.count_data(records, before - incoming.pending, count)
-        if excess is not None:
-            raise self._broken(excess)
-        return count
 
     def send_now(self, parts: Sequence[Buffer | bytes], *, more: bool = False) -> bool:
         """Encrypt ``parts`` and write them in one system call; return as `PlainSocket.send_now`."""
