@@ -15,25 +15,29 @@ from headrace.proxy.connection.relay import Relay
 from headrace.proxy.connection.state.reply_actions import SETTLE, WALK_TOPICS
 from headrace.proxy.connection.state.timeouts import end_if_done
 from headrace.proxy.connection.whole_requests import WholeRequests
-from headrace.proxy.wire.heads import cap_fetch
+from headrace.proxy.wire.heads import LENGTH_BYTES, cap_fetch
 from headrace.proxy.wire.walks.fetched_topics import LAST_VERSION
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
-    from headrace.proxy.wire.heads import RequestHead
+    from headrace.proxy.wire.heads import Buffer, RequestHead
 
 
 class RequestForwarding(Relay):
     """The client's side of one connection, as far as it writes to the broker."""
 
-    __slots__ = ("_acks_zero", "_whole")
+    __slots__ = ("_acks_zero", "_arriving", "_whole")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
         self._acks_zero: list[Exchange] = []
         """Produce requests with acks=0 that a plugin observes and that were not sent completely."""
+        self._arriving: Exchange | None = None
+        """The request that is being forwarded and whose last byte has not been read."""
         self._whole = WholeRequests(state, self._forward_whole)
 
     # --- without waiting ---
@@ -68,6 +72,17 @@ class RequestForwarding(Relay):
                     exchange.reply = WALK_TOPICS
             state.in_flight.add(exchange)
 
+    def _is_one_frame(self, parts: Sequence[Buffer | bytes]) -> bool:
+        """Return whether ``parts`` have nothing but bytes of the frame whose last byte has not been read.
+
+        A broker can do nothing with them alone, and the system sends them with the next ones.
+        """
+        exchange = self._arriving
+        if exchange is None:
+            return False
+        left = self.scanner.left if self.walk is None else self.walk.left
+        return sum(map(len, parts)) <= LENGTH_BYTES + exchange.request_bytes - left
+
     def send_now(self) -> bool:
         """Send what was scanned, as far as possible without waiting; return ``False`` if `_send` must do the rest."""
         state = self.state
@@ -77,7 +92,7 @@ class RequestForwarding(Relay):
                 self.parts = [b"".join(parts)]
                 return False
             self.parts = []
-            if not state.upstream.send_now(parts, more=self.to_splice() > 0):
+            if not state.upstream.send_now(parts, more=self._arriving is not None and self._is_one_frame(parts)):
                 return False
         if self._whole.pending is not None or state.local_reply_is_due:
             return False

@@ -52,7 +52,7 @@ _LOGIN_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE}
 class RequestRelay(RequestForwarding):
     """The client's side of one connection."""
 
-    __slots__ = ("_arriving", "_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked")
+    __slots__ = ("_ended", "_handshakes", "_held_request", "_needed", "_unaccepted", "_walked")
 
     def __init__(self, state: ConnectionState) -> None:
         super().__init__(state)
@@ -65,8 +65,6 @@ class RequestRelay(RequestForwarding):
         """The request at the front of the tail, if callbacks were called for it and it is held."""
         self._walked: Exchange | None = None
         """The Produce that is being walked through, because a callback requires its batches."""
-        self._arriving: Exchange | None = None
-        """The request that is being forwarded and whose last byte has not been read."""
         self._unaccepted: RequestHead | None = None
         """The request at the front of the tail, if it waits until the broker has shown that it serves this client, or
         until the proxy has authenticated to it again."""

@@ -39,9 +39,9 @@ CROWDED_READ_BYTES: Final = 8 * 1024
 """The most bytes of one read while all connections together hold more than `MANY_HELD_BYTES`. The next 1,000 clients
 that stall then take 8 MiB instead of 64."""
 
-MOST_EXPECTED_BYTES: Final = 48 * 1024
-"""The most bytes that `PlainSocket.expect` waits for: three full records of TLS. The smallest receive buffer of the
-system has room for more, and the peer's window stays open meanwhile."""
+MOST_EXPECTED_BYTES: Final = 64 * 1024
+"""The most bytes that `PlainSocket.expect` waits for: as many as one read returns. If the receive buffer has no room for
+them, the system reports the socket readable when the peer's window is closed."""
 
 MAX_PARTS: Final = 512
 """The most parts of one gathered write; more are joined first. The system limit (``IOV_MAX``) is 1,024, but joining is
