@@ -37,7 +37,7 @@ async def open_connection(state: ConnectionState) -> None:
         await _read_proxy_header(state, client)
     if listener.tls is None or not isinstance(client, TlsSocket):
         return
-    await state.shared.handshakes.serve(client, listener.tls.context)
+    await state.shared.handshakes.serve(client, listener.tls.context, state.info.peer.host)
     tls = client.tls
     if client.server_name and listener.broker_names is not None:
         node_id = listener.broker_names.node_id_of(client.server_name)
