@@ -161,3 +161,7 @@ def _restrict(context: ssl.SSLContext, lowest: TlsVersion, ciphers: str | None, 
         context.set_ciphers(ciphers or DEFAULT_CIPHERS)
     except ssl.SSLError:
         raise TlsFileError(f'{setting}.ciphers = "{ciphers}": OpenSSL knows none of these cipher suites') from None
+    for suite in context.get_ciphers() if context.security_level == 0 else ():  # other levels never choose such a suite
+        if suite["auth"] == "auth-null" or not suite["strength_bits"]:
+            problem = f'{suite["name"]} does not authenticate or does not encrypt; add ":!aNULL:!eNULL"'
+            raise TlsFileError(f'{setting}.ciphers = "{ciphers}": {problem}')
