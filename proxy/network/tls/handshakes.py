@@ -98,10 +98,8 @@ class Handshakes:
             finally:
                 self._remove(handshake)
         if scope.cancelled_caught:
-            rule = f"limits.max_tls_handshakes = {self.most} is reached"
-            raise ClientFault(
-                f"the TLS handshake was ended: {rule}, and its client was silent, or its address has the most"
-            )
+            rule = "is reached, and its client was silent, or its address has the most"
+            raise ClientFault(f"the TLS handshake was ended: limits.max_tls_handshakes = {self.most} {rule}")
 
     def _to_end(self) -> _Handshake:
         """Return the handshake to end for another one. Takes time in the number of addresses that have one."""
