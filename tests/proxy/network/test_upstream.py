@@ -69,7 +69,7 @@ async def test_a_host_name_that_is_not_valid(authority: Authority, host: str) ->
     address = Address(host=host, port=9092)
     upstream = upstream_with_tls(authority, poller, address)
     with poller.attach():
-        with pytest.raises(UpstreamFault, match="cannot resolve .* it is not a valid host name"):
+        with pytest.raises(UpstreamFault, match=r"cannot resolve .* it is not a valid host name"):
             await upstream.dial(None)
         with socket.create_server(("127.0.0.1", 0)) as server:
             sock = socket.create_connection(server.getsockname())
