@@ -160,8 +160,8 @@ class Limits(Section):
         int,
         whole(1, 100_000),
         Key(
-            "Maximum number of TLS handshakes with clients that are under way at a time; at the limit, the one that "
-            "has waited for its client for longest is ended."
+            "Maximum number of TLS handshakes with clients that are under way at a time; at the limit, one "
+            "whose client is silent, or of the address with the most, is ended."
         ),
     ] = 256
     tls_handshake_timeout_s: Annotated[

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from headrace.config.tables.tls import AdminTls
-    from headrace.proxy.admin.turns import TurnsByAddress
     from headrace.proxy.counters import AdminCounters
     from headrace.proxy.network.tls.contexts import TlsContext
+    from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 
 SETTING: Final = "admin.tls"
 SEND_BYTES: Final = 16 * 1024

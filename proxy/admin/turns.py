@@ -9,17 +9,15 @@ Called by `headrace.proxy.admin.connections`, `headrace.proxy.admin.http` and `h
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from headrace.proxy.network.connection_rates import ConnectionRates, counted_address
+from headrace.proxy.network.tls.handshake_turns import TurnsByAddress, end_of_pause
 from headrace.quota_callbacks.buckets.sampled_rate import Window
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from types import TracebackType
 
 REQUESTS_PER_S: Final = 50
@@ -31,8 +29,6 @@ PAUSE_FACTOR: Final = 9
 HANDSHAKE_PAUSE_FACTOR: Final = 3
 """The same for the computations of TLS handshakes, so that a quarter of the time is for them: the handshake of a probe
 may be the last of ``admin.max_connections``, if they come from as many addresses, and has to be done in a second."""
-LONGEST_PAUSE_S: Final = 0.25
-"""Limit for a pause: a page may also take long because it waits for workers, which does not occupy the loop."""
 _WINDOW: Final = Window()
 
 
@@ -59,7 +55,7 @@ class Turns:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._next_s = _end_of_pause(self._began_s, PAUSE_FACTOR)
+        self._next_s = end_of_pause(self._began_s, PAUSE_FACTOR)
         self._lock.release()
 
 
@@ -79,64 +75,6 @@ class RatedTurns(Turns):
             await trio.sleep(delay_s)
 
 
-class TurnsByAddress:
-    """Turns of TLS handshakes. They go round the addresses, so that each waits for at most one turn of each other."""
-
-    __slots__ = ("_is_taken", "_next_s", "_waiting")
-
-    def __init__(self) -> None:
-        self._is_taken = False
-        self._next_s = float("-inf")
-        """Time at which the pause ends."""
-        self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
-        """An event for each task that waits, by address; the first address has the next turn."""
-
-    @asynccontextmanager
-    async def turn(self, client: str) -> AsyncIterator[None]:
-        """Wait for the turn of the client's address; the turn lasts until the end of the block."""
-        await self._acquire(counted_address(client))
-        try:
-            await trio.sleep_until(self._next_s)
-            began_s = trio.current_time()
-            try:
-                yield
-            finally:
-                self._next_s = _end_of_pause(began_s, HANDSHAKE_PAUSE_FACTOR)
-        finally:
-            self._release()
-
-    async def _acquire(self, address: str) -> None:
-        await trio.lowlevel.checkpoint_if_cancelled()
-        if not self._is_taken:
-            self._is_taken = True
-            return
-        event = trio.Event()
-        self._waiting.setdefault(address, deque()).append(event)
-        try:
-            await event.wait()
-        except BaseException:  # cancelled
-            if event.is_set():
-                self._release()
-            else:
-                self._leave(address, event)
-            raise
-
-    def _leave(self, address: str, event: trio.Event) -> None:
-        self._waiting[address].remove(event)
-        if not self._waiting[address]:
-            del self._waiting[address]
-
-    def _release(self) -> None:
-        """Give the turn to the address that has waited for longest, or to nobody."""
-        if not self._waiting:
-            self._is_taken = False
-            return
-        address, events = self._waiting.popitem(last=False)
-        events.popleft().set()
-        if events:
-            self._waiting[address] = events
-
-
 class AdminTurns:
     """The turns of all requests to one admin server, and the rates of its connections."""
 
@@ -144,19 +82,13 @@ class AdminTurns:
 
     def __init__(self) -> None:
         self._connections = ConnectionRates(_WINDOW)
-        self.handshakes = TurnsByAddress()
+        self.handshakes = TurnsByAddress(HANDSHAKE_PAUSE_FACTOR)
         self.probes = RatedTurns()
         self.requests = RatedTurns()
 
     def admits(self, client: str) -> bool:
         """Count a new connection, and return whether the rate of its address allows it."""
         return not self._connections.add_from(counted_address(client), CONNECTIONS_PER_S, _now_ms())
-
-
-def _end_of_pause(began_s: float, factor: float) -> float:
-    """Return the end of the pause after work that began at ``began_s`` and ends now; ``factor`` times as long."""
-    now_s = trio.current_time()
-    return now_s + min(LONGEST_PAUSE_S, factor * (now_s - began_s))
 
 
 def _now_ms() -> int:

@@ -40,8 +40,8 @@ CROWDED_READ_BYTES: Final = 8 * 1024
 that stall then take 8 MiB instead of 64."""
 
 MOST_EXPECTED_BYTES: Final = 64 * 1024
-"""The most bytes that `PlainSocket.expect` waits for: as many as one read returns. If the receive buffer has no room for
-them, the system reports the socket readable when the peer's window is closed."""
+"""The most bytes that `PlainSocket.expect` waits for: as many as one read returns. If the receive buffer has no room
+for them, the system reports the socket readable when the peer's window is closed."""
 
 MAX_PARTS: Final = 512
 """The most parts of one gathered write; more are joined first. The system limit (``IOV_MAX``) is 1,024, but joining is

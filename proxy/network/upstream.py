@@ -194,6 +194,8 @@ class Upstream:
                 candidates = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
             except socket.gaierror as error:
                 raise UpstreamFault(f"cannot resolve {address}: {error.strerror}") from error
+            except ValueError as error:  # of the IDNA codec
+                raise UpstreamFault(f"cannot resolve {address}: it is not a valid host name") from error
             for family, _, _, _, target in candidates:
                 try:
                     sock = await _connect_socket(family, target)
@@ -228,10 +230,19 @@ class Upstream:
         return opened
 
     async def _secure(self, secured: SecuredSocket, tls: TlsContext, address: Address) -> None:
-        """Do the TLS handshake with a broker."""
+        """Do the TLS handshake with a broker. Raises `UpstreamFault`."""
         session = self._sessions.get(address)
-        secured.start(tls, server_side=False, server_hostname=address.host, session=session)
-        await secured.handshake(NoTurn)
+        try:
+            secured.start(tls, server_side=False, server_hostname=address.host, session=session)
+        except ValueError as error:  # of the IDNA codec
+            raise UpstreamFault("TLS: it is not a valid host name") from error
+        try:
+            await secured.handshake(NoTurn)
+        except UpstreamFault as fault:
+            if secured.bytes_received:
+                raise
+            settings = f"{self.setting}.bootstrap_servers and {self.setting}.tls.enabled"
+            raise UpstreamFault(f"{fault}; a plaintext listener closes like this: check {settings}") from fault
         secured.keep_session = partial(self._keep_session, address)
 
     def _keep_session(self, address: Address, session: object) -> None:

@@ -37,7 +37,7 @@ async def open_connection(state: ConnectionState) -> None:
         await _read_proxy_header(state, client)
     if listener.tls is None or not isinstance(client, SecuredSocket):
         return
-    await state.shared.handshakes.serve(client, listener.tls.context)
+    await state.shared.handshakes.serve(client, listener.tls.context, state.info.peer.host)
     if client.server_name and listener.broker_names is not None:
         node_id = listener.broker_names.node_id_of(client.server_name)
         if node_id is not None and not listener.topology.may_exist(node_id):  # with a session for another name

@@ -4,6 +4,7 @@ tls_socket        a connection with TLS, with the methods of a plaintext one
 secured_socket    what the proxy requires of it, so that another library can compute TLS
 records           where records end, and how many of them may be without data
 handshakes        the bounds of handshakes with clients: their number, time and share of the event loop
+handshake_turns   the order of their computations, which goes round the addresses
 client_hello      the host name that a client asks for
 contexts          the settings of new connections, created again when files change
 renewal           looking at these files regularly

@@ -1,6 +1,7 @@
 """The host name that a client asks for (SNI), from the record of its ClientHello. Pure.
 
-OpenSSL gives the name of the *session* if a client resumes one of TLS 1.2, whatever the client asks for.
+OpenSSL gives the name of the *session* if a client resumes one of TLS 1.2, whatever the client asks for. Its name is
+used only for a ClientHello that is split over several records.
 
 Source: RFC 8446 section 4.1.2, RFC 6066 section 3.
 """

@@ -43,6 +43,13 @@ _TICKETS: Final = 1
 """Session tickets for each full handshake of TLS 1.3. A client reconnects with one; OpenSSL's default is two."""
 
 
+class ServerSide(ssl.SSLObject):
+    """The state of TLS with a client."""
+
+    asked_name: str | None = None
+    """The host name that the client asks for (SNI), as OpenSSL gives it."""
+
+
 class TlsContext:
     """The newest context of one listener or upstream.
 
@@ -103,11 +110,14 @@ def server_context(tls: ServerTls, setting: str, accepts_name: Callable[[str], b
     ends with the alert unrecognized_name.
     """
 
-    def check_name(_object: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> int | None:
+    def check_name(state: ssl.SSLObject | ssl.SSLSocket, name: str | None, _: ssl.SSLContext) -> int | None:
+        if isinstance(state, ServerSide):
+            state.asked_name = name
         return None if name is None or accepts_name(name) else ssl.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
 
     def create() -> tuple[ssl.SSLContext, Identity | None]:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.sslobject_class = ServerSide
         _restrict(context, tls.min_version, tls.ciphers, setting)
         context.num_tickets = _TICKETS
         context.sni_callback = check_name
@@ -159,3 +169,7 @@ def _restrict(context: ssl.SSLContext, lowest: TlsVersion, ciphers: str | None, 
         context.set_ciphers(ciphers or DEFAULT_CIPHERS)
     except ssl.SSLError:
         raise TlsFileError(f'{setting}.ciphers = "{ciphers}": OpenSSL knows none of these cipher suites') from None
+    for suite in context.get_ciphers() if context.security_level == 0 else ():  # other levels never choose such a suite
+        if suite["auth"] == "auth-null" or not suite["strength_bits"]:
+            problem = f'{suite["name"]} does not authenticate or does not encrypt; add ":!aNULL:!eNULL"'
+            raise TlsFileError(f'{setting}.ciphers = "{ciphers}": {problem}')

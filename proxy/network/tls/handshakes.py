@@ -1,9 +1,10 @@
 """The bounds of TLS handshakes with clients: their number, their time, and their share of the event loop.
 
 One `Handshakes` for a process. A client costs nothing but its connection until it has sent a ClientHello. The state of
-a handshake takes some tens of KiB, so their number is limited: one more ends the one that has waited for its client
-for longest, which answers within a round trip if it is honest. The computations of a handshake take about a
-millisecond; they are done one at a time, and clients that are connected keep at least half of the time.
+a handshake takes some tens of KiB, so their number is limited. One more ends one whose client has been silent for
+`SILENT_S`, or else one of the address with the most handshakes. The computations of a handshake take about a
+millisecond; they are done one at a time, in turns that go round the addresses, and clients that are connected keep at
+least half of the time.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from headrace.proxy.errors import ClientFault, ClientGone
+from headrace.proxy.network.connection_rates import counted_address
+from headrace.proxy.network.tls.handshake_turns import TurnsByAddress
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,8 +26,23 @@ if TYPE_CHECKING:
     from headrace.proxy.network.tls.contexts import TlsContext
     from headrace.proxy.network.tls.secured_socket import SecuredSocket
 
-PAUSE: Final = 1.0
+PAUSE_FACTOR: Final = 1
 """The pause after a computation, in durations of that computation."""
+SILENT_S: Final = 1.0
+"""Time without an answer after which a handshake is ended before those of any other address: more than a round trip,
+also over a satellite (0.6 s)."""
+
+
+class _Handshake:
+    """A handshake under way, whose ``scope`` ends it."""
+
+    __slots__ = ("address", "scope", "silent_since_s")
+
+    def __init__(self, scope: trio.CancelScope, address: str) -> None:
+        self.scope = scope
+        self.address = address
+        self.silent_since_s: float | None = None
+        """When its last computation ended; ``None`` while it waits for its turn, which is not the client's fault."""
 
 
 class Handshakes:
@@ -34,16 +52,23 @@ class Handshakes:
         self.most = most
         self.timeout_s = timeout_s
         self._counters = counters
-        self._waiting: OrderedDict[trio.CancelScope, None] = OrderedDict()
-        """The handshakes under way, by the time of their last computation."""
-        self._turn = trio.Lock()
+        self._by_address: dict[str, dict[_Handshake, None]] = {}
+        """The handshakes under way, by address (see `counted_address`), and in the order of their beginning."""
+        self._count = 0
+        """The number of handshakes under way."""
+        self._silent: OrderedDict[_Handshake, None] = OrderedDict()
+        """Those that wait for their client; the first has waited for longest."""
+        self._turns = TurnsByAddress(PAUSE_FACTOR)
 
-    async def serve(self, sock: SecuredSocket, context: TlsContext) -> None:
-        """Do the handshake with a client. Raises `ClientFault`; `ClientGone` if it closes without a byte."""
+    async def serve(self, sock: SecuredSocket, context: TlsContext, client: str) -> None:
+        """Do the handshake with a client, whose address is ``client``.
+
+        Raises `ClientFault`; `ClientGone` if it closes without a byte.
+        """
         try:
             with trio.fail_after(self.timeout_s):
                 await sock.receive_hello(context.setting)
-                await self._handshake(sock, context)
+                await self._handshake(sock, context, counted_address(client))
         except trio.TooSlowError:
             self._count_failure()
             setting = f"limits.tls_handshake_timeout = {self.timeout_s:g} s"
@@ -58,32 +83,53 @@ class Handshakes:
         else:
             self._counters.tls_handshakes_full += 1
 
-    async def _handshake(self, sock: SecuredSocket, context: TlsContext) -> None:
+    async def _handshake(self, sock: SecuredSocket, context: TlsContext, address: str) -> None:
         with trio.CancelScope() as scope:
-            self._make_room()
-            self._waiting[scope] = None
+            while self._count >= self.most:
+                ended = self._to_end()
+                self._remove(ended)
+                ended.scope.cancel()
+            handshake = _Handshake(scope, address)
+            self._by_address.setdefault(address, {})[handshake] = None
+            self._count += 1
             try:
                 sock.start(context, server_side=True)
-                await sock.handshake(lambda: self._in_turn(scope))
+                await sock.handshake(lambda: self._in_turn(handshake))
             finally:
-                self._waiting.pop(scope, None)
+                self._remove(handshake)
         if scope.cancelled_caught:
-            rule = f"limits.max_tls_handshakes = {self.most} is reached, and it has waited for longest"
-            raise ClientFault(f"the TLS handshake was ended: {rule}")
+            rule = "is reached, and its client was silent, or its address has the most"
+            raise ClientFault(f"the TLS handshake was ended: limits.max_tls_handshakes = {self.most} {rule}")
 
-    def _make_room(self) -> None:
-        while len(self._waiting) >= self.most:
-            scope, _ = self._waiting.popitem(last=False)
-            scope.cancel()
+    def _to_end(self) -> _Handshake:
+        """Return the handshake to end for another one. Takes time in the number of addresses that have one."""
+        silent = next(iter(self._silent), None)
+        if silent is not None and trio.current_time() - (silent.silent_since_s or 0.0) >= SILENT_S:
+            return silent
+        most = max(self._by_address.values(), key=len)
+        found = [each for each in most if each.silent_since_s is not None]
+        return min(found, key=lambda each: each.silent_since_s or 0.0) if found else next(reversed(most))
+
+    def _remove(self, handshake: _Handshake) -> None:
+        """Forget a handshake, unless that was done when it was ended."""
+        same_address = self._by_address.get(handshake.address, {})
+        if handshake not in same_address:
+            return
+        del same_address[handshake]
+        if not same_address:
+            del self._by_address[handshake.address]
+        self._silent.pop(handshake, None)
+        self._count -= 1
 
     @asynccontextmanager
-    async def _in_turn(self, scope: trio.CancelScope) -> AsyncIterator[None]:
-        async with self._turn:
-            began_s = trio.current_time()
+    async def _in_turn(self, handshake: _Handshake) -> AsyncIterator[None]:
+        handshake.silent_since_s = None
+        self._silent.pop(handshake, None)
+        async with self._turns.turn(handshake.address):
             yield
-            if scope in self._waiting:
-                self._waiting.move_to_end(scope)
-            await trio.sleep(PAUSE * (trio.current_time() - began_s))
+        if not handshake.scope.cancel_called:
+            handshake.silent_since_s = trio.current_time()
+            self._silent[handshake] = None
 
     def _count_failure(self) -> None:
         self._counters.tls_handshakes_failed += 1

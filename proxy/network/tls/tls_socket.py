@@ -18,6 +18,7 @@ import trio
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.network.sockets import READ_BYTES, PlainSocket
 from headrace.proxy.network.tls.client_hello import server_name
+from headrace.proxy.network.tls.contexts import ServerSide
 from headrace.proxy.network.tls.failures import failure_of, plaintext_failure
 from headrace.proxy.network.tls.records import HEADER_BYTES, SLICE_BYTES, PeerLimits, RecordEnds
 
@@ -84,6 +85,7 @@ class TlsSocket(PlainSocket):
     __slots__ = (
         "_ended",
         "_has_more",
+        "_hello_goes_on",
         "_incoming",
         "_limits",
         "_outgoing",
@@ -106,6 +108,8 @@ class TlsSocket(PlainSocket):
         self._ended = False
         self._has_more = True
         """Whether OpenSSL may have data that were not read: after the handshake, and when a view had no more room."""
+        self._hello_goes_on = False
+        """Whether the first record has only a part of the ClientHello."""
         self._own_bytes = 0
         self._record_ends = RecordEnds()
         self._limits = PeerLimits()
@@ -160,6 +164,7 @@ class TlsSocket(PlainSocket):
             raise ClientFault(f"TLS: the ClientHello has {hello_size} bytes; at most {MAX_RECORD_BYTES} are permitted")
         self._incoming.write(header + record)
         self.server_name = server_name(header + record)
+        self._hello_goes_on = size < _MESSAGE_HEADER_BYTES + hello_size
 
     def start(
         self,
@@ -203,6 +208,8 @@ class TlsSocket(PlainSocket):
             if failure is not None:
                 raise self._failed(failure) from failure
             if done:
+                if self._hello_goes_on and self.server_name is None and isinstance(tls, ServerSide):
+                    self.server_name = tls.asked_name
                 if self._incoming.pending or self._rest:  # the first request came with the end of the handshake
                     self.may_read = True
                 return
@@ -353,7 +360,7 @@ class TlsSocket(PlainSocket):
 
     def _send_end(self) -> None:
         tls = self.tls
-        if tls is None or self.unsent_bytes:
+        if tls is None or self.unsent_bytes or _is_cached(tls):
             return
         with suppress(ssl.SSLError, ValueError):  # the peer's end is not read; or there was no handshake
             tls.unwrap()
@@ -377,6 +384,17 @@ class TlsSocket(PlainSocket):
         if self.tls is None:
             raise AssertionError("the TLS handshake has not begun")
         return self.tls
+
+
+def _is_cached(tls: ssl.SSLObject) -> bool:
+    """Return whether OpenSSL keeps the session of a client beyond this connection, if TLS's end is sent.
+
+    It does so for clients of TLS 1.2 without tickets, up to 20,480 sessions with the clients' certificates, and Python
+    has no setting for that. OpenSSL forgets a session whose connection ends without TLS's end.
+    """
+    if not tls.server_side or tls.session_reused or tls.version() != "TLSv1.2":
+        return False
+    return tls.session is not None and bool(tls.session.id)
 
 
 @contextmanager

@@ -97,3 +97,11 @@ def test_the_faults_of_a_listener_name_its_table(
     with pytest.raises(Exception, match="_TRANSPORT"):
         AdminClient(plaintext).list_topics(timeout=3)
     proxy.wait_for_log("listeners.secure.tls.certificate_file")
+
+
+def test_tls_to_a_plaintext_listener_of_the_brokers(secure_kafka: SecureKafka) -> None:
+    config = upstream_tls(secure_kafka)
+    with ProxyProcess(secure_kafka.address(Port.PLAINTEXT), config=config, python=sys.executable) as proxy:
+        proxy.wait_for_log(
+            "a plaintext listener closes like this: check upstream.bootstrap_servers and upstream.tls.enabled"
+        )

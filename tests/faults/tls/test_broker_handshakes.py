@@ -7,6 +7,7 @@ works.
 from __future__ import annotations
 
 import ssl
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -178,4 +179,24 @@ def test_a_certificate_that_changes_between_two_connections(authority: Authority
             assert before.call(*ask)
             broker.new_context = good
             assert is_served(proxy)
+        assert_broker_is_blamed(proxy)
+
+
+def test_a_broker_that_offers_tls_1_1_only(authority: Authority, tmp_path: Path) -> None:
+    good = broker_contexts(authority, ssl.TLSVersion.TLSv1_2)
+
+    def old() -> ssl.SSLContext:
+        context = good()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of the version
+            context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        return context
+
+    with TlsBroker(good) as broker, proxy_before(broker, authority, tmp_path, PATIENT_S) as proxy:
+        broker.new_context = old
+        assert not is_served(proxy)
+        proxy.wait_for_log("TLS: the broker does not support the proxy's versions of TLS")
+        broker.new_context = good
+        assert is_served(proxy)
         assert_broker_is_blamed(proxy)

@@ -15,12 +15,12 @@ from headrace.proxy.admin.server import AdminServer
 from headrace.proxy.admin.turns import (
     CONNECTIONS_PER_S,
     HANDSHAKE_PAUSE_FACTOR,
-    LONGEST_PAUSE_S,
     PAUSE_FACTOR,
     REQUESTS_PER_S,
     AdminTurns,
 )
 from headrace.proxy.counters import AdminCounters
+from headrace.proxy.network.tls.handshake_turns import LONGEST_PAUSE_S
 from tests.fuzzing.targets.admin import FixedOperations
 
 if TYPE_CHECKING:

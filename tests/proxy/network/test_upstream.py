@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from headrace.config.tables.tls import UpstreamTls
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.tls.contexts import client_context
 from headrace.proxy.network.tls.tls_socket import Session, TlsSocket
 from headrace.proxy.network.topology import Topology
 from headrace.proxy.network.upstream import Upstream
@@ -18,6 +20,7 @@ from tests.faults.raw_client import RESET_ON_CLOSE
 
 if TYPE_CHECKING:
     from headrace.proxy.network.tls.contexts import TlsContext
+    from testbed.kafka.certificates import Authority
 
 
 def reset_connection() -> socket.socket:
@@ -26,6 +29,15 @@ def reset_connection() -> socket.socket:
         ours = socket.create_connection(server.getsockname())
         theirs, _ = server.accept()
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+    theirs.close()
+    return ours
+
+
+def closed_connection() -> socket.socket:
+    """Return a connection that the peer has closed."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
     theirs.close()
     return ours
 
@@ -71,3 +83,41 @@ async def test_certificates_that_are_renewed_during_a_connection(monkeypatch: py
         upstream._sessions[address] = Session(tls.current, cast("ssl.SSLSession", object()))
         await upstream._secure(secured, tls, address)
         assert secured.tls is not None
+
+
+def upstream_with_tls(authority: Authority, poller: Poller, address: Address, **more: Any) -> Upstream:
+    topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=range(3))
+    tls = client_context(UpstreamTls(enabled=True, ca_file=str(authority.ca_file)), "upstream.tls")
+    return Upstream(
+        bootstrap_servers=[address], topology=topology, connect_timeout_s=60, poller=poller, tls=tls, **more
+    )
+
+
+@pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example.com"])
+async def test_a_host_name_that_is_not_valid(authority: Authority, host: str) -> None:
+    """Brokers advertise it, so that it is their fault, both where it is resolved and where TLS asks for it."""
+    poller = Poller()
+    address = Address(host=host, port=9092)
+    upstream = upstream_with_tls(authority, poller, address)
+    with poller.attach():
+        with pytest.raises(UpstreamFault, match=r"cannot resolve .* it is not a valid host name"):
+            await upstream.dial(None)
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            sock = socket.create_connection(server.getsockname())
+            with pytest.raises(UpstreamFault, match="9092: TLS: it is not a valid host name"):
+                await upstream._opened(sock, address, None)
+        assert sock.fileno() == -1, "it is closed"
+
+
+@pytest.mark.parametrize("resets", [False, True])
+async def test_a_broker_that_closes_before_a_byte_of_tls_may_have_a_plaintext_listener(
+    authority: Authority, *, resets: bool
+) -> None:
+    poller = Poller()
+    address = Address(host="127.0.0.1", port=9092)
+    upstream = upstream_with_tls(authority, poller, address, setting="listeners.inside.upstream")
+    sock = reset_connection() if resets else closed_connection()
+    with poller.attach(), pytest.raises(UpstreamFault) as caught:
+        await upstream._opened(sock, address, None)
+    settings = "listeners.inside.upstream.bootstrap_servers and listeners.inside.upstream.tls.enabled"
+    assert str(caught.value).endswith(f"a plaintext listener closes like this: check {settings}")

@@ -130,6 +130,16 @@ def test_what_is_not_permitted(certificate: Certificate) -> None:
         ),
         ({"certificate_file": "{chain}", "key_file": "{other}"}, "the private key does not belong to the certificate"),
         ({"certificate_file": "{keystore}", "ciphers": "NONSENSE"}, 'listen.tls.ciphers = "NONSENSE": OpenSSL knows'),
+        *(
+            (
+                {"certificate_file": "{keystore}", "ciphers": suites},
+                f'listen.tls.ciphers = "{suites}": {name} does not authenticate or does not encrypt',
+            )
+            for suites, name in (
+                ("ECDHE+AESGCM:aNULL@SECLEVEL=0", "ADH-AES256-GCM-SHA384"),
+                ("ECDHE+AESGCM:NULL-SHA256@SECLEVEL=0", "NULL-SHA256"),
+            )
+        ),
         (
             {"certificate_file": "{keystore}", "client_certificates": "required", "client_ca_file": "{key}"},
             'listen.tls.client_ca_file = "{key}": it has no certificate in PEM format',

@@ -15,6 +15,7 @@ from headrace.config.tables.tls import ClientCertificates, ListenTls, UpstreamTl
 from headrace.proxy.errors import ClientFault, ClientGone, ConnectionFault, UpstreamFault
 from headrace.proxy.network.held_bytes import held
 from headrace.proxy.network.poller import Poller
+from headrace.proxy.network.sockets import PlainSocket
 from headrace.proxy.network.tls.contexts import TlsContext, client_context, server_context
 from headrace.proxy.network.tls.records import HEADER_BYTES
 from headrace.proxy.network.tls.tls_socket import MAX_RECORD_BYTES, NoTurn, TlsSocket
@@ -22,7 +23,7 @@ from testbed.kafka.certificates import EXPIRED, Authority
 from tests.security.handshakes import client_hello
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from testbed.kafka.certificates import Certificate
@@ -458,3 +459,43 @@ async def test_a_changed_record_ends_the_connection(authority: Authority, broker
             with pytest.raises(ClientFault, match="a record of the client was changed on its way"):
                 await read(sock, 1)
         sock.close()
+
+
+@pytest.mark.parametrize("split_at", [10, 60, 200])
+async def test_the_host_name_of_a_hello_in_several_records(
+    authority: Authority, broker: Certificate, monkeypatch: pytest.MonkeyPatch, split_at: int
+) -> None:
+    server, client = listening(broker), connecting(authority)
+    send_now = PlainSocket.send_now
+
+    def send_in_two_records(sock: PlainSocket, parts: Sequence[bytes], *, more: bool = False) -> bool:
+        monkeypatch.setattr(PlainSocket, "send_now", send_now)  # for all but the ClientHello
+        (hello,) = parts
+        contents = hello[5 : 5 + split_at], hello[5 + split_at :]
+        return send_now(sock, [b"".join(hello[:3] + len(each).to_bytes(2, "big") + each for each in contents)])
+
+    async with sockets() as pair:
+        monkeypatch.setattr(PlainSocket, "send_now", send_in_two_records)
+        await shake_hands(pair, client, server)
+        assert pair[1].server_name == "localhost"
+
+
+@pytest.mark.parametrize("ends", ["the client", "the proxy"])
+async def test_no_session_of_a_client_without_tickets_is_kept(
+    authority: Authority, broker: Certificate, ends: str
+) -> None:
+    server, client = listening(broker), connecting(authority)
+    client.current.maximum_version = ssl.TLSVersion.TLSv1_2
+    client.current.options |= ssl.OP_NO_TICKET
+    for _ in range(5):
+        async with sockets() as pair:
+            await shake_hands(pair, client, server)
+            to_broker, to_client = pair
+            assert server.current.session_stats()["number"] == 1, "while the connection is open"
+            if ends == "the client":
+                to_broker.close()
+                await to_client.readable()
+                assert to_client.receive_into(bytearray(10)) == 0
+            to_client.close()
+            to_client.tls = None
+    assert server.current.session_stats()["number"] == 0

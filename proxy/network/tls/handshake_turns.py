@@ -1,0 +1,87 @@
+"""Turns of the computations of TLS handshakes, which go round the addresses of the clients.
+
+Used by `headrace.proxy.network.tls.handshakes` for Kafka's clients, and by `headrace.proxy.admin.turns`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from headrace.proxy.network.connection_rates import counted_address
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+LONGEST_PAUSE_S: Final = 0.25
+"""Limit for a pause: a page of the admin server may also take long because it waits for workers, which does not occupy
+the event loop."""
+
+
+class TurnsByAddress:
+    """Turns of TLS handshakes. They go round the addresses, so that each waits for at most one turn of each other."""
+
+    __slots__ = ("_is_taken", "_next_s", "_pause_factor", "_waiting")
+
+    def __init__(self, pause_factor: float) -> None:
+        self._pause_factor = pause_factor
+        """A pause is this many times as long as the computation before it."""
+        self._is_taken = False
+        self._next_s = float("-inf")
+        """Time at which the pause ends."""
+        self._waiting: OrderedDict[str, deque[trio.Event]] = OrderedDict()
+        """An event for each task that waits, by address; the first address has the next turn."""
+
+    @asynccontextmanager
+    async def turn(self, client: str) -> AsyncIterator[None]:
+        """Wait for the turn of the client's address; the turn lasts until the end of the block."""
+        await self._acquire(counted_address(client))
+        try:
+            await trio.sleep_until(self._next_s)
+            began_s = trio.current_time()
+            try:
+                yield
+            finally:
+                self._next_s = end_of_pause(began_s, self._pause_factor)
+        finally:
+            self._release()
+
+    async def _acquire(self, address: str) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        if not self._is_taken:
+            self._is_taken = True
+            return
+        event = trio.Event()
+        self._waiting.setdefault(address, deque()).append(event)
+        try:
+            await event.wait()
+        except BaseException:  # cancelled
+            if event.is_set():
+                self._release()
+            else:
+                self._leave(address, event)
+            raise
+
+    def _leave(self, address: str, event: trio.Event) -> None:
+        self._waiting[address].remove(event)
+        if not self._waiting[address]:
+            del self._waiting[address]
+
+    def _release(self) -> None:
+        """Give the turn to the address that has waited for longest, or to nobody."""
+        if not self._waiting:
+            self._is_taken = False
+            return
+        address, events = self._waiting.popitem(last=False)
+        events.popleft().set()
+        if events:
+            self._waiting[address] = events
+
+
+def end_of_pause(began_s: float, factor: float) -> float:
+    """Return the end of the pause after work that began at ``began_s`` and ends now; ``factor`` times as long."""
+    now_s = trio.current_time()
+    return now_s + min(LONGEST_PAUSE_S, factor * (now_s - began_s))
