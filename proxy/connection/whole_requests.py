@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.heads import RequestHead
+    from headrace.proxy.wire.messages.codec import Buffer
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.verdicts import Refuse
 
@@ -249,7 +250,7 @@ class WholeRequests:
         if pending is None:
             return
         exchange, head, refusal = pending.exchange, pending.head, pending.refusal
-        known_reply: bytes | None = None
+        known_reply: Buffer | None = None
         watch = Stopwatch(self._shared.thread_time)
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]

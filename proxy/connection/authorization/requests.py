@@ -57,9 +57,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from headrace.proxy.connection.authorization.denials import Denial
-    from headrace.proxy.connection.mutations.lookup import AskBroker, InTurn
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.long_work import InTurn
+    from headrace.proxy.network.upstream import Ask
     from headrace.proxy.wire.authorization.requirement_types import RowKey
     from headrace.proxy.wire.heads import RequestHead
     from headrace.proxy.wire.messages.stepwise import Steps
@@ -182,7 +183,7 @@ def authorize_in_steps(
     return (yield from without_rows_in_steps(state, exchange, head, frame, rows))
 
 
-async def answer_question(state: ConnectionState, question: Question, ask: AskBroker, in_turn: InTurn) -> Answers:
+async def answer_question(state: ConnectionState, question: Question, ask: Ask, in_turn: InTurn) -> Answers:
     """Ask the broker for the names of topics by their ids, or which of several topics do not exist.
 
     ``ask`` sends a request on the client's connection, and ``in_turn`` runs a long computation in slices. The names are

@@ -8,7 +8,7 @@ whose number of partitions the client may not read costs one.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
@@ -29,20 +29,15 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import TopicMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     from headrace.proxy.connection.state.created_topics import CreatedTopics
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.long_work import InTurn
+    from headrace.proxy.network.upstream import Ask
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.mutations import MutationRequest, TopicKey
 
-    class InTurn(Protocol):
-        """Runs a generator in slices: `headrace.proxy.long_work.LongSteps.run`."""
-
-        async def __call__(self, steps: Steps[Parsed]) -> Parsed:
-            """Return the generator's value."""
-
-    AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
 
 Parsed = TypeVar("Parsed")
 
@@ -57,7 +52,7 @@ async def look_up_mutations(
     exchange: Exchange,
     asked_for: MutationRequest,
     body: memoryview,
-    ask: AskBroker,
+    ask: Ask,
     in_turn: InTurn,
     created: CreatedTopics,
     now_s: float,
@@ -85,7 +80,7 @@ async def look_up_mutations(
 
 
 async def _creations(
-    asked_for: MutationRequest, version: int, body: memoryview, ask: AskBroker, in_turn: InTurn, tokens: float
+    asked_for: MutationRequest, version: int, body: memoryview, ask: Ask, in_turn: InTurn, tokens: float
 ) -> tuple[TopicMutation, ...]:
     times = Counter(topic.key for topic in asked_for.topics)
     requested = [topic.partitions or 0 for topic in asked_for.topics if times[topic.key] == 1]
@@ -136,7 +131,7 @@ def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, in
         yield TopicMutation(topic=topic.key, partitions=partitions)
 
 
-async def _partition_counts(topics: list[TopicKey], ask: AskBroker, in_turn: InTurn) -> dict[TopicKey, int]:
+async def _partition_counts(topics: list[TopicKey], ask: Ask, in_turn: InTurn) -> dict[TopicKey, int]:
     if not topics:
         return {}
     version, body = await in_turn(ask_for_topics(topics))
@@ -154,8 +149,8 @@ async def parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
 
 
 async def look_up_auto_creation(
-    exchange: Exchange, body: memoryview, ask: AskBroker, in_turn: InTurn, created: CreatedTopics, now_s: float
-) -> bytes | None:
+    exchange: Exchange, body: memoryview, ask: Ask, in_turn: InTurn, created: CreatedTopics, now_s: float
+) -> bytes | memoryview | None:
     """Fill in ``exchange.mutations`` of a Metadata request that may create topics.
 
     Sends the same request with auto-creation turned off, and returns the body of the reply. It can be sent to the

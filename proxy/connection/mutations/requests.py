@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.connection.state.shared_state import SharedState
     from headrace.proxy.connection.state.thread_time import Stopwatch
+    from headrace.proxy.wire.messages.codec import Buffer
     from headrace.quota_callbacks.verdicts import Refuse
 
 
-async def look_up(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
+async def look_up(state: ConnectionState, exchange: Exchange, body: memoryview, watch: Stopwatch) -> Buffer | None:
     """Fill in ``exchange.mutations``, in steps, asking the broker if that is necessary.
 
     Return the broker's reply to a Metadata request without auto-creation, if it can be the answer; the names of its
@@ -66,14 +67,14 @@ def must_forward(state: ConnectionState, exchange: Exchange, refusal: Refuse | N
     return False
 
 
-def answer_with(state: ConnectionState, exchange: Exchange, body: bytes) -> None:
+def answer_with(state: ConnectionState, exchange: Exchange, body: Buffer) -> None:
     """Answer a request with the body of a reply that the broker has sent to the proxy.
 
     Raises `UpstreamFault` for one that does not match its schema.
     """
     now_s = state.shared.clock()
     api_key, version = exchange.api_key, exchange.api_version
-    frame = response_frame(api_key, version, exchange.correlation_id, body)
+    frame = response_frame(api_key, version, exchange.correlation_id, bytes(body))
     exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
     exchange.response_bytes = len(frame) - LENGTH_BYTES
     exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
