@@ -6,6 +6,7 @@ Used by the command line, which creates its options from `FLAGS`, and by `loadin
     HEADRACE_LISTEN__ADDRESS=0.0.0.0:9192
     HEADRACE_QUOTA__WINDOW__NUM=21
     HEADRACE_PLUGINS__OPTIONS__TRACING__ENABLED=true
+    HEADRACE_LISTENERS__EXTERNAL__ADDRESS=0.0.0.0:9193
 
 The value of a string key is not quoted, and a list is separated by commas. Other values, tables and arrays are written
 as in the file. An empty variable counts as not set.
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "HEADRACE_"
 OPTIONS: Final = ("plugins", "options")
+LISTENERS: Final = "listeners"
 
 ADMIN_TOKEN: Final = f"{PREFIX}ADMIN_TOKEN"
 """The variable with the token that ``headrace why`` and other commands send to the admin server."""
@@ -47,9 +49,12 @@ _OTHERS: Final = re.compile(
 )
 """Variables with the prefix that other parts read: commands for operators, the build, the pipeline, the test bed."""
 _KUBERNETES: Final = re.compile(
-    r"HEADRACE_((?!.*__).*_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)"
+    r"HEADRACE_((?!.*__).*_)?"
+    r"(SERVICE_HOST=.*|SERVICE_PORT(_\w+)?=.*|PORT_\d+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*"
+    r"|PORT(_\d+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*)"
 )
-"""Variables that Kubernetes sets in all containers of a namespace with a service called headrace (service links)."""
+"""Variables, with their values, that Kubernetes sets in all containers of a namespace with a service called headrace
+(service links)."""
 
 
 _NAMING: Final = "the variable of a key is HEADRACE_ and the key in capitals, with two underscores for each dot"
@@ -138,11 +143,26 @@ def environment_overrides(environment: Mapping[str, str]) -> tuple[list[Override
             overrides.append(Override(path=leaf.path, value=_value(leaf, text), name=name))
         elif name.startswith(options) and all(steps := name.removeprefix(options).lower().split("__")) and steps[1:]:
             overrides.append(Override(path=(*OPTIONS, *steps), value=_as_toml(text), name=name))
-        elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(name)):
+        elif (found := _of_listener(name)) is not None:
+            path, leaf = found
+            overrides.append(Override(path=path, value=_value(leaf, text), name=name))
+        elif not (_OTHERS.fullmatch(name) or _KUBERNETES.fullmatch(f"{name}={text}")):
             closest = _closest(name)
             hint = _NAMING if closest is None else f"did you mean {closest}?"
             problems.append(Problem(flag=name, rule=f"unknown variable; {hint}"))
     return sorted(overrides, key=lambda each: len(each.path)), problems
+
+
+def _of_listener(name: str) -> tuple[tuple[str, ...], Leaf] | None:
+    """Return the path of a key of ``[listeners.NAME]`` that a variable sets, and the key of ``[listen]`` or
+    ``[upstream]`` whose values it has; ``None`` for any other variable."""
+    table, *steps = name.removeprefix(PREFIX).lower().split("__")
+    if table != LISTENERS or len(steps) < 2 or not steps[0]:
+        return None
+    listener, *inner = steps
+    path = tuple(inner) if inner[0] == "upstream" else ("listen", *inner)
+    leaf = next((each for each in keys(Config) if each.path == path), None)
+    return None if leaf is None else ((LISTENERS, listener, *inner), leaf)
 
 
 def variable_of(path: tuple[str, ...]) -> str:

@@ -11,7 +11,7 @@ import gc
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import trio
 
@@ -32,6 +32,14 @@ LONG_STEP_BYTES: Final = 16 * 1024
 """Decoding or editing a message of more bytes is a long step, which takes up to some tens of milliseconds."""
 
 T = TypeVar("T")
+
+
+class InTurn(Protocol):
+    """Runs a generator in slices: `LongSteps.run`."""
+
+    async def __call__(self, steps: Generator[None, None, T]) -> T:
+        """Return the generator's value."""
+
 
 _collector_lock = threading.Lock()
 _collector_users = 0

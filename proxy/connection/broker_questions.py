@@ -22,6 +22,7 @@ from headrace.proxy.connection.state.thread_time import Stopwatch
 from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.heads import LENGTH_BYTES, request_frame
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.proxy.wire.topic_lookups import ask_for_topics, names_brokers
 from headrace.quota_callbacks.api_keys import ApiKey
 
@@ -93,7 +94,7 @@ async def _ask_for_acceptance(state: ConnectionState, head: RequestHead) -> None
         await state.listener.upstream.wait_for_refresh()
         if state.is_accepted():
             return
-    version, body = ask_for_topics(())
+    version, body = finish(ask_for_topics(()))
     watch = Stopwatch(state.shared.thread_time)
     reply = await ask_broker(state, head.correlation_id, head.client_id, watch, ApiKey.METADATA, version, body)
     try:

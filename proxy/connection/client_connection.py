@@ -65,7 +65,7 @@ class ClientConnection:
                     await self._guard("client", self._requests.run)
                     if state.upstream is not None:
                         state.upstream.shut_down_writing()
-                    self._note_half_closed()
+                    self.state.note_half_closed()
                     nursery.cancel_scope.cancel()
         finally:
             self._close()
@@ -185,14 +185,6 @@ class ClientConnection:
             f"speaks {protocol}, but {listener} ({setting}.address) accepts Kafka's protocol only; the address"
             " of the admin server is admin.listen"
         )
-
-    def _note_half_closed(self) -> None:
-        state = self.state
-        if len(state.in_flight) and state.reason is None:
-            state.reason = f"the client closed its side with {len(state.in_flight)} requests in flight"
-            log.debug(
-                "connection closed", peer=str(state.info.peer), reason=state.reason, request=state.describe_request()
-            )
 
     def _close(self) -> None:
         state = self.state

@@ -6,7 +6,6 @@ the replies list, and the names of topics, if a plugin has asked for them, from 
 
 from __future__ import annotations
 
-from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -102,9 +101,9 @@ def names_topics(state: ConnectionState, exchange: Exchange) -> bool:
 
 def learn_names_in_steps(state: ConnectionState, version: int, body: Buffer) -> Steps[None]:
     """Learn the names of the topics of a Metadata reply; yield every few topics. Raises `MalformedMessage`."""
-    topics = read_topic_names(version, body)
-    while found := list(islice(topics, ROWS_A_STEP)):
-        state.shared.topic_names.learn(found)
+    topics = yield from read_topic_names(version, body)
+    for at in range(0, len(topics), ROWS_A_STEP):
+        state.shared.topic_names.learn(topics[at : at + ROWS_A_STEP])
         yield
 
 

@@ -8,7 +8,6 @@ waiting is processed by `WholeRequests.collected`. One that waits for a broker's
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,34 +36,31 @@ from headrace.proxy.connection.enforcement import (
     fetch_cap,
     refuses_all,
 )
-from headrace.proxy.connection.mutation_lookup import look_up_auto_creation, look_up_mutations
+from headrace.proxy.connection.mutations.requests import answer_with, look_up, must_forward, note_creations
 from headrace.proxy.connection.opening.observed_logins import enforce_on_login, observe_token
 from headrace.proxy.connection.opening.sasl_termination import answer_sasl
-from headrace.proxy.connection.refusals import answer, answer_unsupported_version, note_refusal, refuse_in_steps
-from headrace.proxy.connection.reply_edits import edit_reply, learn_names_in_steps, names_topics
+from headrace.proxy.connection.refusals import answer_unsupported_version, refuse_in_steps
 from headrace.proxy.connection.state.authentication import HANDSHAKE_APIS
 from headrace.proxy.connection.state.reply_actions import Settle
 from headrace.proxy.connection.state.thread_time import Stopwatch
-from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.long_work import LONG_STEP_BYTES
-from headrace.proxy.wire.apis import APIS, response_header_version
-from headrace.proxy.wire.errors import MalformedFrame, PeerFault
+from headrace.proxy.wire.apis import APIS
+from headrace.proxy.wire.errors import MalformedFrame
 from headrace.proxy.wire.heads import LENGTH_BYTES, cap_fetch
 from headrace.proxy.wire.messages.codec import decode
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.messages.stepwise import finish
-from headrace.proxy.wire.mutations import read_mutation_in_steps
-from headrace.proxy.wire.refusals import response_frame
 from headrace.proxy.wire.walks.produce import ProduceWalk
 from headrace.quota_callbacks.api_keys import ApiKey
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container
+    from collections.abc import Callable
 
     from headrace.proxy.connection.authorization.requests import Authorized
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
     from headrace.proxy.wire.heads import RequestHead
+    from headrace.proxy.wire.messages.codec import Buffer
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.quota_callbacks.verdicts import Refuse
 
@@ -254,7 +250,7 @@ class WholeRequests:
         if pending is None:
             return
         exchange, head, refusal = pending.exchange, pending.head, pending.refusal
-        known_reply: bytes | None = None
+        known_reply: Buffer | None = None
         watch = Stopwatch(self._shared.thread_time)
         if not pending.enforced:
             body = memoryview(pending.frame)[head.body_at :]
@@ -262,7 +258,7 @@ class WholeRequests:
             await self._let_others_run(len(body), watch)
             self._check_rows(exchange, body)
             await self._let_others_run(len(body), watch)
-            known_reply = await self._look_up(exchange, body, watch)
+            known_reply = await look_up(state, exchange, body, watch)
             await self._let_others_run(len(body), watch)
             refusal = self._enforce(exchange, body, self._shared.clock())
             await self._let_others_run(len(body), watch)
@@ -290,7 +286,10 @@ class WholeRequests:
         else:
             self.pending = None
             if exchange.api_key == ApiKey.METADATA:
-                self._finish_metadata(exchange, pending, refusal, known_reply)
+                if must_forward(state, exchange, refusal) or known_reply is None:
+                    self._forward_and_pause(exchange, pending.frame, self._shared.clock())
+                else:
+                    answer_with(state, exchange, known_reply)
             else:
                 self._finish(exchange, head, pending.frame)
         self._note_thread_time(watch)
@@ -362,7 +361,7 @@ class WholeRequests:
             cap_fetch(capped, head.fetch_limits_at, cap)
             frame = bytes(capped)
         self._forward_and_pause(exchange, frame, now_s)
-        self._note_creations(exchange, (), now_s)
+        note_creations(self._shared, exchange, (), now_s)
         if exchange.read_batches:
             self._walk_batches(exchange, memoryview(frame)[head.body_at :], now_s)
 
@@ -376,13 +375,7 @@ class WholeRequests:
         if forwarded is not None:
             now_s = self._shared.clock()
             self._forward_and_pause(exchange, forwarded, now_s)
-            self._note_creations(exchange, refusal.topics or (), now_s)
-
-    def _note_creations(self, exchange: Exchange, refused: Container[str | bytes], now_s: float) -> None:
-        """Remember the topics of a CreateTopics that were forwarded; those refused cost others nothing."""
-        if exchange.api_key == ApiKey.CREATE_TOPICS and exchange.mutations:
-            forwarded = [each for each in exchange.mutations if each.topic not in refused]
-            self._shared.created_topics.ask_for(forwarded, now_s)
+            note_creations(self._shared, exchange, refusal.topics or (), now_s)
 
     def _forward_and_pause(self, exchange: Exchange, frame: bytes, now_s: float) -> None:
         """Forward the frame, and in three cases nothing more before its reply.
@@ -408,54 +401,5 @@ class WholeRequests:
         self._state.in_flight.note_batches(exchange, walk)
         enforce_on_batches(self._state, exchange, now_s)
 
-    # --- mutations ---
-
-    async def _look_up(self, exchange: Exchange, body: memoryview, watch: Stopwatch) -> bytes | None:
-        ask = partial(ask_broker, self._state, exchange.correlation_id, exchange.client_id, watch)
-        created, now_s = self._shared.created_topics, self._shared.clock()
-        in_turn = partial(self._shared.long_steps.run, paused=watch.paused)
-        if exchange.api_key == ApiKey.METADATA:
-            return await look_up_auto_creation(exchange, body, ask, in_turn, created, now_s)
-        budget = self._shared.hooks.mutation_budget(exchange, self._now_ms())
-        asked_for = await in_turn(read_mutation_in_steps(exchange.api_key, exchange.api_version, body))
-        await self._let_others_run(len(body), watch)
-        tokens = math.inf if budget is None else budget
-        await look_up_mutations(exchange, asked_for, body, ask, in_turn, created, now_s, tokens)
-        return None
-
     def _now_ms(self) -> int:
         return int(self._shared.clock() * 1000)
-
-    def _finish_metadata(
-        self, exchange: Exchange, pending: Pending, refusal: Refuse | None, known_reply: bytes | None
-    ) -> None:
-        """Forward a Metadata request if the topics that it would create are admitted; otherwise answer it with
-        ``known_reply``, the reply to the same request with auto-creation turned off."""
-        now_s = self._shared.clock()
-        if refusal is not None:  # of topics that it would create
-            note_refusal(self._state, exchange, refusal)
-        elif exchange.mutations:
-            names = [each.topic for each in exchange.mutations if isinstance(each.topic, str)]
-            self._shared.created_topics.add(names, now_s)
-            known_reply = None
-        if known_reply is None:
-            self._forward_and_pause(exchange, pending.frame, now_s)
-            return
-        self._answer_with(exchange, known_reply, now_s)
-
-    def _answer_with(self, exchange: Exchange, body: bytes, now_s: float) -> None:
-        """Answer a request with the body of a reply that the broker has sent to the proxy."""
-        state, api_key, version = self._state, exchange.api_key, exchange.api_version
-        frame = response_frame(api_key, version, exchange.correlation_id, body)
-        exchange.forwarded_s, exchange.reply_s = exchange.received_s, now_s
-        exchange.response_bytes = len(frame) - LENGTH_BYTES
-        exchange.response_header_bytes = 4 if response_header_version(api_key, version) == 0 else 5
-        exchange.topic_errors = exchange.topic_errors or {}
-        enforce_on_reply(state, exchange, now_s)
-        try:
-            if names_topics(state, exchange):
-                finish(learn_names_in_steps(state, version, body))
-            edited = edit_reply(state, exchange, frame)
-        except PeerFault as fault:
-            raise UpstreamFault(str(fault)) from fault
-        answer(state, exchange, lambda: edited)

@@ -36,8 +36,8 @@ log = structlog.get_logger("headrace.bucket_state")
 
 APPLICATION_ID: Final = 0x48524143
 """Value of ``PRAGMA application_id``: "HRAC" in ASCII."""
-LAYOUT: Final = 1
-"""Version of the file's tables, the value of ``PRAGMA user_version``."""
+LAYOUT: Final = 2
+"""Version of the file's tables, the value of ``PRAGMA user_version``. In layout 1 the table is called ``usage``."""
 NOTHING_SAVED_MS: Final = -(2**63)
 """Time of the last save before the first one; earlier than any use of a bucket."""
 BUCKETS_PER_SLICE: Final = 500
@@ -46,7 +46,7 @@ BUCKETS_PER_SLICE: Final = 500
 _SCHEMA: Final = f"""
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {LAYOUT};
-CREATE TABLE IF NOT EXISTS usage (
+CREATE TABLE IF NOT EXISTS bucket_state (
     bucket TEXT PRIMARY KEY,
     saved_ms INTEGER NOT NULL,
     state TEXT NOT NULL
@@ -56,8 +56,10 @@ CREATE TABLE IF NOT EXISTS usage (
 BESIDE: Final = ("-wal", "-journal", "-shm")
 """The ends of the names of the files that SQLite creates beside the file, with its permissions."""
 
-Row = tuple[str, int, str]
-"""A row of the file: a bucket's name as JSON, the wall-clock time in ms at which it was saved, its state as JSON."""
+Row = tuple[str, int | str, str]
+"""A row of the file: a bucket's name as JSON, the wall-clock time in ms at which it was saved, its state as JSON.
+
+Any of them may be damaged; `restore` checks them."""
 State = tuple[list[Any], "Mapping[str, Any]"]
 """A bucket's name (quota key, metric tags, samples and seconds of its window) and its state."""
 StateText = tuple[str, str]
@@ -162,23 +164,28 @@ async def restore(rows: Iterable[Row], quotas: ClientQuotas, now_ms: int) -> int
     """Restore bucket states, and return how many.
 
     Skips a row whose bucket would have expired since it was saved, or whose window is configured differently now.
+    Rows that are damaged or were written by another release are skipped, too, and logged in one line.
     """
-    restored = 0
+    restored = skipped = 0
+    first: dict[str, str] = {}
     wall_ms = time_ns() // 1_000_000
     for number, (name, saved_ms, text) in enumerate(rows):
         if number % BUCKETS_PER_SLICE == 0:
             await trio.lowlevel.checkpoint()
-        down_ms = max(0, wall_ms - saved_ms)
         try:
+            down_ms = max(0, wall_ms - int(saved_ms))
             key_name, tags, samples, seconds = json.loads(name)
             window = quotas.window(key_name)
             if (window.samples, window.seconds) != (samples, seconds) or down_ms >= _kept_ms(seconds):
                 continue
             quotas.restore(key_name, dict(tags), json.loads(text, object_hook=_decode_bytes), now_ms - down_ms)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:  # written by another release
-            log.warning("a row of the bucket state file was skipped", bucket=name, error=str(error))
+        except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+            first = first or {"bucket": name, "error": str(error)}
+            skipped += 1
             continue
         restored += 1
+    if skipped:
+        log.warning("rows of the bucket state file were skipped", rows=skipped, **first)
     return restored
 
 
@@ -206,12 +213,14 @@ def _create(path: str) -> None:
 
 def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
     database = sqlite3.connect(path, timeout=1.0, check_same_thread=False, isolation_level=None)
+    database.text_factory = _text
     try:
         database.execute("PRAGMA locking_mode = EXCLUSIVE")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         _check_is_ours(database)
-        database.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT;")
+        rename = "ALTER TABLE usage RENAME TO bucket_state;" if _has_tables(database, "usage") else ""
+        database.executescript(f"BEGIN IMMEDIATE; {rename} {_SCHEMA} COMMIT;")
         rows = _rows_of(database)
     except BaseException:
         database.close()
@@ -219,8 +228,13 @@ def _open(path: str) -> tuple[sqlite3.Connection, list[Row]]:
     return database, rows
 
 
+def _text(value: bytes) -> str:
+    """Return a text of the file. If it is damaged, so that it is not UTF-8, only its row is skipped."""
+    return value.decode(errors="replace")
+
+
 def _rows_of(database: sqlite3.Connection) -> list[Row]:
-    rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM usage").fetchall()
+    rows: list[Row] = database.execute("SELECT bucket, saved_ms, state FROM bucket_state").fetchall()
     return rows
 
 
@@ -231,8 +245,9 @@ def _check_is_ours(database: sqlite3.Connection) -> None:
         raise sqlite3.OperationalError("it is not a bucket state file of this version of headrace")
 
 
-def _has_tables(database: sqlite3.Connection) -> bool:
-    return bool(database.execute("SELECT count(*) FROM sqlite_master").fetchone()[0])
+def _has_tables(database: sqlite3.Connection, name: str = "%") -> bool:
+    found = database.execute("SELECT count(*) FROM sqlite_master WHERE name LIKE ?", (name,))
+    return bool(found.fetchone()[0])
 
 
 def _cannot_open(path: str, error: sqlite3.OperationalError) -> str:
@@ -261,8 +276,8 @@ def _write(database: sqlite3.Connection, texts: Iterable[StateText], keep_ms: in
         cursor.execute("BEGIN IMMEDIATE")
         try:
             rows = ((name, wall_ms, state) for name, state in texts)
-            cursor.executemany("INSERT OR REPLACE INTO usage VALUES (?, ?, ?)", rows)
-            cursor.execute("DELETE FROM usage WHERE saved_ms < ?", (wall_ms - keep_ms,))
+            cursor.executemany("INSERT OR REPLACE INTO bucket_state VALUES (?, ?, ?)", rows)
+            cursor.execute("DELETE FROM bucket_state WHERE saved_ms < ?", (wall_ms - keep_ms,))
             cursor.execute("COMMIT")
         except BaseException:
             with suppress(sqlite3.Error):  # the error that is raised is the cause of this one

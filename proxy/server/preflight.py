@@ -73,32 +73,48 @@ class QuotaRules:
 
 
 def problems_of(config: Config) -> list[str]:
-    """Return why the proxy would not start: a plugin that is refused, quotas or logins that plugins refuse, a
+    """Return all reasons why the proxy would not start: a plugin that is refused, quotas or logins that plugins refuse, a
     certificate or mapping rule that cannot be used, a missing package."""
-    try:
-        hooks = dry_hooks(config)
+    problems = []
+    for check in (_check_plugins, read_security, _check_admin_tls, _check_store):
         try:
-            check_at_start(config, hooks)
-        finally:
-            hooks.close()
-        read_security(config)
-        if config.admin.listen is not None and config.admin.tls.certificate_file is not None:
-            from headrace.proxy.admin.tls import admin_context
+            check(config)
+        except (StartupError, StoreError) as error:
+            problems.append(str(error))
+    return problems
 
-            admin_context(config.admin.tls)
-        if config.client_quotas.store is StoreKind.TOPIC:
-            from headrace.proxy.quotas.topic.store import require_confluent_kafka
 
-            require_confluent_kafka()
-    except (StartupError, StoreError) as error:
-        return [str(error)]
-    return []
+def _check_plugins(config: Config) -> None:
+    hooks = dry_hooks(config)
+    try:
+        check_at_start(config, hooks)
+    finally:
+        hooks.close()
+
+
+def _check_admin_tls(config: Config) -> None:
+    if config.admin.listen is not None and config.admin.tls.certificate_file is not None:
+        from headrace.proxy.admin.tls import admin_context
+
+        admin_context(config.admin.tls)
+
+
+def _check_store(config: Config) -> None:
+    if config.client_quotas.store is StoreKind.TOPIC:
+        from headrace.proxy.quotas.topic.store import require_confluent_kafka
+
+        require_confluent_kafka()
 
 
 def check_at_start(config: Config, hooks: HookCalls) -> None:
     """Check what the plugins have to accept: quotas, and authentication by SASL. Raises `StartupError`."""
-    rules_of(hooks).check_at_start(config)
-    if problems := list(_problems_of_logins(config, hooks.sasl)):
+    problems = []
+    try:
+        rules_of(hooks).check_at_start(config)
+    except StartupError as error:
+        problems.append(str(error))
+    problems += _problems_of_logins(config, hooks.sasl)
+    if problems:
         raise StartupError("\n".join(problems))
 
 
@@ -170,16 +186,19 @@ def rules_of(hooks: HookCalls) -> QuotaRules:
 
 
 def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: EnforcedQuotas) -> None:
-    """Raise `StartupError` for the first quota that no plugin enforces, so that none is silently ignored."""
+    """Raise `StartupError` with all quotas that no plugin enforces, so that none is silently ignored."""
+    problems = []
     for entity, quotas in limits.items():
         keys = enforced.of(entity)
         for key in quotas if keys is not None else ():
             if keys is not None and key not in keys and key != CONNECTION_CREATION_RATE:
                 known = ", ".join(sorted(keys)) or "none"
-                raise StartupError(
+                problems.append(
                     f"quotas: {key} of {entity} would not be enforced: no loaded plugin"
                     f" enforces {key}; enforced are {known}"
                 )
+    if problems:
+        raise StartupError("\n".join(problems))
 
 
 def warnings_of(config: Config) -> Iterator[str]:

@@ -2,24 +2,25 @@
 the names of topics.
 
 This module encodes requests that the proxy itself sends, in versions that every broker from 2.4 to 4.4 supports, and
-reads their responses. `headrace.proxy.connection.mutation_lookup` sends them over the client's upstream connection, so
+reads their responses, in steps, since requests and responses may name thousands of topics.
+`headrace.proxy.connection.mutations.lookup` sends them over the client's upstream connection, so
 they are authorized as the client.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.wire.messages.codec import decode, encode
-from headrace.proxy.wire.messages.editing import edit
+from headrace.proxy.wire.messages.editing import Rows, edit_in_steps
 from headrace.proxy.wire.messages.rows import count_elements_in_steps, read_rows
-from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, decode_in_steps, encode_in_steps
 from headrace.proxy.wire.mutations import NO_ID
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
-    from headrace.proxy.wire.messages.codec import Buffer
+    from headrace.proxy.wire.messages.codec import Buffer, Message
+    from headrace.proxy.wire.messages.editing import Edit
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.mutations import TopicKey
 
@@ -36,18 +37,29 @@ UNKNOWN_TOPIC_OR_PARTITION: Final = 3
 """Kafka's error code ``Errors.UNKNOWN_TOPIC_OR_PARTITION``."""
 BROKERS_DEFAULT: Final = -1
 """Number of partitions, or replication factor, that stands for the broker's default."""
+_SAME_ROWS: Final = Rows(lambda rows: rows, frozenset())
+"""The edit of an array that stays as it is: it is passed over in steps, and not at once."""
 
 
-def ask_for_topics(topics: Iterable[TopicKey]) -> tuple[int, bytes]:
+def ask_for_topics(topics: Iterable[TopicKey]) -> Steps[tuple[int, bytes]]:
     """Return version and body of a Metadata request for topics, by name or by id, that creates no topic."""
-    topics = list(topics)
-    by_id = any(isinstance(topic, bytes) for topic in topics)
-    version = BY_ID_VERSION if by_id else BY_NAME_VERSION
-    rows: list[Any] = [
-        {"topic_id": topic, "name": None} if isinstance(topic, bytes) else {"name": topic} for topic in topics
-    ]
+    rows: list[Message] = []
+    version = BY_NAME_VERSION
+    for number, topic in enumerate(topics):
+        if isinstance(topic, bytes):
+            version = BY_ID_VERSION
+            rows.append({"topic_id": topic, "name": None})
+        else:
+            rows.append({"name": topic})
+        if number % ROWS_A_STEP == 0:
+            yield
     fields = {"topics": rows, "allow_auto_topic_creation": False}
-    return version, encode("MetadataRequest", version, fields)
+    return version, (yield from _encoded("MetadataRequest", version, fields))
+
+
+def _encoded(name: str, version: int, fields: Message) -> Steps[bytes]:
+    body, _ = yield from encode_in_steps(name, version, fields)
+    return body
 
 
 def names_brokers(version: int, body: Buffer) -> bool:
@@ -77,55 +89,59 @@ def read_partition_counts(version: int, body: Buffer) -> Steps[dict[TopicKey, in
     return counts
 
 
-def read_unknown_topics(version: int, body: Buffer) -> list[str]:
+def read_unknown_topics(version: int, body: Buffer) -> Steps[list[str]]:
     """Return the names of the topics that do not exist according to a Metadata response."""
-    rows = read_rows("MetadataResponse", version, body, "topics", ("error_code", "name"))
+    wanted = ("error_code", "name")
+    rows = yield from count_elements_in_steps("MetadataResponse", version, body, "topics", wanted, "partitions")
     return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
 
 
-def read_topic_names(version: int, body: Buffer) -> Iterator[tuple[bytes, str]]:
-    """Yield the id and the name of each topic of a Metadata reply, from `TOPIC_IDS_FROM` on; partitions are stepped
+def read_topic_names(version: int, body: Buffer) -> Steps[list[tuple[bytes, str]]]:
+    """Return the id and the name of each topic of a Metadata reply, from `TOPIC_IDS_FROM` on; partitions are stepped
     over. Raises `MalformedMessage`."""
-    for row in read_rows("MetadataResponse", version, body, "topics", ("name", "topic_id")):
-        if row["name"] and row["topic_id"] != NO_ID:
-            yield row["topic_id"], row["name"]
+    wanted = ("name", "topic_id")
+    rows = yield from count_elements_in_steps("MetadataResponse", version, body, "topics", wanted, "partitions")
+    return [(row["topic_id"], row["name"]) for row in rows if row["name"] and row["topic_id"] != NO_ID]
 
 
-def read_auto_creation(version: int, body: Buffer) -> list[str]:
+def read_auto_creation(version: int, body: Buffer) -> Steps[list[str]]:
     """Return the topics that a Metadata request names and would create if they do not exist.
 
     The list is empty if the request's flag is off, or it requests all topics.
     """
-    request = decode("MetadataRequest", version, body)
+    request = yield from decode_in_steps("MetadataRequest", version, body)
     if not request.get("allow_auto_topic_creation", True):
         return []
     return [row["name"] for row in request["topics"] or () if row["name"]]
 
 
-def without_auto_creation(version: int, body: Buffer) -> bytes:
+def without_auto_creation(version: int, body: Buffer) -> Steps[bytes]:
     """Return the body of a Metadata request, v4 or later, with its auto-creation flag turned off."""
-    return edit("MetadataRequest", version, body, {"allow_auto_topic_creation": lambda _old: False})
+    edits: dict[str, Edit] = {"topics": _SAME_ROWS, "allow_auto_topic_creation": lambda _old: False}
+    return edit_in_steps("MetadataRequest", version, body, edits)
 
 
-def ask_to_validate(version: int, body: Buffer) -> tuple[int, bytes]:
+def ask_to_validate(version: int, body: Buffer) -> Steps[tuple[int, bytes]]:
     """Return version and body of a client's CreateTopics request, changed to only validate.
 
     The version is raised to `VALIDATE_VERSION` if it is lower.
     """
     if version >= VALIDATE_VERSION:
-        return version, edit("CreateTopicsRequest", version, body, {"validate_only": lambda _old: True})
-    request = decode("CreateTopicsRequest", version, body)
-    return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, request | {"validate_only": True})
+        edits: dict[str, Edit] = {"topics": _SAME_ROWS, "validate_only": lambda _old: True}
+        return version, (yield from edit_in_steps("CreateTopicsRequest", version, body, edits))
+    request = yield from decode_in_steps("CreateTopicsRequest", version, body)
+    fields = request | {"validate_only": True}
+    return VALIDATE_VERSION, (yield from _encoded("CreateTopicsRequest", VALIDATE_VERSION, fields))
 
 
-def ask_to_validate_names(names: Iterable[str]) -> tuple[int, bytes]:
+def ask_to_validate_names(names: Iterable[str]) -> Steps[tuple[int, bytes]]:
     """Return version and body of a validating CreateTopics request for topics with the broker's defaults.
 
     They are the same as for topics that a broker creates automatically.
     """
     rows = [{"name": name, "num_partitions": BROKERS_DEFAULT, "replication_factor": BROKERS_DEFAULT} for name in names]
     fields = {"topics": rows, "timeout_ms": 10_000, "validate_only": True}
-    return VALIDATE_VERSION, encode("CreateTopicsRequest", VALIDATE_VERSION, fields)
+    return VALIDATE_VERSION, (yield from _encoded("CreateTopicsRequest", VALIDATE_VERSION, fields))
 
 
 def read_validated(version: int, body: Buffer) -> Steps[dict[str, int | None]]:

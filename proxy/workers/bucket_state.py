@@ -143,8 +143,13 @@ def _row_lines(rows: Iterable[Row]) -> bytes:
 
 
 def _rows_in(lines: bytes) -> list[Row]:
-    fields = (line.split("\t") for line in lines.decode().split("\n"))
-    return [(name, int(saved_ms), state) for name, saved_ms, state in fields]
+    """Return the rows in a message. A row that is damaged stays one that `restore` skips."""
+    rows: list[Row] = []
+    for line in lines.decode().split("\n"):
+        name, _, rest = line.partition("\t")
+        saved_ms, _, state = rest.partition("\t")
+        rows.append((name, saved_ms, state))
+    return rows
 
 
 def _text_lines(states: Iterable[State]) -> bytes:

@@ -112,6 +112,28 @@ def test_variables_of_kubernetes_and_of_other_programs_are_left_alone(name: str)
     assert loads(MINIMAL, environment={name: "tcp://10.0.0.1:9192"}) == loads(MINIMAL)
 
 
+@pytest.mark.parametrize("name", ["HEADRACE_LISTEN_PORT", "HEADRACE_ADMIN_PORT", "HEADRACE_PORT_9192_TCP"])
+def test_a_port_that_is_not_of_kubernetes_is_an_error(name: str) -> None:
+    (problem,) = refused({name: "9192"})
+    assert problem.startswith(f"{name}: unknown variable; ")
+
+
+def test_keys_of_further_listeners() -> None:
+    text = MINIMAL + '[listeners.external]\naddress = "127.0.0.1:9193"\nbacklog = 7\n'
+    variables = {
+        "HEADRACE_LISTENERS__EXTERNAL__ADDRESS": "127.0.0.1:9194",
+        "HEADRACE_LISTENERS__EXTERNAL__UPSTREAM__BOOTSTRAP_SERVERS": "kafka-1:9093,kafka-2:9093",
+        "HEADRACE_LISTENERS__OTHER__ADDRESS": "127.0.0.1:29195",
+    }
+    in_file = text.replace("9193", "9194") + (
+        '[listeners.external.upstream]\nbootstrap_servers = ["kafka-1:9093", "kafka-2:9093"]\n'
+        '[listeners.other]\naddress = "127.0.0.1:29195"\n'
+    )
+    assert loads(text, environment=variables).listeners == loads(in_file).listeners
+    (problem,) = refused({"HEADRACE_LISTENERS__EXTERNAL__ADRESS": "127.0.0.1:9194"})
+    assert problem.startswith("HEADRACE_LISTENERS__EXTERNAL__ADRESS: unknown variable; ")
+
+
 def test_an_empty_variable_counts_as_not_set() -> None:
     assert loads(MINIMAL, environment={"HEADRACE_LOG__LEVEL": " ", "HEADRACE_NO_SUCH": ""}) == loads(MINIMAL)
 

@@ -54,12 +54,13 @@ from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from headrace.proxy.connection.authorization.denials import Denial
-    from headrace.proxy.connection.mutation_lookup import AskBroker, InTurn
     from headrace.proxy.connection.state.connection_state import ConnectionState
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.long_work import InTurn
+    from headrace.proxy.network.upstream import Ask
     from headrace.proxy.wire.authorization.requirement_types import RowKey
     from headrace.proxy.wire.heads import RequestHead
     from headrace.proxy.wire.messages.stepwise import Steps
@@ -182,17 +183,17 @@ def authorize_in_steps(
     return (yield from without_rows_in_steps(state, exchange, head, frame, rows))
 
 
-async def answer_question(state: ConnectionState, question: Question, ask: AskBroker, in_turn: InTurn) -> Answers:
+async def answer_question(state: ConnectionState, question: Question, ask: Ask, in_turn: InTurn) -> Answers:
     """Ask the broker for the names of topics by their ids, or which of several topics do not exist.
 
     ``ask`` sends a request on the client's connection, and ``in_turn`` runs a long computation in slices. The names are
     kept (`headrace.quota_callbacks.topic_names`). Raises `UpstreamFault` for a malformed answer.
     """
-    version, body = ask_for_topics(question.topics)
+    version, body = await in_turn(ask_for_topics(question.topics))
     reply = await ask(ApiKey.METADATA, version, body)
     try:
         if version < TOPIC_IDS_FROM:
-            return Answers(unknown_names=frozenset(read_unknown_topics(version, reply)))
+            return Answers(unknown_names=frozenset(await in_turn(read_unknown_topics(version, reply))))
         await in_turn(learn_names_in_steps(state, version, reply))
     except PeerFault as fault:
         raise UpstreamFault(str(fault)) from fault
@@ -259,8 +260,8 @@ def _further_error(
     if missing and answers is None:
         return Question(topics=tuple(missing))
     created = [] if answers is None else [name for name in missing if name in answers.unknown_names]
-    actions = [Action(Operation.CREATE, ResourceType.TOPIC, name) for name in created]
-    yield from _record(state, exchange, [Requirement((each,), TOPIC_AUTHORIZATION_FAILED) for each in actions])
+    actions = (Action(Operation.CREATE, ResourceType.TOPIC, name) for name in created)
+    yield from _record(state, exchange, (Requirement((each,), TOPIC_AUTHORIZATION_FAILED) for each in actions))
     return TOPIC_AUTHORIZATION_FAILED if created else None
 
 
@@ -301,13 +302,13 @@ def _without_creation(
     From version 4 on, the request can say so; before, topics that do not exist are taken out of it (``rows``).
     """
     version = exchange.api_version
-    names = [name for name in read_auto_creation(version, memoryview(frame)[head.body_at :]) if name not in rows]
-    yield
-    missing = yield from _may_not_create(state, names)
+    names = yield from read_auto_creation(version, memoryview(frame)[head.body_at :])
+    missing = yield from _may_not_create(state, [name for name in names if name not in rows])
     if not missing:
         return frame
     if version >= AUTO_CREATION_FROM:
-        return framed(frame[LENGTH_BYTES : head.body_at] + without_auto_creation(version, frame[head.body_at :]))
+        body = yield from without_auto_creation(version, frame[head.body_at :])
+        return framed(frame[LENGTH_BYTES : head.body_at] + body)
     if answers is None:
         return Question(topics=tuple(missing))
     for name in missing:
@@ -316,12 +317,14 @@ def _without_creation(
     return frame
 
 
-def _may_not_create(state: ConnectionState, names: Collection[str]) -> Steps[list[str]]:
+def _may_not_create(state: ConnectionState, names: Sequence[str]) -> Steps[list[str]]:
     create = cluster(Operation.CREATE)
-    needed = [
-        Requirement((create, Action(Operation.CREATE, ResourceType.TOPIC, name)), TOPIC_AUTHORIZATION_FAILED, name)
-        for name in names
-    ]
-    yield
-    denied = yield from _denied_in_steps(state, needed)
-    return [str(one.row) for one in denied]
+    missing: list[str] = []
+    for at in range(0, len(names), NAMES_A_STEP):
+        needed = [
+            Requirement((create, Action(Operation.CREATE, ResourceType.TOPIC, name)), TOPIC_AUTHORIZATION_FAILED, name)
+            for name in names[at : at + NAMES_A_STEP]
+        ]
+        missing += [str(one.row) for one in _denied(state, needed)]
+        yield
+    return missing

@@ -52,7 +52,7 @@ async def delay_refused(state: ConnectionState, refused: UserOverLimit) -> None:
     admission, delay_s = state.shared.admission, refused.refusal.delay_s
     if admission is None or not delay_s:
         return
-    state.draining = True
+    state.stop_reading()
     try:
         await trio.sleep(delay_s)
     finally:

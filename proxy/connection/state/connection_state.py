@@ -66,6 +66,8 @@ class ConnectionState:
     """
 
     __slots__ = (
+        "_draining",
+        "_reason",
         "_renewal_s",
         "_reply_turn",
         "_scope",
@@ -81,7 +83,6 @@ class ConnectionState:
         "current",
         "dial",
         "dialling",
-        "draining",
         "ends_when_quiet",
         "held_bytes",
         "holders",
@@ -96,7 +97,6 @@ class ConnectionState:
         "mute",
         "opened_s",
         "proved",
-        "reason",
         "replying",
         "requesting",
         "sasl",
@@ -152,7 +152,7 @@ class ConnectionState:
         """The user whose connection this counts as for the limits per user."""
         self.sasl = None if listener.sasl is None else ClientSasl(listener.sasl)
         """The authentication that the proxy carries out; ``None`` if the brokers do."""
-        self.draining = False
+        self._draining = False
         self.ends_when_quiet = False
         """Whether it is draining, or so old that the relays call `timeouts.end_if_done` after each reply."""
         self.replying = False
@@ -176,8 +176,7 @@ class ConnectionState:
         """Created at the first SaslHandshake."""
         self.token_login: TokenLogin | None = None
         """The login by a delegation token whose owner is not known yet."""
-        self.reason: str | None = None
-        """The reason for the end of the connection, once it is known."""
+        self._reason: str | None = None
         self._scope = trio.CancelScope()
         self._reply_turn: trio.Event | None = None
         self.is_accepted()
@@ -360,8 +359,22 @@ class ConnectionState:
 
     def begin_drain(self) -> None:
         """Read no further requests, and end the connection when all replies were sent."""
-        self.draining = self.ends_when_quiet = True
+        self._draining = self.ends_when_quiet = True
         self.end_if_drained()
+
+    def stop_reading(self) -> None:
+        """Read no further requests, and leave the end of the connection to the caller."""
+        self._draining = True
+
+    @property
+    def draining(self) -> bool:
+        """Whether no further requests are read."""
+        return self._draining
+
+    @property
+    def reason(self) -> str | None:
+        """The reason for the end of the connection, once it is known."""
+        return self._reason
 
     def end_if_drained(self) -> None:
         """End a draining connection if nothing is in flight."""
@@ -387,8 +400,8 @@ class ConnectionState:
 
     def end(self, reason: str, cause: tuple[str, Hashable] | None) -> None:
         """End the connection and log one line, which is a warning if ``cause`` is due (see `end_for_fault`)."""
-        if self.reason is None:
-            self.reason = reason
+        if self._reason is None:
+            self._reason = reason
             left_out = None
             if cause is not None:
                 side, kind = cause
@@ -407,6 +420,14 @@ class ConnectionState:
             else:
                 log.warning("connection closed", **fields, left_out=left_out or None)
         self.cancel()
+
+    def note_half_closed(self) -> None:
+        """Note and log that the client has closed its side, if requests are in flight and no other reason is known."""
+        if len(self.in_flight) and self._reason is None:
+            self._reason = f"the client closed its side with {len(self.in_flight)} requests in flight"
+            log.debug(
+                "connection closed", peer=str(self.info.peer), reason=self._reason, request=self.describe_request()
+            )
 
     @property
     def ended(self) -> bool:

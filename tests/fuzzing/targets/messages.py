@@ -182,33 +182,38 @@ def lookups(data: bytes) -> None:
         message = _decoded(name, version, body)
         try:
             if name == "CreateTopicsRequest":
-                validating, changed = ask_to_validate(version, body)
+                validating, changed = finish(ask_to_validate(version, body))
                 assert message is None or decode(name, validating, changed)["validate_only"]
                 return
-            names = read_auto_creation(version, body)
-            ask_to_validate_names(names)
-            ask_for_topics(names)
+            names = finish(read_auto_creation(version, body))
+            finish(ask_to_validate_names(names))
+            finish(ask_for_topics(names))
             if version >= 4:
-                assert not read_auto_creation(version, without_auto_creation(version, body))
+                assert not finish(read_auto_creation(version, finish(without_auto_creation(version, body))))
         except MalformedMessage:
             assert message is None
         return
     for reading, name in (
         (partition_counts, "MetadataResponse"),
-        (read_unknown_topics, "MetadataResponse"),
-        (lambda version, body: list(read_topic_names(version, body)), "MetadataResponse"),
+        (unknown_topics, "MetadataResponse"),
+        (lambda version, body: finish(read_topic_names(version, body)), "MetadataResponse"),
         (validated, "CreateTopicsResponse"),
     ):
         version = any_version(choices, name)
         if reading is validated:  # only responses to the proxy's own requests are read
             version = max(version, VALIDATE_VERSION)
-        elif reading not in (partition_counts, read_unknown_topics):
+        elif reading not in (partition_counts, unknown_topics):
             version = max(version, TOPIC_IDS_FROM)
         body = message_body(choices, name, version)
         try:
             reading(version, body)
         except MalformedMessage:
             assert _decoded(name, version, body) is None
+
+
+def unknown_topics(version: int, body: bytes) -> list[str]:
+    """Read the topics that do not exist without a pause."""
+    return finish(read_unknown_topics(version, body))
 
 
 def partition_counts(version: int, body: bytes) -> dict[str | bytes, int]:

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from headrace.plugins.sasl_identity import SaslIdentity
 from headrace.proxy.wire.apis import APIS, must_rewrite, response_header_version, throttle_offset
 from headrace.proxy.wire.heads import request_frame as own_request
+from headrace.proxy.wire.messages.stepwise import finish
 from headrace.proxy.wire.topic_lookups import ask_for_topics
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
@@ -230,5 +231,5 @@ def _without_throttle(script: Script, frame: bytes) -> bytes:
 
 def _is_lookup(frame: bytes) -> bool:
     """Return whether a frame is the proxy's own question whether the broker serves the client."""
-    version, body = ask_for_topics(())
+    version, body = finish(ask_for_topics(()))
     return frame.endswith(own_request(ApiKey.METADATA, version, 0, "", body)[-len(body) :]) and frame[4:6] == b"\0\x03"

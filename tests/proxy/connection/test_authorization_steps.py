@@ -76,3 +76,25 @@ async def test_a_long_request_is_split_and_its_reply_completed_in_short_steps(
         assert len(read_reply(ApiKey.LIST_OFFSETS, 7, completed)["topics"]) == len(HALF)
         assert calls.total > 20 * MOST_CALLS
         assert calls.most < MOST_CALLS
+
+
+async def test_topics_that_may_not_be_created_are_found_in_short_steps(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(long_work, "SLICE_S", 0.0)
+    rules = [{**RULES[0], "operations": ["Describe"]}, RULES[1]]
+    changelogs = _topics("mine", 9_900)
+    topology = {"epoch": 1, "subtopologies": [{"subtopology_id": "1", "state_changelog_topics": changelogs}]}
+    unknown = [{**row, "error_code": 3} for row in changelogs]
+    async with book(rules) as script:
+        with counted_calls() as calls:
+            await script.client.sends(
+                request(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, group_id="mine", member_id="m", topology=topology)
+            )
+            await script.upstream.wait_for_dial(1)
+            await script.broker.receives()
+            await script.broker.sends(reply(ApiKey.METADATA, 4, topics=unknown))
+            answer = await script.client.receives()
+        assert read_reply(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, answer)["error_code"] == 29
+        assert calls.total > 20 * MOST_CALLS
+        assert calls.most < 2 * MOST_CALLS

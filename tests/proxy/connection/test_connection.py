@@ -380,3 +380,10 @@ def test_the_stage_itself() -> None:
     one, other = MemorySocket.pair()
     assert Party(one).receives_nothing()
     assert other.receive_into(memoryview(bytearray(1))) is None
+
+
+async def test_the_reason_and_the_drain_are_changed_by_methods_alone(autojump_clock: MockClock) -> None:
+    async with open_book() as book:
+        for name, value in (("reason", "another"), ("draining", True)):
+            with pytest.raises(AttributeError):
+                setattr(book.connection, name, value)

@@ -168,6 +168,41 @@ async def test_topics_of_many_partitions_that_are_deleted(autojump_clock: MockCl
     assert calls.most < MOST_CALLS < calls.total / 5
 
 
+@pytest.mark.parametrize("version", [3, 9, 12])
+async def test_topics_that_would_be_created(autojump_clock: MockClock, version: int) -> None:
+    """Half of the topics exist; the quota admits none of the others, so the reply to the lookup is the answer."""
+    partitions = [{"partition_index": number, "replica_nodes": [1, 2, 3]} for number in range(5)]
+    topics: list[dict[str, Any]] = [
+        {"name": name, "error_code": 3}
+        if number % 2
+        else {
+            "name": name,
+            "partitions": partitions,
+            **({"topic_id": (number + 1).to_bytes(16)} if version >= 10 else {}),
+        }
+        for number, name in enumerate(NAMES)
+    ]
+    sent = request(METADATA, version, 2, topics=[{"name": name} for name in NAMES])
+    lookup_version = max(version, 4)
+    answers = [reply(METADATA, lookup_version, 2, topics=topics), reply(CREATE, 5, 2, topics=_validated_names())]
+    if version < 4:  # the request is forwarded
+        answers.append(reply(METADATA, version, 2, topics=topics))
+    for _ in range(2):  # the first time, readers and writers of the messages are built
+        async with open_book(quotas=quota(TOPICS / 20), windows=WINDOWS) as book:
+            book.shared.topic_names.follow()
+            await in_steps(book, create(7, ("first", 2 * TOPICS)), [created(7, "first")])
+            found, received, calls = await in_steps(book, sent, answers)
+            assert len(book.shared.topic_names) == (TOPICS // 2 if version >= 10 else 0)
+        assert asked(received[0], METADATA, lookup_version)["allow_auto_topic_creation"] is False
+        assert [row["name"] for row in asked(received[1], CREATE, 5)["topics"]] == NAMES[1::2]
+        assert len(read_reply(METADATA, version, found)["topics"]) == TOPICS
+    assert calls.most < MOST_CALLS / 2 < calls.total / 5
+
+
+def _validated_names() -> list[dict[str, Any]]:
+    return [{"name": name, "num_partitions": 1} for name in NAMES[1::2]]
+
+
 async def test_names_of_topics_that_are_learned(autojump_clock: MockClock) -> None:
     topics = [
         {"name": name, "topic_id": number.to_bytes(16), "partitions": [{"partition_index": 0}]}

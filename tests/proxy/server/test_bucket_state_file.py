@@ -11,6 +11,7 @@ import pytest
 from headrace.proxy.errors import StartupError
 from headrace.proxy.server import bucket_state_file
 from headrace.proxy.server.bucket_state_file import BucketStateFile
+from headrace.proxy.workers.bucket_state import _row_lines, _rows_in
 from headrace.quota_callbacks.buckets.client_quotas import ClientQuotas
 from headrace.quota_callbacks.buckets.kinds import MutationBucket, ProducerIdBucket, RateBucket
 from headrace.quota_callbacks.buckets.sampled_rate import Window
@@ -136,7 +137,7 @@ async def test_only_buckets_used_since_the_last_save_are_written(tmp_path: Path,
     await file.save(table, 3000)
     await file.close()
     with sqlite3.connect(path) as database:
-        rows = dict(database.execute("SELECT bucket, saved_ms FROM usage").fetchall())
+        rows = dict(database.execute("SELECT bucket, saved_ms FROM bucket_state").fetchall())
     database.close()
     newest = [name for name, at in rows.items() if at == max(rows.values())]
     assert len(rows) == 4
@@ -183,12 +184,56 @@ async def test_an_invalid_row_is_skipped(tmp_path: Path, state: str) -> None:
     path = tmp_path / "usage.sqlite"
     await saved(path, 0)
     with sqlite3.connect(path) as database:
-        database.execute("UPDATE usage SET state = ? WHERE bucket LIKE '%mutation%'", (state,))
+        database.execute("UPDATE bucket_state SET state = ? WHERE bucket LIKE '%mutation%'", (state,))
     database.close()
     table = quotas()
     await (await BucketStateFile.open(str(path), table, 0)).close()
     assert len([bucket for bucket in table if bucket.last_used_ms >= 0]) <= 4
     assert use(table, 5000)[0] > 0, "the other rows are restored"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "saved_ms = 'yesterday'",
+        "saved_ms = 9e999",
+        "bucket = CAST(x'fe' || bucket AS TEXT)",
+        "bucket = 'a name\twith\nother ends' || bucket",
+    ],
+)
+async def test_damaged_rows_are_skipped_and_logged_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    path = tmp_path / "bucket-state.sqlite"
+    await saved(path, 0)
+    with sqlite3.connect(path) as database:
+        database.execute(f"UPDATE bucket_state SET {damage} WHERE bucket NOT LIKE '%mutation%'")  # noqa: S608
+    database.close()
+    file, rows = await BucketStateFile.read(str(path))
+    await file.close()
+    capsys.readouterr()
+    for found in (rows, _rows_in(_row_lines(rows))):  # as a single process, and as a worker
+        table = quotas()
+        assert await bucket_state_file.restore(found, table, 0) == 1
+        logged = capsys.readouterr().out
+        assert logged.count("rows of the bucket state file were skipped") == 1
+        assert "error=" in logged or '"error"' in logged
+
+
+async def test_the_table_of_an_old_file_is_renamed(tmp_path: Path) -> None:
+    path = tmp_path / "bucket-state.sqlite"
+    await saved(path, 0)
+    with sqlite3.connect(path) as database:
+        database.execute("ALTER TABLE bucket_state RENAME TO usage")
+        database.execute("PRAGMA user_version = 1")
+    database.close()
+    table = quotas()
+    await (await BucketStateFile.open(str(path), table, 0)).close()
+    assert len([*table]) == 4
+    with sqlite3.connect(path) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("bucket_state",)]
+        assert database.execute("PRAGMA user_version").fetchone() == (2,)
+    database.close()
 
 
 async def test_a_failing_disk_is_logged_once_and_saving_is_tried_again(

@@ -1,4 +1,4 @@
-"""Logins that cannot succeed are found before the start, with their tables; nothing is started, and no secret read."""
+"""Problems, and logins that cannot succeed, are found before the start, with their tables; nothing is started, and no secret read."""
 
 from __future__ import annotations
 
@@ -95,3 +95,29 @@ def test_mechanisms_with_users_and_keys(tmp_path: Path) -> None:
     threads = set(threading.enumerate())
     assert problems_of(loads(MINIMAL + TERMINATE + options)) == []
     assert set(threading.enumerate()) <= threads, "nothing is started"
+
+
+SEVERAL = """
+upstream.bootstrap_servers = ["kafka:9092"]
+listen.address = "127.0.0.1:9192"
+listen.tls.certificate_file = "/no/such/listen.pem"
+admin.listen = "127.0.0.1:9190"
+admin.tls.certificate_file = "/no/such/admin.pem"
+plugins.autoload = false
+plugins.load = ["default_quotas"]
+
+[[quotas]]
+entity = { user = "alice" }
+producer_byte_rate = 5
+consumer_byte_rate = 5
+"""
+
+
+def test_all_problems_are_found_at_once() -> None:
+    quotas, listen, admin = problems_of(loads(SEVERAL))
+    assert [line.split(" of ")[0] for line in quotas.splitlines()] == [
+        "quotas: producer_byte_rate",
+        "quotas: consumer_byte_rate",
+    ]
+    assert "/no/such/listen.pem" in listen
+    assert "/no/such/admin.pem" in admin

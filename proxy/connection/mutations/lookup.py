@@ -1,14 +1,14 @@
 """Looking up at the broker how many partitions a request would create or delete, where the request does not contain it.
 
-Called by the request relay for clients to which ``controller_mutation_rate`` applies. Lookups are sent over the
-client's own connection, in order with its requests and with its permissions. A new topic whose number of partitions the
-client may not read costs one.
+Called by `headrace.proxy.connection.mutations.requests` for clients to which ``controller_mutation_rate`` applies.
+Lookups are sent over the client's own connection, in order with its requests and with its permissions. A new topic
+whose number of partitions the client may not read costs one.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
@@ -29,20 +29,15 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import TopicMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Iterator
 
     from headrace.proxy.connection.state.created_topics import CreatedTopics
     from headrace.proxy.connection.state.in_flight import Exchange
+    from headrace.proxy.long_work import InTurn
+    from headrace.proxy.network.upstream import Ask
     from headrace.proxy.wire.messages.stepwise import Steps
     from headrace.proxy.wire.mutations import MutationRequest, TopicKey
 
-    class InTurn(Protocol):
-        """Runs a generator in slices: `headrace.proxy.long_work.LongSteps.run`."""
-
-        async def __call__(self, steps: Steps[Parsed]) -> Parsed:
-            """Return the generator's value."""
-
-    AskBroker = Callable[[int, int, bytes], Awaitable[bytes]]
 
 Parsed = TypeVar("Parsed")
 
@@ -57,7 +52,7 @@ async def look_up_mutations(
     exchange: Exchange,
     asked_for: MutationRequest,
     body: memoryview,
-    ask: AskBroker,
+    ask: Ask,
     in_turn: InTurn,
     created: CreatedTopics,
     now_s: float,
@@ -85,15 +80,15 @@ async def look_up_mutations(
 
 
 async def _creations(
-    asked_for: MutationRequest, version: int, body: memoryview, ask: AskBroker, in_turn: InTurn, tokens: float
+    asked_for: MutationRequest, version: int, body: memoryview, ask: Ask, in_turn: InTurn, tokens: float
 ) -> tuple[TopicMutation, ...]:
     times = Counter(topic.key for topic in asked_for.topics)
     requested = [topic.partitions or 0 for topic in asked_for.topics if times[topic.key] == 1]
     validated: dict[str, int | None] = {}
     if BROKERS_DEFAULT in requested or (len(requested) > 1 and 0 <= tokens < sum(requested)):
-        asked_version, asked_body = ask_to_validate(version, body)
+        asked_version, asked_body = await in_turn(ask_to_validate(version, body))
         reply = await ask(ApiKey.CREATE_TOPICS, asked_version, asked_body)
-        validated = await _parse_in_turn(read_validated(asked_version, reply), in_turn)
+        validated = await parse_in_turn(read_validated(asked_version, reply), in_turn)
     creations = (
         TopicMutation(
             topic=topic.key,
@@ -125,14 +120,6 @@ def _created_partitions(asked_for: int, validated: int | None) -> int:
     return ASSUMED_PARTITIONS if validated is None or validated == BROKERS_DEFAULT else validated
 
 
-def _parse_reply(read: Callable[[int, bytes], Parsed], version: int, reply: bytes) -> Parsed:
-    """Parse a broker's reply. One that does not match its schema is a fault of the broker, not of the client."""
-    try:
-        return read(version, reply)
-    except PeerFault as fault:
-        raise UpstreamFault(str(fault)) from fault
-
-
 def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, int]) -> Iterator[TopicMutation]:
     """Yield what each topic costs: all partitions if deleted, added ones in CreatePartitions, 0 if it is unknown."""
     for topic in asked_for.topics:
@@ -144,16 +131,17 @@ def _changes(api_key: int, asked_for: MutationRequest, counts: dict[TopicKey, in
         yield TopicMutation(topic=topic.key, partitions=partitions)
 
 
-async def _partition_counts(topics: list[TopicKey], ask: AskBroker, in_turn: InTurn) -> dict[TopicKey, int]:
+async def _partition_counts(topics: list[TopicKey], ask: Ask, in_turn: InTurn) -> dict[TopicKey, int]:
     if not topics:
         return {}
-    version, body = ask_for_topics(topics)
+    version, body = await in_turn(ask_for_topics(topics))
     reply = await ask(ApiKey.METADATA, version, body)
-    return await _parse_in_turn(read_partition_counts(version, reply), in_turn)
+    return await parse_in_turn(read_partition_counts(version, reply), in_turn)
 
 
-async def _parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
-    """Parse a broker's reply in steps. Raises as `_parse_reply`."""
+async def parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
+    """Parse a broker's reply in steps. Raises `UpstreamFault` for one that does not match its schema, since that is
+    the broker's fault, not the client's."""
     try:
         return await in_turn(steps)
     except PeerFault as fault:
@@ -161,8 +149,8 @@ async def _parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
 
 
 async def look_up_auto_creation(
-    exchange: Exchange, body: memoryview, ask: AskBroker, in_turn: InTurn, created: CreatedTopics, now_s: float
-) -> bytes | None:
+    exchange: Exchange, body: memoryview, ask: Ask, in_turn: InTurn, created: CreatedTopics, now_s: float
+) -> bytes | memoryview | None:
     """Fill in ``exchange.mutations`` of a Metadata request that may create topics.
 
     Sends the same request with auto-creation turned off, and returns the body of the reply. It can be sent to the
@@ -170,21 +158,29 @@ async def look_up_auto_creation(
     its topics were charged recently, or its version (0 to 3) has no flag to turn auto-creation off.
     """
     exchange.mutations = ()
-    names = read_auto_creation(exchange.api_version, body)
+    names = await in_turn(read_auto_creation(exchange.api_version, body))
     if not names:
         return None
     version = exchange.api_version
     flagged = version >= AUTO_CREATION_FROM
-    asked_version, asked_body = (version, without_auto_creation(version, body)) if flagged else ask_for_topics(names)
+    if flagged:
+        asked_version, asked_body = version, await in_turn(without_auto_creation(version, body))
+    else:
+        asked_version, asked_body = await in_turn(ask_for_topics(names))
     reply = await ask(ApiKey.METADATA, asked_version, asked_body)
-    unknown = _parse_reply(read_unknown_topics, asked_version, reply)
+    unknown = await parse_in_turn(read_unknown_topics(asked_version, reply), in_turn)
     new = created.new(names, unknown, now_s)
     if new:
-        validate_version, validate_body = ask_to_validate_names(new)
+        validate_version, validate_body = await in_turn(ask_to_validate_names(new))
         reply_to_validate = await ask(ApiKey.CREATE_TOPICS, validate_version, validate_body)
-        validated = await _parse_in_turn(read_validated(validate_version, reply_to_validate), in_turn)
-        counts = {name: ASSUMED_PARTITIONS if validated.get(name) is None else validated[name] for name in new}
-        exchange.mutations = tuple(
-            TopicMutation(topic=name, partitions=count) for name, count in counts.items() if count
-        )
+        validated = await parse_in_turn(read_validated(validate_version, reply_to_validate), in_turn)
+        exchange.mutations = await in_turn(_in_steps(_auto_creations(new, validated)))
     return reply if flagged and (new or not unknown) else None
+
+
+def _auto_creations(names: list[str], validated: dict[str, int | None]) -> Iterator[TopicMutation]:
+    """Yield what each topic costs that would be created; ``validated`` is as `read_validated` returns it."""
+    for name in dict.fromkeys(names):
+        count = validated.get(name)
+        if count != 0:
+            yield TopicMutation(topic=name, partitions=ASSUMED_PARTITIONS if count is None else count)
