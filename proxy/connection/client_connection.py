@@ -110,7 +110,7 @@ class ClientConnection:
             )
             state.end_for_fault("client", reason, "no login")
         elif waiting or replies.mid_reply:
-            state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight", "closed")
+            state.end_for_fault("upstream", f"the broker closed; requests in flight: {waiting}", "closed")
         elif state.mid_request:
             state.end_for_fault("upstream", "the broker closed in the middle of a request", "closed in a request")
         elif self._may_outlive_upstream():
@@ -189,7 +189,7 @@ class ClientConnection:
     def _note_half_closed(self) -> None:
         state = self.state
         if len(state.in_flight) and state.reason is None:
-            state.reason = f"the client closed its side with {len(state.in_flight)} requests in flight"
+            state.reason = f"the client closed its side; requests in flight: {len(state.in_flight)}"
             log.debug(
                 "connection closed", peer=str(state.info.peer), reason=state.reason, request=state.describe_request()
             )
