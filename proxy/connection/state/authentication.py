@@ -158,9 +158,9 @@ class Authentication:
         """Begin an authentication with a SaslHandshake that is about to be forwarded.
 
         It is an ordinary request if no authentication can follow: where the broker serves clients that do not
-        authenticate, and after an authentication that may not be repeated, or not yet.
-        After one of version 0 the caller must not read on before its reply, which decides whether tokens without
-        headers follow.
+        authenticate, after an authentication that may not be repeated, and within `REPEATED_AFTER_S` of the last one.
+        After a SaslHandshake of version 0, the caller must not read further requests before the reply has arrived: the
+        reply determines whether tokens without headers follow.
         """
         if self.accepted:
             may_begin = self._may_repeat and now_s - self._began_s >= REPEATED_AFTER_S
@@ -314,8 +314,11 @@ class Authentication:
             self._adopt(attempt, principal)
 
     def _accept_token(self, attempt: _Attempt, token_id: str, fallback: str | None) -> None:
-        """Have the owner of a token adopted. A client that authenticates again stays who it is, which the broker has
-        checked (KIP-368)."""
+        """Pass the accepted login to ``on_token``, which makes the token's owner the user of the connection.
+
+        When a client authenticates again, its user stays unchanged: the broker has checked that it is the same
+        (KIP-368).
+        """
         self._end(attempt)
         if not self.accepted:
             self._on_token(TokenLogin(token_id=token_id, fallback=fallback, attempt=attempt))
@@ -323,7 +326,7 @@ class Authentication:
     def adopt_owner(self, login: TokenLogin, owner: str | None) -> None:
         """Make the owner of a token, or without one the fallback user, the user of the connection.
 
-        A client that has meanwhile authenticated again, without a token, stays who it is. Raises `UserRefused`, and
+        The user of a client that has meanwhile authenticated without a token stays unchanged. Raises `UserRefused`, and
         what ``on_adopted`` raises.
         """
         user = login.fallback if owner is None else owner

@@ -1,4 +1,8 @@
-"""The errors with which the client-quota APIs refuse a request or an entry."""
+"""The errors with which the client-quota APIs refuse a request or an entry.
+
+Returned by `headrace.proxy.quotas.rules.validation`, `headrace.proxy.quotas.rules.filters` and
+`headrace.proxy.quotas.client_quota_apis`.
+"""
 
 from __future__ import annotations
 
