@@ -1,7 +1,7 @@
 """``headrace quotas apply``, ``diff`` and ``import``: from the quotas of a file or another cluster to those in force.
 
 All three make a plan. ``apply`` and ``import`` let the cluster check it, show it, ask for a confirmation, read the
-quotas again, since somebody else may have changed them meanwhile, and only then change anything.
+quotas again, since they may have been changed meanwhile, and only then change anything.
 """
 
 from __future__ import annotations

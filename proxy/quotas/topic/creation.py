@@ -71,8 +71,8 @@ class TopicAdmin:
         """Return whether the topic has another id than when `ensure` was called: it was deleted and created again.
 
         Asks a broker if it has not asked for `QUESTION_S`, or `require_check` was called since; in the latter case,
-        raises `StoreTimeoutError` if no broker answers. Returns ``False`` for brokers before Kafka 2.8, which have no ids of
-        topics.
+        raises `StoreTimeoutError` if no broker answers. Returns ``False`` for brokers before Kafka 2.8, which have no
+        ids of topics.
         """
         if self._id is None or time.monotonic() < self._next_question_s:
             return False

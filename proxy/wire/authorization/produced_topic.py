@@ -56,7 +56,7 @@ def single_topic(
     """Return the requirements of a Produce whose body begins with ``prefix``.
 
     Returns ``None`` if it is not for exactly one topic, whose name is known, or if the prefix ends too early or is
-    malformed. The whole body tells then.
+    malformed. The caller then reads the whole body.
     """
     layout, data = _layout(version), bytes(prefix[:PREFIX_BYTES])
     at, transactional_id = 0, None
