@@ -172,7 +172,7 @@ class QuotasInForce:
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""
         await self._upstream.wait_until_asked(math.inf)
-        if not self._upstream.serves_anybody:
+        if not self._upstream.serves_anonymous:
             return
         if self._topic is not None:
             log.warning(
@@ -275,7 +275,7 @@ def _topic_store_of(config: Config, topic: TopicSettings, schema: QuotaSchema) -
 
 
 def check_stored(schema: QuotaSchema, entity: QuotaEntity, key: str, value: float) -> None:
-    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
+    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Other programs may write to the topic."""
     for entity_type, name in entity.parts():
         definition = schema.entity_types.get(entity_type)
         if definition is None:

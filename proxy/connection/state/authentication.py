@@ -154,7 +154,7 @@ class Authentication:
 
     # --- requests and tokens of the client: each method returns the watcher of the reply ---
 
-    def handshake(self, mechanism: str, version: int, now_s: float, *, serves_anybody: bool = False) -> ReplyWatch:
+    def handshake(self, mechanism: str, version: int, now_s: float, *, serves_anonymous: bool = False) -> ReplyWatch:
         """Begin an authentication with a SaslHandshake that is about to be forwarded.
 
         It is an ordinary request if no authentication can follow: where the broker serves clients that do not
@@ -165,7 +165,7 @@ class Authentication:
         if self.accepted:
             may_begin = self._may_repeat and now_s - self._began_s >= REPEATED_AFTER_S
         else:
-            may_begin = not serves_anybody
+            may_begin = not serves_anonymous
         if may_begin:
             self._connection.authenticating = True
             self._began_s = now_s
