@@ -16,7 +16,7 @@ import structlog
 import trio
 
 from headrace.proxy.kafka_client.errors import KafkaClientError
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings, Credentials, Mechanism
+from headrace.proxy.kafka_client.settings import ClientSettings, Credentials, Mechanism
 from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.definitions import entity_in_force
@@ -74,10 +74,9 @@ class BrokersQuotas:
 
     async def _refresh(self) -> None:
         """Ask the cluster once. A failure is logged, and changes nothing."""
-        servers = tuple(BrokerAddress(host=each.host, port=each.port) for each in self._upstream.bootstrap_servers)
         tls = self._upstream.tls
         settings = ClientSettings(
-            bootstrap_servers=servers,
+            bootstrap_servers=self._upstream.bootstrap_servers,
             default_api_timeout_ms=TIMEOUT_MS,
             tls=tls.current if tls is not None else None,
         )
