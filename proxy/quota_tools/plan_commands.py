@@ -151,7 +151,7 @@ def _checked(
     Steps with the actions ``leaves_out`` are left out, with a warning, if the cluster finds them invalid. Exits with 1
     if it refuses another step, or for another reason, such as a user who may not change quotas.
     """
-    from headrace.proxy.kafka_client.error_codes import ErrorCode
+    from headrace.quota_callbacks.error_codes import ErrorCode
 
     refused = cluster.check(plan)
     optional = {(step.entity, step.key) for step in plan.steps if step.action in leaves_out}

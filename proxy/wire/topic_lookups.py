@@ -15,6 +15,7 @@ from headrace.proxy.wire.messages.editing import edit
 from headrace.proxy.wire.messages.rows import count_elements_in_steps, read_rows
 from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
 from headrace.proxy.wire.mutations import NO_ID
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,8 +33,6 @@ VALIDATE_VERSION: Final = 5
 TOPIC_IDS_FROM: Final = 10
 """The first version of Metadata whose response contains topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-"""Kafka's error code ``Errors.UNKNOWN_TOPIC_OR_PARTITION``."""
 BROKERS_DEFAULT: Final = -1
 """Number of partitions, or replication factor, that stands for the broker's default."""
 
@@ -80,7 +79,7 @@ def read_partition_counts(version: int, body: Buffer) -> Steps[dict[TopicKey, in
 def read_unknown_topics(version: int, body: Buffer) -> list[str]:
     """Return the names of the topics that do not exist according to a Metadata response."""
     rows = read_rows("MetadataResponse", version, body, "topics", ("error_code", "name"))
-    return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
+    return [row["name"] for row in rows if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
 
 
 def read_topic_names(version: int, body: Buffer) -> Iterator[tuple[bytes, str]]:

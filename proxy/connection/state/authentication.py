@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import bounded_name
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver, TokenObserver, UserSource
 
 if TYPE_CHECKING:
@@ -51,14 +51,6 @@ _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id
 
 HANDSHAKE_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
 """The APIs that a broker serves to a client that has not authenticated (``SaslServerAuthenticator``)."""
-
-
-class SaslError(IntEnum):
-    """The errors with which a broker refuses a login (``org.apache.kafka.common.protocol.Errors``)."""
-
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    SASL_AUTHENTICATION_FAILED = 58
 
 
 class _Attempt:
@@ -369,4 +361,4 @@ def _checked(value: object, what: str) -> str | None:
 
 def _error(reply: Mapping[str, Any]) -> str:
     code: int = reply["error_code"]
-    return next((each.name for each in SaslError if each == code), f"error {code}")
+    return next((each.name for each in ErrorCode if each == code), f"error {code}")

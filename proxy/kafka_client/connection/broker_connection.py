@@ -23,7 +23,6 @@ import trio
 from headrace.proxy.kafka_client.connection.api_versions import PREFERRED_API_VERSIONS, offered_versions, usable_version
 from headrace.proxy.kafka_client.connection.authentication import authenticate
 from headrace.proxy.kafka_client.connection.long_replies import read_in_thread
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import (
     BadReplyError,
     ConnectionLostError,
@@ -40,6 +39,7 @@ from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.other_protocols import TLS, other_protocol
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable

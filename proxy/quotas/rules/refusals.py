@@ -7,12 +7,6 @@ Returned by `headrace.proxy.quotas.rules.validation`, `headrace.proxy.quotas.rul
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-UNSUPPORTED_VERSION: Final = 35
-INVALID_REQUEST: Final = 42
-POLICY_VIOLATION: Final = 44
-"""Kafka's error codes (``org.apache.kafka.common.protocol.Errors``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.proxy.wire.apis import APIS
-from headrace.proxy.wire.authorization.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from headrace.proxy.wire.authorization.requirement_types import Requirement, TopicsById
 from headrace.proxy.wire.messages.scalars import Broken, Reader, count_codec, fixed_codec, string_codec
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,4 +79,4 @@ def single_topic(
     if transactional_id is None:
         return (requirement,)
     write = Action(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    return (Requirement((write,), TRANSACTIONAL_ID_AUTHORIZATION_FAILED), requirement)
+    return (Requirement((write,), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), requirement)
