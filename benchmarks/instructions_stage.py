@@ -231,7 +231,7 @@ class Peers:
 class OneBroker:
     """Connects to the simulated broker."""
 
-    serves_anybody = True
+    serves_anonymous = True
 
     def __init__(self, upstream: PlainSocket) -> None:
         self._upstream = upstream
@@ -280,8 +280,8 @@ async def open_stage(request: bytes, reply: bytes, config: str) -> AsyncIterator
 @contextlib.contextmanager
 def _counted(calls: defaultdict[str, int]) -> Iterator[None]:
     """Count the system calls that do not go through a socket object, and fake the thread's clock."""
-    splice, spells = os.splice, vars(thread_time)
-    thread_time_ns = spells["thread_time_ns"]
+    splice, names = os.splice, vars(thread_time)
+    thread_time_ns = names["thread_time_ns"]
     now_ns = 0
 
     def counted_splice(*args: Any, **options: Any) -> int:
@@ -294,8 +294,8 @@ def _counted(calls: defaultdict[str, int]) -> Iterator[None]:
         now_ns += CLOCK_STEP_NS
         return now_ns
 
-    os.splice, spells["thread_time_ns"] = counted_splice, counted_clock
+    os.splice, names["thread_time_ns"] = counted_splice, counted_clock
     try:
         yield
     finally:
-        os.splice, spells["thread_time_ns"] = splice, thread_time_ns
+        os.splice, names["thread_time_ns"] = splice, thread_time_ns

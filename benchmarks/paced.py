@@ -214,10 +214,10 @@ class Bench:
         for way, group in groups.items():
             if way == "paced":
                 ratio, seconds = paced_ratio(group.acks, LIMIT, timing.paced_s)
-                self._told(run.what, way, group, LIMIT, seconds, ratio, timing.paced_s)
+                self._print_result(run.what, way, group, LIMIT, seconds, ratio, timing.paced_s)
             else:
                 rate = group.acks.mean_rate(timing.settle_s, timing.paced_s, timing.cycle_s)
-                self._told(run.what, way, group, LIMIT, timing.paced_s, rate / LIMIT, timing.total_s)
+                self._print_result(run.what, way, group, LIMIT, timing.paced_s, rate / LIMIT, timing.total_s)
 
     def request_time_and_mutations(self) -> None:
         """Measure request time and mutations concurrently, both paced: they do not affect each other's quota."""
@@ -227,9 +227,9 @@ class Bench:
         duration_s = self._timing.paced_s
         charged, seconds = trio.run(self._metered, [time, mutations], duration_s)
         ratio = (charged - BURST_S * PERCENT) / (PERCENT * seconds)
-        self._told("request time, 1 KiB", "paced", time, PERCENT, seconds, ratio, duration_s)
+        self._print_result("request time, 1 KiB", "paced", time, PERCENT, seconds, ratio, duration_s)
         ratio, seconds = paced_ratio(mutations.acks, MUTATIONS, duration_s)
-        self._told("CreateTopics", "paced", mutations, MUTATIONS, seconds, ratio, duration_s)
+        self._print_result("CreateTopics", "paced", mutations, MUTATIONS, seconds, ratio, duration_s)
 
     async def _metered(self, groups: Sequence[Group], duration_s: float) -> tuple[float, float]:
         """Run ``groups``; return the request time that the proxy has charged, and the duration in seconds."""
@@ -242,7 +242,7 @@ class Bench:
             nursery.cancel_scope.cancel()
         return charged, now_s - groups[0].acks.first_sent_s
 
-    def _told(
+    def _print_result(
         self, what: str, way: str, group: Group, limit: float, seconds: float, ratio: float, until_s: float
     ) -> None:
         """Print a line of the table."""

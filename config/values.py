@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.quota_callbacks.options import Parsed
+from headrace.quota_callbacks.requests import Address
 from headrace.quota_callbacks.value_texts import toml_text
 
 if TYPE_CHECKING:
@@ -41,14 +42,8 @@ _NODE_RANGE: Final = re.compile(r" *([0-9]{1,10}) *(?:- *([0-9]{1,10}) *)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HostPort:
-    """A host name or IP address, without brackets, and a port."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+class HostPort(Address):
+    """A host name or IP address, without brackets, and a port, of the configuration."""
 
     @property
     def is_wildcard(self) -> bool:

@@ -16,6 +16,7 @@ milliseconds of a monotonic clock.
     builtin      the built-in callbacks, and the cost model of requests
     records      usage records, traces, and their replay
     api_keys     the numbers and names of Kafka's APIs
+    error_codes  the numbers, names and texts of Kafka's errors
     options      typed tables for the options of plugins
     value_texts  values and their paths as text for messages, with secrets hidden
     secret_sources  where the secrets of the configuration are read from

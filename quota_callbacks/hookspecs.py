@@ -446,7 +446,7 @@ def authentication_started(connection: Connection, mechanism: str) -> Authentica
     """Return an observer for one authentication of ``connection``; ``None`` if this plugin does not know ``mechanism``.
 
     Called at the client's SaslHandshake, and again when it re-authenticates (KIP-368), before anything is forwarded;
-    the broker may still refuse. ``mechanism`` is spelled as the client spells it. Must not block or change anything.
+    the broker may still refuse. ``mechanism`` is written as the client sent it. Must not block or change anything.
     The observer's `principal`, or the owner of its `token_id`, rewritten by `rewrite_user`, becomes
     ``connection.user``. The first result that is not ``None`` is used, custom plugins before the built-in one. Without
     an observer, or when the hook or the observer raises, ``connection.user`` stays unchanged.
@@ -474,14 +474,14 @@ def sasl_server_exchange(connection: Connection, mechanism: str) -> ServerExchan
     """Return the exchange that authenticates the client in place of the broker; ``None`` for an unknown mechanism.
 
     Called at the SaslHandshake of a client of a listener that terminates SASL, and again when the client
-    re-authenticates (KIP-368); only for mechanisms that the listener enables. ``mechanism`` is spelled as the client
-    spells it. Must not block or change anything: what takes longer belongs into the exchange's `respond`, which is
+    re-authenticates (KIP-368); only for mechanisms that the listener enables. ``mechanism`` is written as the client
+    sent it. Must not block or change anything: what takes longer belongs into the exchange's `respond`, which is
     called in a thread if its ``blocks`` is true. The exchange is for this authentication alone, and the client is
     accepted as the principal of its last step; `authentication_started` is not called then. It is also called once for
     each mechanism at the start and by ``headrace check-config`` (where the plugin was configured with ``dry``), with a
     connection of no client; `None` from all plugins is an error of the configuration then. The first result that is
     not ``None`` is used, custom plugins before the built-in ones; a plugin that raises is skipped. Without an exchange
-    the client is told that the mechanism is not supported. An exception of the exchange other than `SaslRefused` is
+    the client gets the error UNSUPPORTED_SASL_MECHANISM. An exception of the exchange other than `SaslRefused` is
     logged and counted as an error of the plugin, and the authentication fails.
     """
 

@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from headrace.quota_callbacks.error_codes import ErrorCode
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-THROTTLING_QUOTA_EXCEEDED: Final = 89
+THROTTLING_QUOTA_EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED.value
 """The error code of KIP-599."""
 MAX_THROTTLE_MS: Final = 2**31 - 1
 """Largest ``throttle_time_ms``, an INT32. Kafka up to 4.3.1 overflows here; 4.4.0 clamps, as Headrace does."""

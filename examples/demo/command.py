@@ -128,9 +128,9 @@ def _run(
         if keep:
             _keep(screen, session)
     except KeyboardInterrupt:
-        screen.say()
+        screen.write()
         if not finished:
-            screen.say("Interrupted.")
+            screen.write("Interrupted.")
             status = interrupts.status
     except TestbedError as error:
         click.echo(f"demo: {error}", err=True)
@@ -148,9 +148,9 @@ def _show(screen: Screen, session: Session, seconds: int) -> int:
 
     outcome = session.run(seconds)
     failed = bool(faults(outcome))
-    screen.say()
-    screen.say(paragraph(outcome), style="red" if failed else "")
-    screen.say()
+    screen.write()
+    screen.write(paragraph(outcome), style="red" if failed else "")
+    screen.write()
     return FAILED if failed else 0
 
 
@@ -166,11 +166,11 @@ def _keep(screen: Screen, session: Session) -> None:
     from examples.demo.keeping import addresses, things_to_try
 
     session.end_clients()
-    screen.say("Still running, until Ctrl-C:")
+    screen.write("Still running, until Ctrl-C:")
     screen.lines(addresses(session.cluster, session.proxy))
-    screen.say()
+    screen.write()
     screen.lines(things_to_try(session.proxy))
-    screen.say()
+    screen.write()
     screen.lines("Ctrl-C ends all of it and removes its data.")
     session.watch_until_interrupted()
 

@@ -54,7 +54,7 @@ class Screen:
         self.console = Console(force_terminal=self.alive, width=None if self.alive else PLAIN_WIDTH, highlight=False)
         self.ascii_only = not self.console.encoding.lower().startswith("utf")
 
-    def say(self, text: str = "", style: str = "") -> None:
+    def write(self, text: str = "", style: str = "") -> None:
         """Print a paragraph, wrapped at the screen's width."""
         self.console.print(Text(text, style=style))
 

@@ -46,22 +46,22 @@ def play(screen: Screen, folder: Path) -> bool:
     from headrace.pipeline.errors import NoJavaError
     from headrace.pipeline.lake.session import check_java
 
-    screen.say("The proxy has recorded the usage of each client for each second. The pipeline analyses it on Spark:")
+    screen.write("The proxy has recorded the usage of each client for each second. The pipeline analyses it on Spark:")
     try:
         check_java(os.environ.get("JAVA_HOME"), os.environ.get("PATH", os.defpath))
     except NoJavaError as error:
-        screen.say(f"The pipeline is skipped: {error}.")
+        screen.write(f"The pipeline is skipped: {error}.")
         return True
     _wait_written(folder)
     with screen.step("running the pipeline on the usage records", done="the pipeline has processed the usage records"):
         done = run_program([sys.executable, "-m", __name__, str(folder), str(OUTPUT)], timeout_s=TIMEOUT_S)
     screen.lines(done.stdout.strip())
     if done.returncode != 0:
-        screen.say(f"The pipeline failed: {done.stderr.strip()}", style="red")
+        screen.write(f"The pipeline failed: {done.stderr.strip()}", style="red")
         return False
-    screen.say()
+    screen.write()
     screen.lines(f"The report: {(OUTPUT / REPORT).resolve()}")
-    screen.say()
+    screen.write()
     return True
 
 

@@ -96,7 +96,7 @@ SHOWN = 20
     default="localhost:9092",
     show_default=True,
     metavar="HOST:PORT",
-    help="The brokers' address in --commands, which set the quotas of the brokers.",
+    help="The address in --commands: a broker's, to set the brokers' quotas, or the proxy's, to set Headrace's.",
 )
 @number_option(
     "--most",

@@ -39,7 +39,7 @@ RENEWAL_S: Final = 60.0
 LEAST_LEFT_S: Final = 5.0
 """How long a token must still be valid to be used if it cannot be renewed: the time of an authentication."""
 UNKNOWN_LIFETIME_S: Final = 60.0
-"""How long a token is used that does not say when it expires."""
+"""How long a token is used that does not state when it expires."""
 RETRY_S: Final = 1.0
 """Time after a failed request in which no other is made; connections get the same error meanwhile. Also the least age
 of a token that is fetched again because a broker refused it."""

@@ -33,7 +33,7 @@ class ClaimRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whom a verified token stands for."""
+    """The principal of a verified token, and its expiry."""
 
     principal: str
     expires_s: int

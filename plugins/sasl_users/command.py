@@ -156,7 +156,7 @@ def _from_standard_input() -> str:
 
 
 def has_terminal() -> bool:
-    """Return whether somebody can be asked for a password."""
+    """Return whether the command can ask for a password at a terminal."""
     return sys.stdin.isatty()
 
 

@@ -1,7 +1,7 @@
 """Which verifier a name is checked against. Pure.
 
 A name that is not known gets a verifier, too, which no password matches. It is derived from the name by a key of the
-file, so that the name gets the same salt and number of iterations each time, as a known one does. Otherwise anybody
+file, so that the name gets the same salt and number of iterations each time, as a known one does. Otherwise clients
 could find out which users there are (RFC 5802, section 9).
 """
 

@@ -3,10 +3,10 @@
 What counts is the size of the records, as they are sent: compressed, without the other fields of requests and replies.
 It is known only when the request or reply passes, so the client is muted afterwards.
 
-A Produce is charged when the broker has replied, and only for what it has appended, so that nobody uses up the quota of
-a topic without permission to write to it. Without a reply (acks=0, or a connection that was closed before it) nobody
-knows what was appended. Then the topic is charged if the broker has accepted an earlier Produce of this user to it;
-otherwise a bucket that the user has for itself, with the topic's limit, so that it exceeds no limit and hurts nobody.
+A Produce is charged when the broker has replied, and only for what it has appended, so that no client uses up the quota
+of a topic without permission to write to it. Without a reply (acks=0, or a connection that was closed before it) it is
+not known what was appended. Then the topic is charged if the broker has accepted an earlier Produce of this user to it;
+otherwise a bucket that the user has for itself, with the topic's limit, so that no other user is throttled.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class TopicQuotas:
 
     @hookimpl
     def response_received(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge what the broker has appended of a Produce to each topic, and remember whom it has let write."""
+        """Charge what the broker has appended of a Produce to each topic, and remember which users may write."""
         if request.api_key != PRODUCE or not request.read_refused:
             return None
         user, refused = request.connection.user, request.refused
@@ -183,7 +183,7 @@ class TopicQuotas:
     # --- charges ---
 
     def _charge_unanswered(self, request: Request, now_ms: int) -> Throttle | None:
-        """Charge all of a Produce, of which nobody knows what was appended."""
+        """Charge all of a Produce of which it is not known what was appended."""
         user = request.connection.user
         to_topics: Counter[str | bytes] = Counter()
         to_sender: Counter[str | bytes] = Counter()

@@ -30,6 +30,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from headrace.plugins.otel_sdk import own_resource, own_version
 from headrace.plugins.tracing import attributes as names
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -50,13 +51,16 @@ OPERATION_TYPES: Final = {
 """``messaging.operation.type`` by API key; the other APIs match no operation that the conventions define."""
 
 ERROR_NAMES: Final = {
-    -1: "UNKNOWN_SERVER_ERROR",
-    35: "UNSUPPORTED_VERSION",
-    42: "INVALID_REQUEST",
-    44: "POLICY_VIOLATION",
-    89: "THROTTLING_QUOTA_EXCEEDED",
+    each.value: each.name
+    for each in (
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.POLICY_VIOLATION,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    )
 }
-"""The error codes that the proxy itself replies with (``org.apache.kafka.common.protocol.Errors``)."""
+"""The error codes that the proxy itself replies with."""
 
 Attributes = dict[str, "str | int | float"]
 

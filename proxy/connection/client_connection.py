@@ -49,7 +49,7 @@ class ClientConnection:
         self._nursery: trio.Nursery | None = None
         self._requests = RequestRelay(self.state)
         self._opened = False
-        """Whether hooks know the connection."""
+        """Whether `connection_opened` was called, so that `connection_closed` has to be."""
         self._upstream_lost = False
         """Whether the broker closed a connection on which the client itself had authenticated."""
 
@@ -110,7 +110,7 @@ class ClientConnection:
             )
             state.end_for_fault("client", reason, "no login")
         elif waiting or replies.mid_reply:
-            state.end_for_fault("upstream", f"the broker closed with {waiting} requests in flight", "closed")
+            state.end_for_fault("upstream", f"the broker closed; requests in flight: {waiting}", "closed")
         elif state.mid_request:
             state.end_for_fault("upstream", "the broker closed in the middle of a request", "closed in a request")
         elif self._may_outlive_upstream():
@@ -119,7 +119,10 @@ class ClientConnection:
             state.cancel()
 
     def _may_outlive_upstream(self) -> bool:
-        """Return whether the client is muted and nothing was lost when the broker closed the idle connection."""
+        """Return whether the client's connection stays open after the broker has closed the one to it.
+
+        It does while the client is muted, if no request was lost with the broker's connection.
+        """
         state = self.state
         muted = state.mute.until_s > state.shared.clock()
         return muted and not state.requesting and not state.unacknowledged
@@ -134,7 +137,7 @@ class ClientConnection:
         self._upstream_lost = state.authenticates and state.sasl is None
 
     async def _guard(self, peer: str, run: Callable[[], Awaitable[None]]) -> None:
-        """Run a relay, whose peer is ``client`` or ``upstream``, and end the connection for what it raises."""
+        """Run a relay, whose peer is ``client`` or ``upstream``. If it raises, end the connection."""
         state = self.state
         try:
             await run()

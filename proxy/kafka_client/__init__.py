@@ -18,5 +18,4 @@ Used by the command line, and by users in their programs. It imports `headrace.p
     properties_format  that format, and the format of JAAS entries
     settings           the settings of a client
     errors             the errors that users catch
-    error_codes        the error codes of Kafka's protocol
 """

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import (
     ApiTimeoutError,
     ConnectionLostError,
@@ -23,6 +22,7 @@ from headrace.proxy.kafka_client.errors import (
     UnreachableError,
 )
 from headrace.proxy.wire.apis import APIS
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

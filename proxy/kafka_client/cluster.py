@@ -16,8 +16,8 @@ import trio
 
 from headrace.proxy.kafka_client.connection.broker_connection import connect, open_tcp
 from headrace.proxy.kafka_client.errors import BadReplyError, ConnectionLostError, UnreachableError
-from headrace.proxy.kafka_client.settings import BrokerAddress
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -48,7 +48,7 @@ class Broker:
         "waiting",
     )
 
-    def __init__(self, address: BrokerAddress, settings: ClientSettings, open_stream: OpenStream) -> None:
+    def __init__(self, address: Address, settings: ClientSettings, open_stream: OpenStream) -> None:
         self._settings = settings
         self._open_stream = open_stream
         self._lock = trio.Lock()
@@ -167,7 +167,7 @@ class Cluster:
         """Close all connections."""
         await _close_all((*self._bootstrap, *self._brokers.values()))
 
-    def _broker(self, address: BrokerAddress) -> Broker:
+    def _broker(self, address: Address) -> Broker:
         return Broker(address, self._settings, self._open_stream)
 
     async def _learn(self) -> None:
@@ -199,8 +199,8 @@ def _metadata_of_no_topics(version: int) -> Message:
     return message | {"allow_auto_topic_creation": False} if version >= 4 else message
 
 
-def _address(row: Message, broker: Broker) -> BrokerAddress:
+def _address(row: Message, broker: Broker) -> Address:
     host, port = row["host"], row["port"]
     if not host or not 0 < port <= _HIGHEST_PORT:
         raise BadReplyError(f"{broker.address} says that a broker is at {host[:255]!r}, port {port}")
-    return BrokerAddress(host=host, port=port)
+    return Address(host=host, port=port)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.kafka_client.calls import Call, Target
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import broker_error
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message

@@ -20,7 +20,7 @@ A call is not sent again after any other error.
 
 from __future__ import annotations
 
-from headrace.proxy.kafka_client.error_codes import ErrorCode
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 
 class KafkaClientError(Exception):

@@ -12,12 +12,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.proxy.kafka_client.calls import Call, Target
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import BadReplyError, KafkaClientError, SettingsError, broker_error
 from headrace.proxy.kafka_client.results import Results
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT, Default, QuotaEntity, QuotaKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
 from headrace.proxy.kafka_client.errors import SettingsError
+from headrace.quota_callbacks.requests import Address
 
 if TYPE_CHECKING:
     import ssl
@@ -28,18 +29,7 @@ MAX_REPLY_ROWS: Final = 2_000_000
 bytes of memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerAddress:
-    """Host and port of a broker."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def parse_addresses(text: str) -> tuple[BrokerAddress, ...]:
+def parse_addresses(text: str) -> tuple[Address, ...]:
     """Return the addresses in a list such as ``one:9092, [::1]:9092``. Raises `SettingsError` for anything else."""
     addresses = []
     for each in filter(None, (part.strip() for part in text.split(","))):
@@ -47,7 +37,7 @@ def parse_addresses(text: str) -> tuple[BrokerAddress, ...]:
         port = int(found["port"] or found["port6"]) if found else 0
         if found is None or not 0 < port <= _HIGHEST_PORT:
             raise SettingsError(f"bootstrap.servers: {each!r} is not an address; expected host:port")
-        addresses.append(BrokerAddress(host=found["host"] or found["ipv6"], port=port))
+        addresses.append(Address(host=found["host"] or found["ipv6"], port=port))
     if not addresses:
         raise SettingsError("bootstrap.servers has no address; expected host:port, or several of them with commas")
     return tuple(addresses)
@@ -74,7 +64,7 @@ class Credentials:
 class ClientSettings:
     """The settings of one client. Raises `SettingsError` for a time or limit below 0."""
 
-    bootstrap_servers: tuple[BrokerAddress, ...]
+    bootstrap_servers: tuple[Address, ...]
     """Brokers with which the client begins; any of them can name the others."""
     client_id: str = DEFAULT_CLIENT_ID
     tls: ssl.SSLContext | None = None

@@ -7,7 +7,7 @@ exceeded, the next connections wait in the backlogs of the listening sockets. Wh
 counted for those of the whole proxy, or one address could use them up.
 
 A connection counts as one of its user's from the moment at which the user is proved (`Admission.admit_user`), and is
-closed as one of an address's would be. Nobody is charged for a user that they have not proved to be.
+closed as one of an address's would be. No connection counts as that of a user before it has proved to be theirs.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Dialler(Protocol):
     bootstrap_servers: tuple[Address, ...]
     connect_timeout_s: float
     reply_timeout_s: float
-    serves_anybody: bool
+    serves_anonymous: bool
     reached: bool | None
 
     async def dial(self, node_id: int | None, client: Address | None = None) -> tuple[Socket, Address]:
@@ -99,7 +99,7 @@ class Listener:
     tls: ListenerTls | None = None
     """``None`` for plaintext."""
     sasl: ListenerSasl | None = None
-    """``None`` if the brokers authenticate clients, or nobody does."""
+    """``None`` if the brokers authenticate clients, or clients do not authenticate."""
     identities: BrokerIdentities | None = None
     """The identities of users at the brokers; ``None`` if all connections have that of ``upstream.sasl``."""
     broker_names: BrokerNames | None = None

@@ -79,7 +79,7 @@ def connections_with(descriptors: int, opened: int) -> int:
 
 
 def open_descriptors() -> int:
-    """Return the number of open descriptors of this process; 0 if the system does not tell."""
+    """Return the number of open descriptors of this process; 0 if the system does not report them."""
     try:
         return len(list(Path("/dev/fd").iterdir()))
     except OSError:
@@ -170,7 +170,7 @@ class Memory:
             os.close(self._file)
 
     def resident_bytes(self, now_s: float) -> int:
-        """Return it, in bytes; 0 if the system does not tell."""
+        """Return it, in bytes; 0 if the system does not report it."""
         if self._file is not None and now_s - self._measured_s >= RECHECK_S:
             self._measured_s = now_s
             self._bytes = int(os.pread(self._file, 128, 0).split()[1]) * mmap.PAGESIZE
@@ -178,7 +178,7 @@ class Memory:
 
 
 def can_measure_memory() -> bool:
-    """Return whether the system tells how much memory the process uses, as Linux does."""
+    """Return whether the system reports how much memory the process uses, as Linux does."""
     return Path("/proc/self/statm").exists()
 
 

@@ -100,7 +100,7 @@ class Upstream:
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.connect_timeout_s = connect_timeout_s
         self.reply_timeout_s = reply_timeout_s
-        self.serves_anybody = False
+        self.serves_anonymous = False
         """Whether the brokers serve clients that do not authenticate. False until a broker has answered such a client,
         or the proxy, which has no credentials."""
         self.reached: bool | None = None
@@ -262,7 +262,7 @@ class Upstream:
             return False
         self.reached = True
         learn(self._topology, found, complete=True)
-        self.serves_anybody = self.sasl is None
+        self.serves_anonymous = self.sasl is None
         return True
 
     def _log_refresh_failure(self, reason: str) -> None:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Self, TypeAlias
 
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import BrokerError, InvalidRequestError, KafkaClientError
 from headrace.proxy.kafka_client.properties import read_settings
 from headrace.proxy.kafka_client.quotas import (
@@ -29,6 +28,7 @@ from headrace.proxy.quota_tools.errors import ClusterError
 from headrace.proxy.quota_tools.plans import Plan, Refusal
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import DEFAULT
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

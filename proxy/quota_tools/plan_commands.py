@@ -1,7 +1,7 @@
 """``headrace quotas apply``, ``diff`` and ``import``: from the quotas of a file or another cluster to those in force.
 
 All three make a plan. ``apply`` and ``import`` let the cluster check it, show it, ask for a confirmation, read the
-quotas again, since somebody else may have changed them meanwhile, and only then change anything.
+quotas again, since they may have been changed meanwhile, and only then change anything.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ def _checked(
     Steps with the actions ``leaves_out`` are left out, with a warning, if the cluster finds them invalid. Exits with 1
     if it refuses another step, or for another reason, such as a user who may not change quotas.
     """
-    from headrace.proxy.kafka_client.error_codes import ErrorCode
+    from headrace.quota_callbacks.error_codes import ErrorCode
 
     refused = cluster.check(plan)
     optional = {(step.entity, step.key) for step in plan.steps if step.action in leaves_out}

@@ -8,8 +8,8 @@ Several entities can be one in force (`entity_in_force`): two forms of an IPv6 a
 form. Of these the lowest quota applies, as at the proxy (`headrace.proxy.quotas.definitions`).
 
 Quotas of entity types of plugins apply beside those of users and client ids, each type by itself. The definition of a
-type tells which names of it apply (`EntityTypeDefinition.matching`). Of a type whose definition is not known here, the
-quotas of exactly the given name apply, and those of the default: this is what a type without such a rule has.
+type determines which names of it apply (`EntityTypeDefinition.matching`). Of a type whose definition is not known
+here, the quotas of exactly the given name apply, and those of the default: this is what a type without such a rule has.
 """
 
 from __future__ import annotations

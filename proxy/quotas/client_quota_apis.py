@@ -16,7 +16,7 @@ import trio
 from headrace.proxy.long_work import in_slices
 from headrace.proxy.quotas.authorization import Permissions, may
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
-from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results, validation_in_steps
 from headrace.proxy.quotas.store import Author, StoreError, StoreTimeoutError
 from headrace.proxy.repeated_lines import RepeatedLines
@@ -28,6 +28,7 @@ from headrace.proxy.wire.client_quotas import (
     read_filter,
 )
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import QuotaOperation
 
 if TYPE_CHECKING:
@@ -52,14 +53,12 @@ _NO_VALUES: Mapping[str, float] = {}
 
 log = structlog.get_logger("headrace.quotas")
 
-UNKNOWN_SERVER_ERROR: Final = -1
-REQUEST_TIMED_OUT: Final = 7
-CLUSTER_AUTHORIZATION_FAILED: Final = 31
-
-NOT_AUTHORIZED: Final = Refusal(error_code=CLUSTER_AUTHORIZATION_FAILED, error_message="Cluster authorization failed.")
+NOT_AUTHORIZED: Final = Refusal(
+    error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, error_message="Cluster authorization failed."
+)
 """With the message of Kafka's ``Errors.CLUSTER_AUTHORIZATION_FAILED``."""
 NO_STORE: Final = Refusal(
-    error_code=INVALID_REQUEST,
+    error_code=ErrorCode.INVALID_REQUEST,
     error_message="this proxy keeps no quotas: neither client_quotas.file is set nor a topic is used",
 )
 MAX_ALTER_ROWS: Final = 4 * MAX_CHANGES
@@ -186,7 +185,7 @@ class ClientQuotaApis:
                     f"the description has more than limits.max_collected_bytes = {self.max_reply_bytes} bytes;"
                     " describe fewer entities at once"
                 )
-                return describe_error(version, INVALID_REQUEST, reason)
+                return describe_error(version, ErrorCode.INVALID_REQUEST, reason)
         return response.body(remark=self.brokers.remark() if self.brokers is not None else "")
 
     async def _alter(self, request: AlterRequest, author: Author, paused: Paused) -> Sequence[AlterResult]:
@@ -252,7 +251,7 @@ class ClientQuotaApis:
             elif value is None and self._definitions.only_in_file(alteration.entity, key):
                 message = f"{key} of {alteration.entity} is set in the proxy's configuration file and cannot be removed"
             if message is not None:
-                return Refusal(error_code=INVALID_REQUEST, error_message=message)
+                return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
         return None
 
 
@@ -279,4 +278,4 @@ def _audit_row(change: Change) -> dict[str, Any]:
 
 def error_code_of(error: StoreError) -> int:
     """Return Kafka's error code for an error of the store."""
-    return REQUEST_TIMED_OUT if isinstance(error, StoreTimeoutError) else UNKNOWN_SERVER_ERROR
+    return ErrorCode.REQUEST_TIMED_OUT if isinstance(error, StoreTimeoutError) else ErrorCode.UNKNOWN_SERVER_ERROR

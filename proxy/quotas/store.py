@@ -62,8 +62,9 @@ class Change:
     """The audit record of a change of one key of one entity. ``None`` as a value is a quota that is not set."""
 
     sequence: int
-    """Position in the store; increases with every change, with gaps. After a log was replaced, the positions that
-    `QuotaStore.audit` returns differ from those of the other methods, which never return one twice."""
+    """Position in the store; increases with every change, with gaps. After the log of a store was replaced, the same
+    change has one position in `QuotaStore.audit` and a higher one in the other methods, which return no position of the
+    former log again."""
     time_ms: int
     """Wall-clock time, in milliseconds since 1970."""
     author: Author
@@ -87,13 +88,14 @@ class Snapshot:
 
 
 class ImportState(enum.Enum):
-    """How far the import of the brokers' quotas into the store is, which is done once."""
+    """How far the import of the brokers' quotas into the store is. The import is made once."""
 
     POSSIBLE = "possible"
-    """Nothing was ever stored."""
+    """Nothing was ever stored, so the import may begin."""
     BEGUN = "begun"
+    """A part of the quotas may have been stored."""
     OVER = "over"
-    """It is complete, or other quotas were stored first."""
+    """The import is complete, or cannot begin since other quotas were stored first."""
 
 
 class QuotaStore(Protocol):
@@ -117,11 +119,11 @@ class QuotaStore(Protocol):
         """
 
     async def changes_since(self, sequence: int) -> Sequence[Change] | None:
-        """Return the changes after ``sequence``, in their order; ``None`` if they are no longer kept.
+        """Return the changes after ``sequence``, in their order; ``None`` if the store does not have all of them.
 
-        ``None`` also if the store has never had this position, as after a backup was restored, or had it before its
-        content was replaced. After ``None`` the caller replaces what it knows by `snapshot`. Cheap if nothing has
-        changed, since it is called several times a second.
+        It does not have them if they are no longer kept, if the store never had this position (as after a backup was
+        restored), or if its content was replaced since. The caller then replaces all quotas by those of `snapshot`.
+        Called several times a second, so it has to be cheap if nothing has changed.
         """
 
     async def snapshot(self) -> Snapshot:

@@ -16,7 +16,7 @@ from headrace.proxy.connection.state.token_owners import LookupFailed, TokenOwne
 from headrace.proxy.kafka_client.admin import AdminClient
 from headrace.proxy.kafka_client.connection.broker_connection import open_tcp
 from headrace.proxy.kafka_client.errors import BrokerError, KafkaClientError
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings, Credentials, Mechanism
+from headrace.proxy.kafka_client.settings import ClientSettings, Credentials, Mechanism
 from headrace.proxy.wire.proxy_protocol import write_header
 from headrace.quota_callbacks.secret_sources import SecretError
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from headrace.proxy.kafka_client.connection.broker_connection import OpenStream
     from headrace.proxy.kafka_client.delegation_tokens import DelegationToken
     from headrace.proxy.network.listener import Dialler, Listener
+    from headrace.quota_callbacks.requests import Address
 
 MAX_REPLY_BYTES: Final = 32 * 1024 * 1024
 """The longest list of tokens: of about 200,000, each with the names of its owner and of a renewer. 100,000 take 100 MB
@@ -77,7 +78,7 @@ async def ask_for_tokens(
     raise LookupFailed(reason, "no answer")
 
 
-async def open_with_header(address: BrokerAddress) -> trio.abc.Stream:
+async def open_with_header(address: Address) -> trio.abc.Stream:
     """Connect to a broker behind a load balancer that expects a header of the PROXY protocol. Raises `OSError`."""
     stream = await open_tcp(address)
     try:
@@ -99,7 +100,7 @@ async def _settings(upstream: Dialler, table: OwnerLookup, timeout_s: float) -> 
     timeout_ms = round(timeout_s * 1000)
     attempt_ms = timeout_ms // min(len(upstream.bootstrap_servers), MOST_ATTEMPTS)  # a broker may be lost
     return ClientSettings(
-        bootstrap_servers=tuple(BrokerAddress(host=each.host, port=each.port) for each in upstream.bootstrap_servers),
+        bootstrap_servers=upstream.bootstrap_servers,
         client_id="headrace",
         tls=upstream.tls.current if upstream.tls is not None else None,
         credentials=Credentials(mechanism=Mechanism(table.mechanism), user=table.user, password=password),

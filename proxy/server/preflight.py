@@ -73,8 +73,8 @@ class QuotaRules:
 
 
 def problems_of(config: Config) -> list[str]:
-    """Return all reasons why the proxy would not start: a plugin that is refused, quotas or logins that plugins refuse, a
-    certificate or mapping rule that cannot be used, a missing package."""
+    """Return all reasons why the proxy would not start: a plugin that is refused, quotas or logins that plugins refuse,
+    a certificate or mapping rule that cannot be used, a missing package."""
     problems = []
     for check in (_check_plugins, read_security, _check_admin_tls, _check_store):
         try:
@@ -204,7 +204,7 @@ def check_enforced(limits: Mapping[QuotaEntity, Mapping[str, Quota]], enforced: 
 def warnings_of(config: Config) -> Iterator[str]:
     """Yield a warning for each setting that is valid but has no effect."""
     if config.limits.max_memory and not can_measure_memory():
-        yield "limits.max_memory has no effect, since this system does not tell how much memory a process uses"
+        yield "limits.max_memory has no effect, since this system does not report how much memory a process uses"
     for setting, upstream in {each.upstream_setting: each.upstream for each in config.all_listeners()}.items():
         if not upstream.tls.enabled and (upstream.tls.ca_file or upstream.tls.certificate_file):
             yield f"{setting}.tls has no effect, since {setting}.tls.enabled is false"

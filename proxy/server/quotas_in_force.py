@@ -172,7 +172,7 @@ class QuotasInForce:
     async def _warn_of_anonymous_clients(self) -> None:
         """Log once how every client can change quotas, if the cluster serves clients that do not authenticate."""
         await self._upstream.wait_until_asked(math.inf)
-        if not self._upstream.serves_anybody:
+        if not self._upstream.serves_anonymous:
             return
         if self._topic is not None:
             log.warning(
@@ -213,7 +213,11 @@ class QuotasInForce:
             self._hooks.update_quota(quota_key(key), entity, quota)
 
     def _is_enforced(self, entity: QuotaEntity, key: str) -> bool:
-        """Return whether a plugin enforces the quota. One that did, when the quota was stored, may be disabled now."""
+        """Return whether a plugin enforces the quota.
+
+        A quota of the store may be of a plugin that was enabled when the quota was set and is disabled now. A quota of
+        the file cannot: the check of the configuration refuses it.
+        """
         if key not in self._hooks.schema.keys_of(frozenset(each for each, _ in entity.parts())):
             return False
         enforced = self._hooks.enforced.of(entity)
@@ -224,7 +228,7 @@ class QuotasInForce:
         if kind not in self._unknown:
             self._unknown.add(kind)
             reason = "no loaded plugin enforces it"
-            log.warning("a stored quota is not enforced", key=key, entity=str(entity), reason=reason)
+            log.warning("a quota of the store is not enforced", key=key, entity=str(entity), reason=reason)
 
     def _changed(self) -> None:
         if self._hooks.quotas is not None:
@@ -271,7 +275,7 @@ def _topic_store_of(config: Config, topic: TopicSettings, schema: QuotaSchema) -
 
 
 def check_stored(schema: QuotaSchema, entity: QuotaEntity, key: str, value: float) -> None:
-    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Anybody may have written it to the topic."""
+    """Raise `ValueError` for a quota that AlterClientQuotas refuses. Other programs may write to the topic."""
     for entity_type, name in entity.parts():
         definition = schema.entity_types.get(entity_type)
         if definition is None:

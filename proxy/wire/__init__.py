@@ -1,5 +1,5 @@
 """The Kafka protocol without I/O. No module here uses a socket, an event loop or a clock; of the other packages only
-the API keys and the value types of authorization in `headrace.quota_callbacks` are imported.
+the API keys, the error codes and the value types of authorization in `headrace.quota_callbacks` are imported.
 
     frames             splitting one direction of a connection into frames, which are skipped or collected
     heads              the header of a request or response, and the few body fields that a quota needs

@@ -19,6 +19,7 @@ from headrace.proxy.wire.errors import MalformedMessage
 from headrace.proxy.wire.messages.codec import encode
 from headrace.proxy.wire.messages.editing import DROP, edit
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Buffer, Message
     from headrace.proxy.wire.messages.editing import Drop, Edit
 
-UNSUPPORTED_VERSION: Final = 35
-"""Kafka's error code ``Errors.UNSUPPORTED_VERSION``."""
+UNSUPPORTED_VERSION: Final = ErrorCode.UNSUPPORTED_VERSION.value
+"""A plain integer, since the codes of replies are compared with it."""
 
 MAX_REMEMBERED: Final = 64
 """Responses that are remembered with what they are rewritten to: those of some brokers, in each version."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.proxy.wire.messages.api_rows import ROWS
+from headrace.proxy.wire.messages.api_rows import ROWS, ApiRow
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 
 __all__ = [
@@ -85,25 +85,24 @@ _MUST_KNOW: Final = frozenset(_REWRITE_FROM) | {
 }
 
 
-def _api(row: tuple[int, int, int, int | None, int | None, int | None, int | None, bool]) -> Api:
-    number, low, high, flexible, throttle_from, offset, back_off, controller_only = row
-    key = ApiKey(number)
+def _api(row: ApiRow) -> Api:
+    key = ApiKey(row.key)
     return Api(
         key=key,
-        name=API_NAMES[number],
-        min_version=low,
-        max_version=high,
-        flexible_from=flexible,
-        throttle_from=throttle_from,
-        throttle_offset=offset,
-        back_off_from=back_off,
-        controller_only=controller_only,
+        name=API_NAMES[row.key],
+        min_version=row.min_version,
+        max_version=row.max_version,
+        flexible_from=row.flexible_from,
+        throttle_from=row.throttle_from,
+        throttle_offset=row.throttle_offset,
+        back_off_from=row.back_off_from,
+        controller_only=row.controller_only,
         rewrite_from=_REWRITE_FROM.get(key),
         must_know=key in _MUST_KNOW,
     )
 
 
-APIS: Final[dict[int, Api]] = {row[0]: _api(row) for row in ROWS}
+APIS: Final[dict[int, Api]] = {row.key: _api(row) for row in ROWS}
 """Every API of Kafka 3.9 and 4.4, by key."""
 
 _NEVER: Final = 1 << 15  # above any INT16

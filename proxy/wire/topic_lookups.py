@@ -15,6 +15,7 @@ from headrace.proxy.wire.messages.editing import Rows, edit_in_steps
 from headrace.proxy.wire.messages.rows import count_elements_in_steps, read_rows
 from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, decode_in_steps, encode_in_steps
 from headrace.proxy.wire.mutations import NO_ID
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -33,8 +34,6 @@ VALIDATE_VERSION: Final = 5
 TOPIC_IDS_FROM: Final = 10
 """The first version of Metadata whose response contains topic ids."""
 AUTO_CREATION_FROM: Final = BY_NAME_VERSION
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-"""Kafka's error code ``Errors.UNKNOWN_TOPIC_OR_PARTITION``."""
 BROKERS_DEFAULT: Final = -1
 """Number of partitions, or replication factor, that stands for the broker's default."""
 _SAME_ROWS: Final = Rows(lambda rows: rows, frozenset())
@@ -93,7 +92,7 @@ def read_unknown_topics(version: int, body: Buffer) -> Steps[list[str]]:
     """Return the names of the topics that do not exist according to a Metadata response."""
     wanted = ("error_code", "name")
     rows = yield from count_elements_in_steps("MetadataResponse", version, body, "topics", wanted, "partitions")
-    return [row["name"] for row in rows if row["error_code"] == UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
+    return [row["name"] for row in rows if row["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and row["name"]]
 
 
 def read_topic_names(version: int, body: Buffer) -> Steps[list[tuple[bytes, str]]]:

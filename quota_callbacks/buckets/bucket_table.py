@@ -3,8 +3,8 @@
 Clients choose their client ids, and each client id can have a bucket, so two maxima bound the table: `MAX_BUCKETS` in
 all, and `MAX_OWNED` of client ids of one user at one address. At a maximum, `ClientQuotas` charges newcomers to a
 bucket that they share. To make room, `BucketTable.sweep` drops only buckets that have forgotten everything
-(`QuotaBucket.forgotten`), so that dropping one changes no decision. So nobody can end a throttle by filling the table,
-and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
+(`QuotaBucket.forgotten`), so that dropping one changes no decision. So no client can end a throttle by filling the
+table, and a client that fills its own share shares buckets only with itself. Pure: time is an argument.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ class BucketTable:
 
 
 def owner_of(connection: Connection, chosen: str, tags: Tags) -> Owner | None:
-    """Return whom a bucket with ``tags`` counts for; ``None`` if its tags do not contain ``chosen``.
+    """Return the owner that a bucket with ``tags`` counts for; ``None`` if its tags do not contain ``chosen``.
 
     ``chosen`` is a name that the client has chosen, such as its client id. The owner is the user with the address, of
-    which IPv6 addresses count as their /64. A chosen name that is empty, or that is the user's, counts for nobody:
+    which IPv6 addresses count as their /64. A chosen name that is empty, or that is the user's, has no owner:
     there is one of each, and it can be the name of a bucket of the user itself.
     """
     if not chosen or chosen == connection.user or all(value != chosen for _, value in tags):

@@ -120,10 +120,23 @@ class RateBucket(QuotaBucket):
         self._rate.restore(state.get("rate"), now_ms)
 
 
-class MutationBucket(QuotaBucket):
-    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate that is only measured."""
+class _BucketOfTokens(QuotaBucket):
+    """A quota that is enforced by a token bucket, which workers may share."""
 
     __slots__ = ("_bucket",)
+
+    _bucket: TokenBucket
+
+    def _unshare(self) -> None:
+        super()._unshare()
+        if isinstance(self._bucket, SharedTokens):
+            self._bucket = self._bucket.private_copy()
+
+
+class MutationBucket(_BucketOfTokens):
+    """Controller mutations (KIP-599): a token bucket that is enforced, and a rate that is only measured."""
+
+    __slots__ = ()
 
     def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row, METRICS_WINDOW)
@@ -193,11 +206,6 @@ class MutationBucket(QuotaBucket):
         """Return whether a new bucket would decide as this one, which has all its tokens."""
         return super().forgotten(now_ms) and self._bucket.is_full(self._refill_rate(), now_ms)
 
-    def _unshare(self) -> None:
-        super()._unshare()
-        if isinstance(self._bucket, SharedTokens):
-            self._bucket = self._bucket.private_copy()
-
     def _refill_rate(self) -> float:
         """Return the limit; without one ``Long.MAX_VALUE`` as Kafka does, so that any use refills the bucket."""
         return float(LONG_MAX) if self.limit is None else self.limit
@@ -228,10 +236,10 @@ class MutationBucket(QuotaBucket):
         self._bucket.restore(state.get("tokens"), now_ms)
 
 
-class ProducerIdBucket(QuotaBucket):
+class ProducerIdBucket(_BucketOfTokens):
     """Producer ids (KIP-936): an id that was not seen in the window takes a token. The limit is ids per window."""
 
-    __slots__ = ("_bucket", "_filters", "_seen_until_ms", "new_ids")
+    __slots__ = ("_filters", "_seen_until_ms", "new_ids")
 
     def __init__(self, key: str, tags: Tags, window: Window, row: SharedRow | None = None) -> None:
         super().__init__(key, tags, window, row)
@@ -303,11 +311,6 @@ class ProducerIdBucket(QuotaBucket):
         if filters is not None:
             filters.expire(now_ms)
         return filters is None or filters.empty
-
-    def _unshare(self) -> None:
-        super()._unshare()
-        if isinstance(self._bucket, SharedTokens):
-            self._bucket = self._bucket.private_copy()
 
     def per_second(self, limit: float) -> float:
         """Return ``limit``, which is per window, in ids a second."""

@@ -48,7 +48,10 @@ class DefaultQuotaCallback:
 
     @hookimpl
     def update_quota(self, key: str, entity: QuotaEntity, value: float, policy: QuotaPolicy) -> bool:
-        """Store the quota of a user, a client id or a pair of both. Others belong to the plugins that define them."""
+        """Put the quota of a user, a client id or a pair of both into force, in memory.
+
+        Quotas of other entities belong to the plugins that define them.
+        """
         if not _has_levels(entity):
             return False
         self._levels.setdefault(key, QuotaLevels()).update(entity, value)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.config.positions import Position, Positions
@@ -180,7 +180,6 @@ def documents(draw: st.DrawFn) -> Writer:
     return writer
 
 
-@settings(max_examples=200, deadline=None)
 @given(documents())
 def test_every_path_has_the_place_where_it_was_written(document: Writer) -> None:
     assert set(walk(tomllib.loads(document.text))) == set(document.places), "the test wrote something else"
@@ -198,7 +197,6 @@ STATEMENTS = st.sampled_from(
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(STATEMENTS, max_size=8).map("\n".join))
 def test_agrees_with_tomllib_on_what_a_document_has(text: str) -> None:
     try:

@@ -75,5 +75,6 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert "half a second at first" in words
     assert f"within {worker_answers.LIVE_TIMEOUT_S:g} s, with" in words
     assert f"({worker_answers.METRICS_TIMEOUT_S:g} s for metrics)" in words
-    assert f"{ROWS_A_GROUP} addresses and users that share a hash of {GROUPS:,} are" in words
+    assert f"a table of {GROUPS:,} groups. A hash assigns" in words
+    assert f"a group, which has room for {ROWS_A_GROUP} of them" in words
     assert f"the last {KEPT_DECISIONS:,}." in words

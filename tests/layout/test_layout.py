@@ -24,7 +24,6 @@ CROWDED = {
     "benchmarks/bench": "one program that reads from top to bottom: peers, workloads, cores, figures, report",
     "examples/demo": "one program; the clients, which are programs of their own, have a folder",
     "proxy/admin": "one server, with a module for each of its duties, and its client",
-    "proxy/kafka_client": "a module for each group of calls, and for each thing that all calls have in common",
     "proxy/network": "a module for each thing between the system and the relays; a package for TLS",
     "proxy/server": "the parts of one process, which the server alone puts together",
     "proxy/wire": "one module for each thing that is read or written; packages for whole messages and for walks",

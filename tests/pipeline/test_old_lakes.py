@@ -1,4 +1,4 @@
-"""A lake written by version 0.1.0, whose tables have columns under older names."""
+"""A lake written by a version before 0.1.0, whose tables have columns under older names."""
 
 from __future__ import annotations
 

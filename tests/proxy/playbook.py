@@ -190,7 +190,7 @@ class StubUpstream:
         self.dialled: list[int | None] = []
         self.brokers: list[Party] = []
         self.fault: str | None = None
-        self.serves_anybody = True
+        self.serves_anonymous = True
         self.reached: bool | None = True
         self.tls = None
         self.sasl: UpstreamSasl | None = None
@@ -230,7 +230,7 @@ class Book:
 
     def forget_acceptance(self) -> None:
         """Put the connection back into the state before the broker has shown that it serves the client."""
-        self.upstream.serves_anybody = self.connection.accepted = False
+        self.upstream.serves_anonymous = self.connection.accepted = False
         self.connection.asks_from_s = -math.inf
 
     @property
@@ -302,7 +302,7 @@ async def open_book(
     client_quotas.quotas_changed()
     upstream = StubUpstream()
     topology = Topology(advertised_host="proxy", advertised_port=9192, node_ids=node_ids)
-    upstream.sasl, upstream.serves_anybody = login, login is None
+    upstream.sasl, upstream.serves_anonymous = login, login is None
     listener = Listener(
         setting="listen",
         topology=topology,

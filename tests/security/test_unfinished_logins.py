@@ -89,7 +89,7 @@ async def test_handshakes_are_charged_to_a_client_with_a_certificate(autojump_cl
     quota = (QuotaKey.REQUEST_PERCENTAGE, QuotaEntity(client_id="c"), 1.0)
     async with open_book(plugins={"costs": Costs(500)}, quotas=[quota]) as book:
         book.forget_acceptance()
-        book.upstream.serves_anybody = True
+        book.upstream.serves_anonymous = True
         book.connection.note_proved()
         await book.client.sends(*(request(HANDSHAKE, 1, number, mechanism="PLAIN") for number in range(3)))
         await book.upstream.wait_for_dial(1)

@@ -24,11 +24,6 @@ from headrace.proxy.errors import ClientFault, UpstreamFault
 from headrace.proxy.long_work import LONG_STEP_BYTES
 from headrace.proxy.wire.apis import APIS
 from headrace.proxy.wire.authorization.denied_rows import DeniedRows
-from headrace.proxy.wire.authorization.error_codes import (
-    DELEGATION_TOKEN_REQUEST_NOT_ALLOWED,
-    FETCH_SESSION_ID_NOT_FOUND,
-    TOPIC_AUTHORIZATION_FAILED,
-)
 from headrace.proxy.wire.authorization.fetch_sessions import SESSIONS_FROM, continues_session, without_session
 from headrace.proxy.wire.authorization.produced_topic import single_topic
 from headrace.proxy.wire.authorization.requirement_types import Requirement, cluster
@@ -44,7 +39,6 @@ from headrace.proxy.wire.messages.row_limit import has_more_rows
 from headrace.proxy.wire.topic_lookups import (
     AUTO_CREATION_FROM,
     TOPIC_IDS_FROM,
-    UNKNOWN_TOPIC_OR_PARTITION,
     ask_for_topics,
     read_auto_creation,
     read_unknown_topics,
@@ -52,6 +46,7 @@ from headrace.proxy.wire.topic_lookups import (
 )
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -154,7 +149,7 @@ def authorize_in_steps(
         raise ClientFault(f"{API_NAMES[api_key]} version {version} cannot be authorized, since it is not known")
     body = frame[head.body_at :]
     if api_key in TOKEN_APIS and not _owns_tokens(state):
-        return (yield from deny_in_steps(state, exchange, DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, body))
+        return (yield from deny_in_steps(state, exchange, ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, body))
     if api_key != ApiKey.ALTER_CLIENT_QUOTAS:  # nothing of it is read, and it may have more rows than others
         yield from check_rows_in_steps(state, exchange, body)
     requirements = yield from requirements_in_steps(api_key, version, body, state.shared.topic_names.name)
@@ -169,7 +164,7 @@ def authorize_in_steps(
         return whole
     if whole is None and api_key == ApiKey.FETCH and version >= SESSIONS_FROM and head.fetch_limits_at is not None:
         if continues_session(frame, head.fetch_limits_at):
-            whole = FETCH_SESSION_ID_NOT_FOUND
+            whole = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         else:
             frame = _without_session(frame, head.fetch_limits_at)
     if whole is not None:
@@ -261,8 +256,10 @@ def _further_error(
         return Question(topics=tuple(missing))
     created = [] if answers is None else [name for name in missing if name in answers.unknown_names]
     actions = (Action(Operation.CREATE, ResourceType.TOPIC, name) for name in created)
-    yield from _record(state, exchange, (Requirement((each,), TOPIC_AUTHORIZATION_FAILED) for each in actions))
-    return TOPIC_AUTHORIZATION_FAILED if created else None
+    yield from _record(
+        state, exchange, (Requirement((each,), ErrorCode.TOPIC_AUTHORIZATION_FAILED) for each in actions)
+    )
+    return ErrorCode.TOPIC_AUTHORIZATION_FAILED if created else None
 
 
 def _record(state: ConnectionState, exchange: Exchange, denied: Iterable[Requirement]) -> Steps[None]:
@@ -313,7 +310,7 @@ def _without_creation(
         return Question(topics=tuple(missing))
     for name in missing:
         if name in answers.unknown_names:
-            rows[name] = UNKNOWN_TOPIC_OR_PARTITION
+            rows[name] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return frame
 
 
@@ -322,7 +319,9 @@ def _may_not_create(state: ConnectionState, names: Sequence[str]) -> Steps[list[
     missing: list[str] = []
     for at in range(0, len(names), NAMES_A_STEP):
         needed = [
-            Requirement((create, Action(Operation.CREATE, ResourceType.TOPIC, name)), TOPIC_AUTHORIZATION_FAILED, name)
+            Requirement(
+                (create, Action(Operation.CREATE, ResourceType.TOPIC, name)), ErrorCode.TOPIC_AUTHORIZATION_FAILED, name
+            )
             for name in names[at : at + NAMES_A_STEP]
         ]
         missing += [str(one.row) for one in _denied(state, needed)]

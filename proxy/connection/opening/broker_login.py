@@ -9,11 +9,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from headrace.proxy.connection.state.authentication import SaslError
 from headrace.proxy.errors import UpstreamFault
 from headrace.proxy.wire.errors import PeerFault
 from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.sasl import SaslRefused
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ async def _log_in(
     plugin, exchange = found
     body = encode("SaslHandshakeRequest", VERSION, {"mechanism": mechanism})
     shaken = decode("SaslHandshakeResponse", VERSION, memoryview(await ask(ApiKey.SASL_HANDSHAKE, VERSION, body)))
-    if shaken["error_code"] == SaslError.UNSUPPORTED_SASL_MECHANISM:
+    if shaken["error_code"] == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
         offered = ", ".join(shaken["mechanisms"]) or "none"
         raise UpstreamFault(f"the broker does not accept {table}.mechanism = {mechanism}; it accepts {offered}")
     if shaken["error_code"]:

@@ -37,9 +37,9 @@ def enforce_on_login(state: ConnectionState, exchange: Exchange, body: memoryvie
             state.in_flight.hold(exchange, len(body))
         return refusal
     # A client with a certificate is accepted before the brokers were asked, and these may also require SASL.
-    known = not state.proved or state.listener.upstream.serves_anybody
-    anybody = state.accepted and not authentication.accepted and known
-    watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anybody=anybody)
+    known = not state.proved or state.listener.upstream.serves_anonymous
+    anonymous = state.accepted and not authentication.accepted and known
+    watch = authentication.handshake(handshake_mechanism(body), version, now_s, serves_anonymous=anonymous)
     exchange.reply = Observe(watch)
     refusal = enforce_on_request(state, exchange, now_s)
     if refusal is not None:

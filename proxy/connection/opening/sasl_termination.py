@@ -14,7 +14,6 @@ from headrace.proxy.connection.enforcement import enforce_on_reply
 from headrace.proxy.connection.opening.client_users import proved_user
 from headrace.proxy.connection.opening.user_admission import admit_user
 from headrace.proxy.connection.refusals import answer
-from headrace.proxy.connection.state.authentication import SaslError
 from headrace.proxy.connection.state.refused_logins import log_refused_login
 from headrace.proxy.errors import ClientFault
 from headrace.proxy.hooks.calls.users import UserRefused
@@ -24,6 +23,7 @@ from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.refusals import response_frame
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import bounded_name
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, UserSource
 from headrace.quota_callbacks.sasl import SaslRefused, SaslStep
 
@@ -62,11 +62,11 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
     if sasl.exchange is not None:  # as a broker; otherwise one connection could try any number of tokens
         reason = "ILLEGAL_SASL_STATE: a SaslHandshake in the middle of an authentication"
         log_refused_login(state, sasl.mechanism, None, reason)
-        _reply_to_handshake(state, exchange, SaslError.ILLEGAL_SASL_STATE, ())
+        _reply_to_handshake(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, ())
         state.begin_drain()
         return
     if not sasl.may_begin(now_s):
-        _reply_to_handshake(state, exchange, SaslError.ILLEGAL_SASL_STATE, ())
+        _reply_to_handshake(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, ())
         return
     calls = state.shared.hooks.sasl
     found = calls.server_exchange(state.info, mechanism) if mechanism in sasl.mechanisms else None
@@ -75,7 +75,7 @@ def _answer_handshake(state: ConnectionState, sasl: ClientSasl, exchange: Exchan
         setting = f"{state.listener.setting}.sasl.mechanisms"
         reason = "no plugin has it" if mechanism in sasl.mechanisms else f"{setting} = {offered}"
         log_refused_login(state, bounded_name(mechanism), None, f"UNSUPPORTED_SASL_MECHANISM: {reason}")
-        _reply_to_handshake(state, exchange, SaslError.UNSUPPORTED_SASL_MECHANISM, sasl.mechanisms)
+        _reply_to_handshake(state, exchange, ErrorCode.UNSUPPORTED_SASL_MECHANISM, sasl.mechanisms)
         state.begin_drain()
         return
     sasl.begin(mechanism, *found, now_s, headerless=exchange.api_version == 0)
@@ -91,7 +91,7 @@ async def _answer_token(
         if not sasl.complete:
             raise ClientFault("a SaslAuthenticate without a SaslHandshake before it")
         message = "SaslAuthenticate request received after successful authentication"
-        _reply_to_token(state, exchange, SaslError.ILLEGAL_SASL_STATE, message)
+        _reply_to_token(state, exchange, ErrorCode.ILLEGAL_SASL_STATE, message)
         return
     exchange.authenticating = True
     try:
@@ -153,7 +153,7 @@ def _refuse(
     log_refused_login(state, sasl.mechanism, user, f"SASL_AUTHENTICATION_FAILED: {reason}")
     if not exchange.is_token:
         _reply_to_token(
-            state, exchange, SaslError.SASL_AUTHENTICATION_FAILED, message or _invalid_credentials(sasl.mechanism)
+            state, exchange, ErrorCode.SASL_AUTHENTICATION_FAILED, message or _invalid_credentials(sasl.mechanism)
         )
     state.begin_drain()
 

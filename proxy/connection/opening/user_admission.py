@@ -2,7 +2,7 @@
 
 Kafka has no such limits. Its limits per address close a connection without an answer (KIP-402 ``max.connections``,
 KIP-612), and so does this: the last step of the login is not answered. An error such as SASL_AUTHENTICATION_FAILED
-would tell clients that their credentials are wrong, which ends a Java producer for good; after a connection that was
+means that the credentials are wrong, and ends a Java producer for good; after a connection that was
 closed clients try again, each time after a longer pause (``reconnect.backoff.max.ms``).
 """
 

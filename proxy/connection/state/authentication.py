@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import partial
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +24,7 @@ from headrace.proxy.wire.heads import LENGTH_BYTES
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.entities import bounded_name
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import MAX_PRINCIPAL_CHARACTERS, ClaimingObserver, TokenObserver, UserSource
 
 if TYPE_CHECKING:
@@ -51,14 +51,6 @@ _SHORTEST_REQUEST: Final = 8  # api key, api version, correlation id
 
 HANDSHAKE_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
 """The APIs that a broker serves to a client that has not authenticated (``SaslServerAuthenticator``)."""
-
-
-class SaslError(IntEnum):
-    """The errors with which a broker refuses a login (``org.apache.kafka.common.protocol.Errors``)."""
-
-    UNSUPPORTED_SASL_MECHANISM = 33
-    ILLEGAL_SASL_STATE = 34
-    SASL_AUTHENTICATION_FAILED = 58
 
 
 class _Attempt:
@@ -154,18 +146,18 @@ class Authentication:
 
     # --- requests and tokens of the client: each method returns the watcher of the reply ---
 
-    def handshake(self, mechanism: str, version: int, now_s: float, *, serves_anybody: bool = False) -> ReplyWatch:
+    def handshake(self, mechanism: str, version: int, now_s: float, *, serves_anonymous: bool = False) -> ReplyWatch:
         """Begin an authentication with a SaslHandshake that is about to be forwarded.
 
         It is an ordinary request if no authentication can follow: where the broker serves clients that do not
-        authenticate, and after an authentication that may not be repeated, or not yet.
-        After one of version 0 the caller must not read on before its reply, which decides whether tokens without
-        headers follow.
+        authenticate, after an authentication that may not be repeated, and within `REPEATED_AFTER_S` of the last one.
+        After a SaslHandshake of version 0, the caller must not read further requests before the reply has arrived: the
+        reply determines whether tokens without headers follow.
         """
         if self.accepted:
             may_begin = self._may_repeat and now_s - self._began_s >= REPEATED_AFTER_S
         else:
-            may_begin = not serves_anybody
+            may_begin = not serves_anonymous
         if may_begin:
             self._connection.authenticating = True
             self._began_s = now_s
@@ -314,8 +306,11 @@ class Authentication:
             self._adopt(attempt, principal)
 
     def _accept_token(self, attempt: _Attempt, token_id: str, fallback: str | None) -> None:
-        """Have the owner of a token adopted. A client that authenticates again stays who it is, which the broker has
-        checked (KIP-368)."""
+        """Pass the accepted login to ``on_token``, which makes the token's owner the user of the connection.
+
+        When a client authenticates again, its user stays unchanged: the broker has checked that it is the same
+        (KIP-368).
+        """
         self._end(attempt)
         if not self.accepted:
             self._on_token(TokenLogin(token_id=token_id, fallback=fallback, attempt=attempt))
@@ -323,7 +318,7 @@ class Authentication:
     def adopt_owner(self, login: TokenLogin, owner: str | None) -> None:
         """Make the owner of a token, or without one the fallback user, the user of the connection.
 
-        A client that has meanwhile authenticated again, without a token, stays who it is. Raises `UserRefused`, and
+        The user of a client that has meanwhile authenticated without a token stays unchanged. Raises `UserRefused`, and
         what ``on_adopted`` raises.
         """
         user = login.fallback if owner is None else owner
@@ -366,4 +361,4 @@ def _checked(value: object, what: str) -> str | None:
 
 def _error(reply: Mapping[str, Any]) -> str:
     code: int = reply["error_code"]
-    return next((each.name for each in SaslError if each == code), f"error {code}")
+    return next((each.name for each in ErrorCode if each == code), f"error {code}")

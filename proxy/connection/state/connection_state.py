@@ -186,12 +186,12 @@ class ConnectionState:
     def is_accepted(self) -> bool:
         """Return whether the broker has shown by now that it serves this client.
 
-        That brokers serve anybody does not help a client that has to authenticate to the proxy.
+        A client that has to authenticate to the proxy is not, also if brokers serve clients without authentication.
         """
         if not self.accepted and self.token_login is None:
             authentication, sasl = self.authentication, self.sasl
-            may_be_anybody = sasl is None or not sasl.is_missing
-            if (may_be_anybody and self.listener.upstream.serves_anybody) or (
+            may_be_anonymous = sasl is None or not sasl.is_missing
+            if (may_be_anonymous and self.listener.upstream.serves_anonymous) or (
                 authentication is not None and authentication.accepted
             ):
                 self._accept()
@@ -207,7 +207,7 @@ class ConnectionState:
         """Note that the broker has answered a request that it answers only to clients that it serves."""
         self._accept()
         if not self.authenticates:
-            self.listener.upstream.serves_anybody = True
+            self.listener.upstream.serves_anonymous = True
 
     def await_owner(self, login: TokenLogin) -> None:
         """Let the next request wait until the owner of the client's delegation token is known."""
@@ -261,7 +261,7 @@ class ConnectionState:
 
     def note_sasl(self) -> None:
         """Note that the broker has agreed to a SASL mechanism: its listener serves only clients that authenticate."""
-        self.listener.upstream.serves_anybody = False
+        self.listener.upstream.serves_anonymous = False
 
     # --- reading ---
 
@@ -424,7 +424,7 @@ class ConnectionState:
     def note_half_closed(self) -> None:
         """Note and log that the client has closed its side, if requests are in flight and no other reason is known."""
         if len(self.in_flight) and self._reason is None:
-            self._reason = f"the client closed its side with {len(self.in_flight)} requests in flight"
+            self._reason = f"the client closed its side; requests in flight: {len(self.in_flight)}"
             log.debug(
                 "connection closed", peer=str(self.info.peer), reason=self._reason, request=self.describe_request()
             )

@@ -1,6 +1,6 @@
 """Calling the hooks for authorization; part of `hook_calls`.
 
-Whatever goes wrong in a plugin denies: authorization is closed.
+A plugin that raises, or that does not return decisions, denies all actions that it was asked about.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NO_RULE = "no plugin has allowed it"
 
 
 class AuthorizationCalls:
-    """The implementations of both hooks. ``failed`` logs and counts an exception by hook and plugin name."""
+    """The implementations of the three hooks. ``failed`` logs and counts an exception by hook and plugin name."""
 
     __slots__ = ("_authorize", "_explain", "_failed", "_found", "active")
 

@@ -29,6 +29,7 @@ from headrace.proxy.repeated_lines import RepeatedLines
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import CONNECTION_CREATION_RATE, quota_key
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.hookspecs import PluginContext
 from headrace.quota_callbacks.requests import Detail
 from headrace.quota_callbacks.verdicts import Refuse, Throttle
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger("headrace.plugins")
 
-UNKNOWN_SERVER_ERROR: Final = -1
 INT32_MAX: Final = 2**31 - 1
 
 
@@ -277,7 +277,7 @@ class HookCalls:
         self._failed(hook, name, error)
         if not self.fail_closed:
             return None
-        return Refuse(error_code=UNKNOWN_SERVER_ERROR, message=f"quota plugin {name} failed")
+        return Refuse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR.value, message=f"quota plugin {name} failed")
 
     def request_completed(self, request: Request) -> None:
         """Call ``request_completed`` of all plugins that subscribe to this API."""

@@ -23,7 +23,7 @@ _HOOK: Final = "rewrite_user"
 
 
 class UserRefused(ConnectionFault):
-    """A client that has proved who it is is not served. ``str()`` names the user and the reason."""
+    """The user that a client has authenticated as is refused. ``str()`` names the user and the reason."""
 
     def __init__(self, reason: str, *, user: str, side: str = "client") -> None:
         super().__init__(reason)
@@ -32,7 +32,7 @@ class UserRefused(ConnectionFault):
 
 
 class UserCalls:
-    """The implementations of the hook. ``failed`` logs and counts an exception by hook and plugin name."""
+    """The implementations of ``rewrite_user``. ``failed`` logs and counts an exception by hook and plugin name."""
 
     def __init__(self, found: Implementations, failed: Callable[[str, str, BaseException], None]) -> None:
         self._found = found

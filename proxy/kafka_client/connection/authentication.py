@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 import trio
 
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import AuthenticationError, broker_error
 from headrace.proxy.kafka_client.settings import Credentials, Mechanism
 from headrace.proxy.sasl.errors import ExchangeError
@@ -17,6 +16,7 @@ from headrace.proxy.sasl.plain import plain_message
 from headrace.proxy.sasl.scram import ScramMechanism, scram_keys
 from headrace.proxy.sasl.scram_client import ScramClient
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message

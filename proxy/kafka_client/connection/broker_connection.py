@@ -23,7 +23,6 @@ import trio
 from headrace.proxy.kafka_client.connection.api_versions import PREFERRED_API_VERSIONS, offered_versions, usable_version
 from headrace.proxy.kafka_client.connection.authentication import authenticate
 from headrace.proxy.kafka_client.connection.long_replies import read_in_thread
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import (
     BadReplyError,
     ConnectionLostError,
@@ -40,14 +39,16 @@ from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.row_limit import check_rows
 from headrace.proxy.wire.other_protocols import TLS, other_protocol
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings
+    from headrace.proxy.kafka_client.settings import ClientSettings
     from headrace.proxy.wire.messages.codec import Message
+    from headrace.quota_callbacks.requests import Address
 
-    OpenStream = Callable[[BrokerAddress], Awaitable[trio.abc.Stream]]
+    OpenStream = Callable[[Address], Awaitable[trio.abc.Stream]]
 
 MAX_HANDSHAKE_BYTES: Final = 1024 * 1024
 """Longest reply before the broker serves the client. ApiVersions of Kafka 4.4 has less than 1 KiB."""
@@ -59,14 +60,12 @@ _REPLY_HEAD: Final = Struct(">ii")
 _UNSUPPORTED_VERSION_BODY: Final = ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
 
 
-async def open_tcp(address: BrokerAddress) -> trio.abc.Stream:
+async def open_tcp(address: Address) -> trio.abc.Stream:
     """Connect to a broker by TCP. Raises `OSError`."""
     return await trio.open_tcp_stream(address.host, address.port)
 
 
-async def connect(
-    address: BrokerAddress, settings: ClientSettings, open_stream: OpenStream = open_tcp
-) -> BrokerConnection:
+async def connect(address: Address, settings: ClientSettings, open_stream: OpenStream = open_tcp) -> BrokerConnection:
     """Return a connection to a broker that is ready for requests: its versions are known, the user is authenticated.
 
     Raises `UnreachableError`, `TlsError`, `AuthenticationError`, and what `BrokerConnection.request` raises. No
@@ -87,7 +86,7 @@ async def connect(
     return connection
 
 
-async def _open_stream(address: BrokerAddress, settings: ClientSettings, open_stream: OpenStream) -> trio.abc.Stream:
+async def _open_stream(address: Address, settings: ClientSettings, open_stream: OpenStream) -> trio.abc.Stream:
     try:
         stream = await open_stream(address)
     except OSError as error:
@@ -118,7 +117,7 @@ def _reason_of_attempt(error: Exception) -> str:
     return (error.strerror if isinstance(error, socket.gaierror) else None) or str(error)
 
 
-def _tls_fault(address: BrokerAddress, error: trio.BrokenResourceError) -> TlsError | UnreachableError:
+def _tls_fault(address: Address, error: trio.BrokenResourceError) -> TlsError | UnreachableError:
     """Return the error for a handshake that failed. That of a closed connection may be tried again."""
     cause = error.__cause__
     if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLEOFError):
@@ -134,7 +133,7 @@ class BrokerConnection:
         "address", "closed", "expires_at", "throttled_until", "used_at",
     )  # fmt: skip
 
-    def __init__(self, stream: trio.abc.Stream, address: BrokerAddress, settings: ClientSettings) -> None:
+    def __init__(self, stream: trio.abc.Stream, address: Address, settings: ClientSettings) -> None:
         self._stream = stream
         self._settings = settings
         self._buffer = bytearray()

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, UNSUPPORTED_VERSION, Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.wire.client_quotas import MatchType
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, EntityName, QuotaEntity
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.client_quotas import EntityPart, FilterComponent, QuotaFilter
@@ -62,7 +63,7 @@ def _check_component(component: FilterComponent, seen: set[str], schema: QuotaSc
     if entity_type in seen:
         return _invalid(f"Entity type {entity_type} cannot appear more than once in the filter.")
     if entity_type not in schema.entity_types:
-        return Refusal(error_code=UNSUPPORTED_VERSION, error_message=f"Unsupported entity type {entity_type}")
+        return Refusal(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message=f"Unsupported entity type {entity_type}")
     if component.match_type == MatchType.EXACT:
         if component.match is None:
             return _invalid("Request specified MATCH_TYPE_EXACT, but set match string to null.")
@@ -75,7 +76,7 @@ def _check_component(component: FilterComponent, seen: set[str], schema: QuotaSc
 
 
 def _invalid(message: str) -> Refusal:
-    return Refusal(error_code=INVALID_REQUEST, error_message=message)
+    return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)
 
 
 def _predicate(quota_filter: QuotaFilter) -> EntityPredicate:

@@ -1,14 +1,12 @@
-"""The errors with which the client-quota APIs refuse a request or an entry."""
+"""The errors with which the client-quota APIs refuse a request or an entry.
+
+Returned by `headrace.proxy.quotas.rules.validation`, `headrace.proxy.quotas.rules.filters` and
+`headrace.proxy.quotas.client_quota_apis`.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
-
-UNSUPPORTED_VERSION: Final = 35
-INVALID_REQUEST: Final = 42
-POLICY_VIOLATION: Final = 44
-"""Kafka's error codes (``org.apache.kafka.common.protocol.Errors``)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,10 +24,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from headrace.proxy.quotas.rules.hash_order import hash_order
-from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterResult
 from headrace.quota_callbacks.entities import CLIENT_ID, DEFAULT, IP, USER, QuotaEntity
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -84,7 +85,7 @@ def validation_in_steps(
             alterations.append(outcome)
             changes += _count_changes(outcome, current(outcome.entity))
             if changes > MAX_CHANGES:
-                refusal = Refusal(error_code=POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
+                refusal = Refusal(error_code=ErrorCode.POLICY_VIOLATION, error_message=_POLICY_MESSAGE)
                 return ValidatedRequest(alterations=(), results=refused_results(request, refusal))
         yield
     made = () if request.validate_only else tuple(alterations)
@@ -173,4 +174,4 @@ def _duplicate(parts: Parts) -> Refusal:
 
 
 def _invalid(message: str) -> Refusal:
-    return Refusal(error_code=INVALID_REQUEST, error_message=message)
+    return Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message=message)

@@ -44,7 +44,7 @@ class TopicAdmin:
         self._client: AdminClient | None = None
         self._id: str | None = None
         self._next_question_s = 0.0
-        self._is_doubted = False
+        self._check_required = False
 
     def ensure(self, deadline_s: float) -> int:
         """Create the topic unless it exists, and check it. Return its ``delete.retention.ms``. Raises `StoreError`."""
@@ -70,14 +70,14 @@ class TopicAdmin:
     def is_replaced(self, deadline_s: float) -> bool:
         """Return whether the topic has another id than when `ensure` was called: it was deleted and created again.
 
-        Asks a broker if it has not asked for `QUESTION_S`, or `doubt` was called since; in the latter case, raises
-        `StoreTimeoutError` if no broker answers. Returns ``False`` for brokers before Kafka 2.8, which have no ids of
-        topics.
+        Asks a broker if it has not asked for `QUESTION_S`, or `require_check` was called since; in the latter case,
+        raises `StoreTimeoutError` if no broker answers. Returns ``False`` for brokers before Kafka 2.8, which have no
+        ids of topics.
         """
         if self._id is None or time.monotonic() < self._next_question_s:
             return False
         found = self._asked_id(deadline_s)
-        self._is_doubted = False
+        self._check_required = False
         self._next_question_s = time.monotonic() + QUESTION_S
         return found is not None and found != self._id
 
@@ -93,16 +93,16 @@ class TopicAdmin:
                     return None
             # librdkafka would go on to ask the broker that it takes for the controller, which may be gone.
             self._client = None
-            if not self._is_doubted:
+            if not self._check_required:
                 return None
             if time.monotonic() + RETRY_S >= deadline_s:
                 cause = f"no broker answers whether it was created again{self._errors.suffix()}"
                 raise StoreTimeoutError(self._settings.about(cause))
             time.sleep(RETRY_S)
 
-    def doubt(self) -> None:
+    def require_check(self) -> None:
         """Let `is_replaced` ask at its next call: a broker has not known the topic, or a change is about to succeed."""
-        self._is_doubted = True
+        self._check_required = True
         self._next_question_s = 0.0
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class TopicReader:
         self.position, self._is_reading = offset, False
 
     def end(self, deadline_s: float) -> int:
-        """Ask the leader for the end of the log: everything that was acknowledged before is in front of it.
+        """Ask the leader for the offset after the last record. Records acknowledged before the call have lower ones.
 
         Raises `LogReplacedError` if the end is before the position, or if the topic was created again.
         """
@@ -104,7 +104,7 @@ class TopicReader:
                 )
             except KafkaException as error:
                 if _is_unknown(error.args[0]):
-                    self._admin.doubt()
+                    self._admin.require_check()
                 if not (_is_unknown(error.args[0]) and time.monotonic() < unknown_until_s):
                     self._check(error.args[0])
                 self._pause(deadline_s)
@@ -114,9 +114,9 @@ class TopicReader:
                 raise LogReplacedError
             return int(end)
 
-    def doubt(self) -> None:
+    def require_check(self) -> None:
         """Let the next call of `end` ask whether the topic is still the same."""
-        self._admin.doubt()
+        self._admin.require_check()
 
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:
         """Yield the records from the position to ``end`` in pieces. Raises `LogReplacedError` if they do not exist."""
@@ -171,7 +171,7 @@ class TopicReader:
             raise LogReplacedError
         elif _is_unknown(error):
             self._errors.note(error)  # to a broker that has just started; `end` finds out
-            self._admin.doubt()
+            self._admin.require_check()
         else:
             self._check(error)
         self._pending.popleft()

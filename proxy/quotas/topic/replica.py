@@ -38,11 +38,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger("headrace.quotas")
 
 BROKEN_S: Final = 30.0
-"""Seconds until a topic is read again that could not be understood, which takes seconds of processor time."""
+"""Seconds before the topic is read again after an error other than a time-out: reading all of it takes seconds of
+processor time."""
 AUDIT_OVERLAP: Final = MAX_BATCH_RECORDS
-"""Records that an audit reads before those that it lists. An old value is that of the previous record of the quota, if
-it is among them, and otherwise the one that the writer knew; these differ only if another process has appended its
-records between the writer's last reading and its append, so the previous record is near."""
+"""Number of records that an audit reads before the first one that it lists, to find the old values of changes.
+
+The old value of a change is the value in the previous record of the same quota. If that record is not read, the audit
+uses the old value in the header of the change. A header has a wrong one only if another process appended a record of
+the quota after the writer had read the log, and before the writer appended. The previous record is then one of the last
+`MAX_BATCH_RECORDS` before the change."""
 AUDIT_GROWTH: Final = 4
 """Factor by which an audit lengthens the part of the log that it reads, until it has found enough changes."""
 
@@ -54,12 +58,12 @@ class LogReader(Protocol):
         """Make ``offset`` the position."""
 
     def end(self, deadline_s: float) -> int:
-        """Return the end of the log: everything that was acknowledged before is in front of it.
+        """Return the offset after the last record. All records that were acknowledged before the call have lower ones.
 
         Raises `LogReplacedError` if the log is not the one that was read up to the position.
         """
 
-    def doubt(self) -> None:
+    def require_check(self) -> None:
         """Let the next call of `end` ask whether the log is still the same, which it otherwise asks once a second."""
 
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:
@@ -73,7 +77,10 @@ class QuotaLog(Protocol):
     """The log of one topic. Every method may raise `StoreError`; times are those of `time.monotonic`."""
 
     def prepare(self, deadline_s: float) -> int:
-        """Create the topic unless it exists, and check it. Return for how many ms a removal can be read at least."""
+        """Create the topic unless it exists, and check its settings.
+
+        Returns the shortest time in ms for which the record of a removed quota stays in the log.
+        """
 
     def reader(self) -> LogReader:
         """Return a reader at the first record."""
@@ -116,8 +123,8 @@ class KafkaLog:
 class TopicReplica:
     """The quotas of the topic up to the position of a reader. Every method blocks, and may raise `StoreError`.
 
-    Whenever the log is read from its beginning again, its sequences continue after all former ones, so that a position
-    that was given out before is never taken for one of the log as it is now.
+    Each time that the log is read from its beginning again, the new sequences are higher than all former ones. So for a
+    position that was returned before, `changes_since` returns ``None``, and never the changes after another position.
     """
 
     def __init__(self, source: QuotaLog, *, check: Check = accept_all, kept_changes: int = KEPT_CHANGES) -> None:
@@ -182,8 +189,8 @@ class TopicReplica:
     def write(self, alters: Sequence[PreparedAlter], deadline_s: float) -> list[Sequence[Change] | StoreError]:
         """Append what the calls of `alter` change, and return for each what has changed, in the order of the log.
 
-        Before a call succeeds, also one that has changed nothing, the log is known to be the one in which its quotas
-        were found or appended. Raises `StoreError` if nothing was appended.
+        Before it returns, it checks that the log was not replaced, so that no call succeeds with quotas of a log that
+        no longer exists, not even one that has changed nothing. Raises `StoreError` if nothing was appended.
         """
         self.catch_up(deadline_s)
         state = self._state
@@ -201,7 +208,7 @@ class TopicReplica:
         not_read: StoreError | None = None
         try:
             if self._reader is not None:
-                self._reader.doubt()
+                self._reader.require_check()
             changes = self.catch_up(deadline_s)
         except StoreError as error:
             not_read = StoreTimeoutError(f"{error}. The change may or may not have been made")
@@ -223,7 +230,11 @@ class TopicReplica:
         return self._state.snapshot()
 
     def import_state(self, deadline_s: float) -> ImportState:
-        """Return how far the import is. It is possible if nothing was ever appended, whatever compaction has left."""
+        """Return how far the import is, by the record about it.
+
+        Without such a record, the import is possible if nothing was ever appended. The end of the log shows this, also
+        if compaction has removed all records.
+        """
         self.catch_up(deadline_s)
         if self._state.import_state is not None:
             return self._state.import_state
@@ -264,15 +275,16 @@ class TopicReplica:
     def _audit_of(
         self, reader: LogReader, offsets: range, limit: int, deadline_s: float
     ) -> tuple[Sequence[Change], bool]:
-        """Return the latest changes of a part of the log, and whether a page has no more.
+        """Return the latest changes in a part of the log, and whether they fill a page.
 
-        The first `AUDIT_OVERLAP` records of the part give old values alone.
+        The first `AUDIT_OVERLAP` records of a part that does not begin with the log are only read for the old values of
+        later changes, and are not listed.
         """
         state = TopicState(
             check=self._check,
             kept_changes=limit,
             kept_characters=MAX_AUDIT_CHARACTERS,
-            believe_writers=True,
+            old_from_headers=True,
         )
         reader.go_to(offsets.start)
         for piece in reader.read(offsets.stop, deadline_s):

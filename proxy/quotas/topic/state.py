@@ -59,8 +59,8 @@ class TopicState:
 
     ``check`` raises `ValueError` for a value that must not be in force; a record with such a value removes the quota.
     ``kept_changes`` is the number of latest changes to keep; fewer are kept, but at least one, if their names have more
-    than ``kept_characters``. With ``believe_writers``, the old value of a change is what the writer says if the
-    previous record of the same quota was removed by compaction: for audits only. ``base`` is added to all sequences.
+    than ``kept_characters``. With ``old_from_headers``, which is for audits, the old value of a change is the one in
+    its header if no earlier record of the same quota was applied. ``base`` is added to all sequences.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class TopicState:
         check: Check = accept_all,
         kept_changes: int = KEPT_CHANGES,
         kept_characters: int = KEPT_CHARACTERS,
-        believe_writers: bool = False,
+        old_from_headers: bool = False,
         base: int = 0,
     ) -> None:
         self._check = check
-        self._believe_writers = believe_writers
+        self._old_from_headers = old_from_headers
         self._seen: set[int] = set()
-        """The hashes of the keys of records so far, for ``believe_writers``."""
+        """The hashes of the keys of records so far, for ``old_from_headers``."""
         self._quotas: dict[QuotaEntity, Mapping[str, float]] = {}
         self._count = 0
         self._quota_characters = 0
@@ -89,7 +89,7 @@ class TopicState:
         self.sequence = base
         """That of the last change: the base, its offset and 1."""
         self.import_state: ImportState | None = None
-        """What the latest record about the import says."""
+        """The state in the latest record about the import."""
         self._complete_from = base
         """All changes after this position are kept."""
 
@@ -111,7 +111,7 @@ class TopicState:
             return None
         entity, key, before, new = found
         header, old = parse_header(record.header), before
-        if self._believe_writers:
+        if self._old_from_headers:
             old = header.old if old is None and hash(record.key) not in self._seen else old
             self._seen.add(hash(record.key))
         if before != new:

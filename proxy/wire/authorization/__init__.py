@@ -8,7 +8,6 @@ denied_rows        removing what is denied from a request, and adding the errors
 visible_rows       removing from a reply what the client may not see
 requirement_types  the types of requirements, and topics that are named by their ids
 fetch_sessions     keeping clients from opening fetch sessions
-error_codes        Kafka's error codes for requests that are not authorized
 
 Called by `headrace.proxy.connection.authorization`, which asks the plugins.
 """

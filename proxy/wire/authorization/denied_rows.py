@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from headrace.proxy.wire.authorization.error_codes import OPERATION_NOT_ATTEMPTED
 from headrace.proxy.wire.messages.editing import Row, Rows, edit_in_steps
 from headrace.proxy.wire.messages.schemas import Field, schema
 from headrace.proxy.wire.messages.stepwise import (
@@ -22,6 +21,7 @@ from headrace.proxy.wire.messages.stepwise import (
 from headrace.proxy.wire.refusal_templates import ERROR, ROW, TEMPLATES, Copied, Each, Joined, Until
 from headrace.proxy.wire.refusals import THROTTLE_TIME, OwnReply, needed_fields, refused_rows_in_steps
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -231,7 +231,7 @@ class DeniedRows:
         all_or_nothing = self._api_key == ApiKey.ADD_PARTITIONS_TO_TXN
         for array in arrays:
             for number, row in enumerate(request[array]):
-                code = self._denied.get(_key(row), OPERATION_NOT_ATTEMPTED if all_or_nothing else None)
+                code = self._denied.get(_key(row), ErrorCode.OPERATION_NOT_ATTEMPTED if all_or_nothing else None)
                 if code is not None:
                     part = found.setdefault(code, {**request, **{each: [] for each in arrays}})
                     part[array].append(row)

@@ -11,11 +11,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from headrace.proxy.wire.apis import APIS
-from headrace.proxy.wire.authorization.error_codes import TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 from headrace.proxy.wire.authorization.requirement_types import Requirement, TopicsById
 from headrace.proxy.wire.messages.scalars import Broken, Reader, count_codec, fixed_codec, string_codec
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,7 +56,7 @@ def single_topic(
     """Return the requirements of a Produce whose body begins with ``prefix``.
 
     Returns ``None`` if it is not for exactly one topic, whose name is known, or if the prefix ends too early or is
-    malformed. The whole body tells then.
+    malformed. The caller then reads the whole body.
     """
     layout, data = _layout(version), bytes(prefix[:PREFIX_BYTES])
     at, transactional_id = 0, None
@@ -79,4 +79,4 @@ def single_topic(
     if transactional_id is None:
         return (requirement,)
     write = Action(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
-    return (Requirement((write,), TRANSACTIONAL_ID_AUTHORIZATION_FAILED), requirement)
+    return (Requirement((write,), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED), requirement)

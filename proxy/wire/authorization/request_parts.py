@@ -9,15 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
-from headrace.proxy.wire.authorization.error_codes import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-    GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
 from headrace.proxy.wire.authorization.requirement_types import Requirement, TopicsById, cluster
 from headrace.quota_callbacks.authorization import WILDCARD, Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,16 +19,18 @@ if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Message
 
 
-ALL_TOPICS: Final = Requirement((Action(Operation.DESCRIBE, ResourceType.TOPIC, WILDCARD),), TOPIC_AUTHORIZATION_FAILED)
+ALL_TOPICS: Final = Requirement(
+    (Action(Operation.DESCRIBE, ResourceType.TOPIC, WILDCARD),), ErrorCode.TOPIC_AUTHORIZATION_FAILED
+)
 """Permission to describe all topics."""
 
 ERRORS: Final = {
-    ResourceType.TOPIC: TOPIC_AUTHORIZATION_FAILED,
-    ResourceType.GROUP: GROUP_AUTHORIZATION_FAILED,
-    ResourceType.CLUSTER: CLUSTER_AUTHORIZATION_FAILED,
-    ResourceType.TRANSACTIONAL_ID: TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    ResourceType.DELEGATION_TOKEN: DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-    ResourceType.USER: DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+    ResourceType.USER: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
 }
 """The error for a resource of each type."""
 
@@ -67,7 +63,7 @@ class OnCluster:
 
     def read(self, _request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
         """Yield the requirement."""
-        yield Requirement(tuple(map(cluster, self.operations)), CLUSTER_AUTHORIZATION_FAILED)
+        yield Requirement(tuple(map(cluster, self.operations)), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
 
     @property
     def wanted(self) -> frozenset[str]:

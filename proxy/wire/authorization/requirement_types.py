@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from headrace.proxy.wire.authorization.error_codes import TOPIC_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
 from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.authorization import CLUSTER_NAME, Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,6 +54,6 @@ class TopicsById:
             key, name = topic_id, self.name_of(topic_id)
             if name is None:
                 self.unknown.append(topic_id)
-                return Requirement((), UNKNOWN_TOPIC_ID, key)
+                return Requirement((), ErrorCode.UNKNOWN_TOPIC_ID, key)
         action = Action(operation, ResourceType.TOPIC, name)
-        return Requirement((action,), TOPIC_AUTHORIZATION_FAILED, key)
+        return Requirement((action,), ErrorCode.TOPIC_AUTHORIZATION_FAILED, key)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from headrace.proxy.wire.authorization.error_codes import CLUSTER_AUTHORIZATION_FAILED
 from headrace.proxy.wire.authorization.requirement_types import Requirement, TopicsById, cluster
 from headrace.proxy.wire.authorization.table import TABLE, TOPOLOGY, WITHOUT_REQUIREMENTS, names_of_internal_topics
 from headrace.proxy.wire.messages.projection import project
 from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, project_in_steps
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.authorization import Operation
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ class Requirements(NamedTuple):
 
 NO_REQUIREMENTS: Final = Requirements(())
 NOT_IN_THE_TABLE: Final = Requirements(
-    (Requirement((cluster(Operation.CLUSTER_ACTION),), CLUSTER_AUTHORIZATION_FAILED),)
+    (Requirement((cluster(Operation.CLUSTER_ACTION),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),)
 )
 """The requirements of an API that is not in the table: those of requests between brokers, which no client sends."""
 

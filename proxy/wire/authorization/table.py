@@ -10,13 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headrace.proxy.wire.authorization.error_codes import (
-    CLUSTER_AUTHORIZATION_FAILED,
-    DELEGATION_TOKEN_AUTHORIZATION_FAILED,
-    GROUP_AUTHORIZATION_FAILED,
-    TOPIC_AUTHORIZATION_FAILED,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-)
 from headrace.proxy.wire.authorization.request_parts import (
     ALL_TOPICS,
     ERRORS,
@@ -31,6 +24,7 @@ from headrace.proxy.wire.authorization.requirement_types import Requirement, Top
 from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -92,13 +86,13 @@ def _offset_fetch(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
     """Source: ``KafkaApis.handleOffsetFetchRequest``. All topics of a group, if it names none, are filtered in the
     reply."""
     if "groups" not in request:
-        yield Requirement((_describe_group(request["group_id"]),), GROUP_AUTHORIZATION_FAILED)
+        yield Requirement((_describe_group(request["group_id"]),), ErrorCode.GROUP_AUTHORIZATION_FAILED)
         for row in request["topics"] or ():
             yield by_id.topic(row, Operation.DESCRIBE)
         return
     for group in request["groups"]:
         group_id = group["group_id"]
-        yield Requirement((_describe_group(group_id),), GROUP_AUTHORIZATION_FAILED, group_id)
+        yield Requirement((_describe_group(group_id),), ErrorCode.GROUP_AUTHORIZATION_FAILED, group_id)
         for row in group["topics"] or ():
             one = by_id.topic(row, Operation.DESCRIBE)
             key: Any = one.row
@@ -119,7 +113,7 @@ _COORDINATED: Final = {
 def _find_coordinator(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
     found = _COORDINATED.get(request.get("key_type", 0))
     if found is None:
-        yield Requirement((cluster(Operation.CLUSTER_ACTION),), CLUSTER_AUTHORIZATION_FAILED)
+        yield Requirement((cluster(Operation.CLUSTER_ACTION),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     operation, resource_type = found
     error = ERRORS[resource_type]
@@ -132,7 +126,7 @@ def _find_coordinator(request: Message, _by_id: TopicsById) -> Iterator[Requirem
 def _create_topics(request: Message, _by_id: TopicsById) -> Iterator[Requirement]:
     for row in request["topics"]:
         create = Action(Operation.CREATE, ResourceType.TOPIC, row["name"])
-        yield Requirement((cluster(Operation.CREATE), create), TOPIC_AUTHORIZATION_FAILED, row["name"])
+        yield Requirement((cluster(Operation.CREATE), create), ErrorCode.TOPIC_AUTHORIZATION_FAILED, row["name"])
 
 
 def _delete_topics(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
@@ -147,23 +141,23 @@ def _init_producer_id(request: Message, _by_id: TopicsById) -> Iterator[Requirem
     transactional_id = request["transactional_id"]
     if transactional_id is None:
         write = Action(Operation.WRITE, ResourceType.TOPIC, None)
-        yield Requirement((cluster(Operation.IDEMPOTENT_WRITE), write), CLUSTER_AUTHORIZATION_FAILED)
+        yield Requirement((cluster(Operation.IDEMPOTENT_WRITE), write), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     operations = [Operation.WRITE]
     if request.get("enable2_pc", False):
         operations.append(Operation.TWO_PHASE_COMMIT)  # KIP-939
     for operation in operations:
         action = Action(operation, ResourceType.TRANSACTIONAL_ID, transactional_id)
-        yield Requirement((action,), TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        yield Requirement((action,), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 
 
 def _add_partitions_to_txn(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
     """From version 4 on it is a request between brokers."""
     if "v3_and_below_transactional_id" not in request:
-        yield Requirement((cluster(Operation.CLUSTER_ACTION),), CLUSTER_AUTHORIZATION_FAILED)
+        yield Requirement((cluster(Operation.CLUSTER_ACTION),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return
     action = Action(Operation.WRITE, ResourceType.TRANSACTIONAL_ID, request["v3_and_below_transactional_id"])
-    yield Requirement((action,), TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+    yield Requirement((action,), ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
     for row in request["v3_and_below_topics"]:
         yield by_id.topic(row, Operation.WRITE)
 
@@ -178,11 +172,15 @@ def _configurations(operation: Operation) -> Entry:
             kind, name = row["resource_type"], row["resource_name"]
             key = (kind, name)
             if kind == _TOPIC_CONFIG:
-                yield Requirement((Action(operation, ResourceType.TOPIC, name),), TOPIC_AUTHORIZATION_FAILED, key)
+                yield Requirement(
+                    (Action(operation, ResourceType.TOPIC, name),), ErrorCode.TOPIC_AUTHORIZATION_FAILED, key
+                )
             elif kind == _GROUP_CONFIG:
-                yield Requirement((Action(operation, ResourceType.GROUP, name),), GROUP_AUTHORIZATION_FAILED, key)
+                yield Requirement(
+                    (Action(operation, ResourceType.GROUP, name),), ErrorCode.GROUP_AUTHORIZATION_FAILED, key
+                )
             else:
-                yield Requirement((cluster(operation),), CLUSTER_AUTHORIZATION_FAILED, key)
+                yield Requirement((cluster(operation),), ErrorCode.CLUSTER_AUTHORIZATION_FAILED, key)
 
     return Entry(read, frozenset({"resources.resource_type", "resources.resource_name"}))
 
@@ -192,19 +190,23 @@ def _create_delegation_token(request: Message, _by_id: TopicsById) -> Iterator[R
     if owner := request.get("owner_principal_name"):
         name = f"{request.get('owner_principal_type')}:{owner}"
         action = Action(Operation.CREATE_TOKENS, ResourceType.USER, name)
-        yield Requirement((action,), DELEGATION_TOKEN_AUTHORIZATION_FAILED)
+        yield Requirement((action,), ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
 
 
 def _describe_share_group_offsets(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
     for group in request["groups"]:
-        yield Requirement((_describe_group(group["group_id"]),), GROUP_AUTHORIZATION_FAILED, group["group_id"])
+        yield Requirement(
+            (_describe_group(group["group_id"]),), ErrorCode.GROUP_AUTHORIZATION_FAILED, group["group_id"]
+        )
         for row in group["topics"] or ():
             yield by_id.topic(row, Operation.DESCRIBE, "topic_name")._replace(row=group["group_id"])
 
 
 def _streams_group_heartbeat(request: Message, by_id: TopicsById) -> Iterator[Requirement]:
     """All topics of the topology need DESCRIBE. Source: ``KafkaApis.handleStreamsGroupHeartbeat``."""
-    yield Requirement((Action(Operation.READ, ResourceType.GROUP, request["group_id"]),), GROUP_AUTHORIZATION_FAILED)
+    yield Requirement(
+        (Action(Operation.READ, ResourceType.GROUP, request["group_id"]),), ErrorCode.GROUP_AUTHORIZATION_FAILED
+    )
     named = [
         name for part in _subtopologies(request) for name in (*part["source_topics"], *part["repartition_sink_topics"])
     ]

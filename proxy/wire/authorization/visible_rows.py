@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headrace.proxy.wire.authorization.error_codes import TOPIC_AUTHORIZATION_FAILED
 from headrace.proxy.wire.authorization.requirement_types import cluster
 from headrace.proxy.wire.messages.editing import Row, Rows, edit_in_steps
 from headrace.proxy.wire.messages.projection import project
@@ -19,6 +18,7 @@ from headrace.proxy.wire.messages.stepwise import project_in_steps
 from headrace.proxy.wire.mutations import NO_ID
 from headrace.quota_callbacks.api_keys import API_NAMES, ApiKey
 from headrace.quota_callbacks.authorization import Action, Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Buffer, Message
@@ -160,14 +160,14 @@ _CURSOR: Final = frozenset({"next_cursor"})
 
 def _last_topics(rows: list[Row], viewer: Viewer) -> Steps[list[Row | Message]]:
     """Leave out topics, and end with an error: the name with which the list would continue is not shown."""
-    return [*(yield from _TOPICS(rows, viewer)), {"name": None, "error_code": TOPIC_AUTHORIZATION_FAILED}]
+    return [*(yield from _TOPICS(rows, viewer)), {"name": None, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}]
 
 
 _LAST_TOPICS: Final = ByFields(_last_topics, frozenset({"name"}))
 
 
 def _hidden_topic(topic: Message) -> Message:
-    return {"name": None, "topic_id": topic["topic_id"], "error_code": TOPIC_AUTHORIZATION_FAILED}
+    return {"name": None, "topic_id": topic["topic_id"], "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
 
 
 def _metadata(version: int, request: Message) -> dict[str, Change] | None:
@@ -276,7 +276,7 @@ def _new_topics(rows: list[Row], viewer: Viewer) -> Steps[list[Row | Message]]:
         if row.value["error_code"] or row.value["name"] in visible
         else {
             **row.value,
-            "topic_config_error_code": TOPIC_AUTHORIZATION_FAILED,
+            "topic_config_error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED,
             "num_partitions": -1,
             "replication_factor": -1,
             "configs": [],
@@ -316,7 +316,7 @@ def _topics_of_group(group: Message) -> list[str]:
 
 
 def _hidden_group(group_id: str) -> Message:
-    return {"group_id": group_id, "error_code": TOPIC_AUTHORIZATION_FAILED, "error_message": HIDDEN_TOPICS}
+    return {"group_id": group_id, "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED, "error_message": HIDDEN_TOPICS}
 
 
 def _always(**changes: Change) -> tuple[frozenset[str], Callable[[int, Message], dict[str, Change] | None]]:

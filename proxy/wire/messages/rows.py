@@ -1,7 +1,7 @@
-"""Reading a few fields of the structs of a long array, where decoding all would cost too much.
+"""Reading some fields of each struct in a long array of a message, where decoding all fields would cost too much.
 
-Called by `headrace.proxy.wire.topic_lookups`. The steps are compiled per message,
-version and fields on first use, like the codecs.
+Called by `headrace.proxy.wire.topic_lookups`. What has to be read and skipped is computed once for each message,
+version and selection of fields, at its first use, as the codecs are.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ def _count_elements(field: Field, data: bytes, at: int) -> Steps[tuple[int, int]
 
 
 _Step = tuple[str, Codec | None, list[Skipper]]
-"""A field that is wanted and its codec, after what is skipped first; the last step has no field."""
+"""The name and the codec of a wanted field, and what skips the fields before it. The last step has an empty name and no
+codec: it skips the fields after the last wanted one."""
 
 
 @cache

@@ -16,6 +16,7 @@ from headrace.proxy.wire.errors import UnknownMessage
 from headrace.proxy.wire.messages.codec import malformed
 from headrace.proxy.wire.messages.scalars import Broken, check_count, read_uvarint
 from headrace.proxy.wire.messages.tagged_fields import read_tag, read_tag_count, skip_tags
+from headrace.quota_callbacks.error_codes import ErrorCode
 
 if TYPE_CHECKING:
     from headrace.proxy.wire.messages.codec import Buffer
@@ -26,9 +27,10 @@ NODE_ENDPOINTS_TAG: Final = 0
 _NO_ERRORS: Final = b"\x01\x00\x00"
 """The end of a partition without errors, message and hint, from version 9: no elements, null, no tagged fields."""
 
-_APPENDED: Final = frozenset({0, 7, 20})
-"""NONE, and errors of a leader that has appended the records, but has not seen enough replicas do so: REQUEST_TIMED_OUT
-and NOT_ENOUGH_REPLICAS_AFTER_APPEND."""
+_APPENDED: Final = frozenset(
+    each.value for each in (ErrorCode.NONE, ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+)
+"""No error, and errors of a leader that has appended the records, but has not seen enough replicas do so."""
 
 _MAX_VERSION: Final = 13
 _INT16: Final = Struct(">h").unpack_from

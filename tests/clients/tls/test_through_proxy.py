@@ -13,7 +13,6 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.proxy.kafka_client.errors import BrokerError
 from headrace.proxy.kafka_client.quotas import QuotaAlteration
 from headrace.proxy.kafka_client.settings import (
-    BrokerAddress,
     ClientSettings,
     Credentials,
     Mechanism,
@@ -21,6 +20,7 @@ from headrace.proxy.kafka_client.settings import (
 )
 from headrace.proxy.kafka_client.sync import SyncAdminClient
 from headrace.quota_callbacks.entities import QuotaEntity
+from headrace.quota_callbacks.requests import Address
 from testbed.proxy_process import ProxyProcess
 from tests.clients.fronts import DEADLINE_S, HIGH_QUOTAS, unique
 from tests.clients.tls.cases import CASES, NO_LOGIN, PLAIN, SCRAM
@@ -190,4 +190,4 @@ def test_the_proxys_login_is_used_to_compare_quotas(secure_kafka: SecureKafka, t
 
 def settings_of_brokers(secure_kafka: SecureKafka) -> ClientSettings:
     host, _, port = secure_kafka.address(Port.PLAINTEXT).rpartition(":")
-    return ClientSettings(bootstrap_servers=(BrokerAddress(host=host, port=int(port)),))
+    return ClientSettings(bootstrap_servers=(Address(host=host, port=int(port)),))

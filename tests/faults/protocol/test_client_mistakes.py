@@ -150,7 +150,7 @@ def test_a_request_that_the_broker_cannot_read_ends_its_connection_alone(
         client.request(messages.HEARTBEAT, messages.HEARTBEAT_VERSION, b"\x7f\xff")
         assert client.rest() == b""
     [line] = wait_for_lines(proxy, client.name)
-    assert line["reason"] == "upstream: the broker closed with 1 requests in flight"
+    assert line["reason"] == "upstream: the broker closed; requests in flight: 1"
     assert line["request"] == "Heartbeat v1 #1"
 
 

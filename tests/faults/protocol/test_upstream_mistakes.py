@@ -119,7 +119,7 @@ def answers(body: bytes) -> Callable[[Asked], bytes]:
     return lambda asked: reply(asked, body)
 
 
-BROKE_OFF = "upstream: the broker closed with 1 requests in flight"
+BROKE_OFF = "upstream: the broker closed; requests in flight: 1"
 
 MISTAKES = {
     "garbage": Mistake(behaviour=sends(lambda _: b"\xde\xad\xbe\xef" * 16), reason="a frame of -559038737 bytes"),

@@ -95,3 +95,12 @@ def test_the_numbers_are_those_of_the_code() -> None:
     assert f"less than `--least-seconds` ({rules.least_seconds})" in words
     assert f"`--least`): {DEFAULT_LEAST[QuotaKey.PRODUCER_BYTE_RATE]:,} bytes a second" in words
     assert f"; {DEFAULT_LEAST[QuotaKey.PRODUCER_IDS_RATE]} producer ids." in words
+
+
+def test_commands_for_the_proxy_set_its_own_quotas() -> None:
+    assert "With the address of the proxy, they set Headrace's quotas" in " ".join(PAGE.split())
+    command = pipeline.get_command(click.Context(pipeline), "recommend")
+    assert command is not None
+    [option] = [each for each in command.params if isinstance(each, click.Option) and each.name == "server"]
+    assert option.help is not None
+    assert "the proxy's, to set Headrace's" in option.help

@@ -178,7 +178,7 @@ def test_a_request_whose_broker_goes_away_has_failed(tracing: Traced, otlp_recei
     assert broker is not None
     for span in (root, broker):
         assert (span.status, span.attributes["error.type"]) == ("ERROR", "upstream_fault")
-        assert span.description == "upstream: the broker closed with 1 requests in flight"
+        assert span.description == "upstream: the broker closed; requests in flight: 1"
     assert broker.end_ns == root.end_ns
     assert root.attributes["headrace.verdict"] == "forward"
 
@@ -194,7 +194,7 @@ def test_a_reply_that_breaks_off_was_begun_by_the_broker(tracing: Traced, otlp_r
     ("error", "fault"),
     [
         ("client: a frame of 3000000000 bytes", "client_fault"),
-        ("the client closed its side with 2 requests in flight", "client_fault"),
+        ("the client closed its side; requests in flight: 2", "client_fault"),
         ("the client hung up while it was muted", "client_fault"),
         ("upstream: no route to host", "upstream_fault"),
         ("proxy: KeyError: 7", "proxy_fault"),

@@ -81,5 +81,5 @@ def refused(**changes: Any) -> Request:
 
 def failed(**changes: Any) -> Request:
     """A Produce whose broker went away."""
-    fields = {"error": "upstream: the broker closed with 1 requests in flight", "reply_s": None, "response_bytes": 0}
+    fields = {"error": "upstream: the broker closed; requests in flight: 1", "reply_s": None, "response_bytes": 0}
     return request(**fields | changes)

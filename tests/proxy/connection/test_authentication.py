@@ -379,7 +379,7 @@ async def test_nothing_is_charged_before_the_broker_accepts(autojump_clock: Mock
         await book.broker.sends(reply(METADATA, 4, 2, brokers=[{"node_id": 1, "host": "kafka", "port": 9092}]))
         assert await book.broker.receives() == asked
         assert [api_key for api_key, *_ in charges.requests] == [HEARTBEAT]
-        assert book.upstream.serves_anybody
+        assert book.upstream.serves_anonymous
         await book.broker.sends(reply(HEARTBEAT, 4, 2))
         assert await book.client.receives() == reply(HEARTBEAT, 4, 2)
 
@@ -395,7 +395,7 @@ async def test_an_answer_that_names_no_broker_is_a_refusal(autojump_clock: MockC
         await book.broker.sends(reply(METADATA, 4, 2))
         await book.client.receives_the_end()
     assert charges.requests == []
-    assert not book.upstream.serves_anybody
+    assert not book.upstream.serves_anonymous
 
 
 async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clock: MockClock) -> None:
@@ -408,7 +408,7 @@ async def test_a_request_before_the_log_in_ends_with_its_connection(autojump_clo
         book.broker.socket.close()
         await book.client.receives_the_end()
     assert charges.requests == []
-    assert not book.upstream.serves_anybody
+    assert not book.upstream.serves_anonymous
 
 
 async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: MockClock) -> None:
@@ -419,7 +419,7 @@ async def test_who_has_logged_in_is_accepted_without_a_question(autojump_clock: 
         await exchange(book, ALICE)
         await beat(book)
         assert charges.requests == [(HEARTBEAT, "alice", False)]
-        assert not book.upstream.serves_anybody
+        assert not book.upstream.serves_anonymous
 
 
 async def test_after_a_refused_mechanism_requests_are_requests(autojump_clock: MockClock) -> None:

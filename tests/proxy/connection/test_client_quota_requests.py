@@ -13,15 +13,15 @@ from headrace.proxy.connection.state.shared_state import Limits
 from headrace.proxy.connection.state.thread_time import ONE_OF
 from headrace.proxy.long_work import collector_off
 from headrace.proxy.network.held_bytes import held
-from headrace.proxy.quotas.client_quota_apis import CLUSTER_AUTHORIZATION_FAILED, ClientQuotaApis
+from headrace.proxy.quotas.client_quota_apis import ClientQuotaApis
 from headrace.proxy.quotas.definitions import QuotaDefinitions
 from headrace.proxy.quotas.follower import StoreFollower
-from headrace.proxy.quotas.rules.refusals import POLICY_VIOLATION
 from headrace.proxy.quotas.rules.validation import MAX_CHANGES
 from headrace.proxy.quotas.store import Snapshot
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA
 from headrace.quota_callbacks.entities import QuotaEntity, QuotaKey
+from headrace.quota_callbacks.error_codes import ErrorCode
 from headrace.quota_callbacks.identities import QuotaOperation
 from tests.proxy.playbook import open_book, read_reply, reply, request
 
@@ -138,7 +138,7 @@ async def test_as_many_changes_as_a_broker_makes(autojump_clock: MockClock) -> N
         assert waiting[0] >= len(frame), "it counts as memory while the store is awaited"
         await book.client.sends(request(ALTER, 1, 2, **alteration(MAX_CHANGES + 1, pair=False)))
         answer = read_reply(ALTER, 1, await book.client.receives())
-        assert {each["error_code"] for each in answer["entries"]} == {POLICY_VIOLATION}
+        assert {each["error_code"] for each in answer["entries"]} == {ErrorCode.POLICY_VIOLATION}
         assert len(store.altered) == MAX_CHANGES
     assert held.count == held_bytes
 
@@ -174,7 +174,7 @@ async def test_a_client_that_may_not_change_quotas_has_the_usual_limits(
             book.shared.client_quotas = new_apis(StubStore(), lambda _connection, _operation: False)
             await book.client.sends(request(ALTER, 1, 1, **alteration(1)))
             answer = read_reply(ALTER, 1, await book.client.receives())
-            assert [each["error_code"] for each in answer["entries"]] == [CLUSTER_AUTHORIZATION_FAILED]
+            assert [each["error_code"] for each in answer["entries"]] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED]
             await book.client.sends(request(ALTER, 1, 2, **fields))
             await book.client.receives_the_end()
     assert setting in str(lines)
@@ -192,7 +192,7 @@ async def test_plugins_are_asked_once_for_each_request(autojump_clock: MockClock
         book.shared.client_quotas = new_apis(store, deny)
         await book.client.sends(request(ALTER, 1, 1, **alteration(2)))
         answer = read_reply(ALTER, 1, await book.client.receives())
-        assert [each["error_code"] for each in answer["entries"]] == [CLUSTER_AUTHORIZATION_FAILED] * 2
+        assert [each["error_code"] for each in answer["entries"]] == [ErrorCode.CLUSTER_AUTHORIZATION_FAILED] * 2
         assert asked == [QuotaOperation.ALTER]
         await book.client.sends(request(DESCRIBE, 1, 2, components=[], strict=False))
         assert read_reply(DESCRIBE, 1, await book.client.receives())["error_code"] == 0

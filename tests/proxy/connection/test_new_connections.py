@@ -204,6 +204,6 @@ async def test_api_versions_is_charged_once_the_broker_is_known_to_serve_anybody
     quotas = [(QuotaKey.REQUEST_PERCENTAGE, ENTITY, 1)]
     async with open_book(plugins={"costs": Costs(250)}, quotas=quotas) as book:
         book.forget_acceptance()
-        book.upstream.serves_anybody = True
+        book.upstream.serves_anonymous = True
         await book.round_trip(request(API_VERSIONS, 0, 1), reply(API_VERSIONS, 0, 1))
         assert [each.quota for each in book.shared.decisions] == ["request_percentage"]

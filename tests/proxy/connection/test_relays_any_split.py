@@ -114,7 +114,7 @@ async def all_of(book: Book, sizes: list[int]) -> bytes:
     return b"".join(frames)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(kinds=exchanges, client_cuts=cuts, broker_cuts=cuts)
 def test_both_sides_hear_the_same(kinds: list[Any], client_cuts: list[int], broker_cuts: list[int]) -> None:
     pairs = [make(number, size) for number, (make, size) in enumerate(kinds)]

@@ -236,4 +236,4 @@ async def test_completed_requests_have_their_times_and_errors(autojump_clock: Mo
         assert answered.response_bytes == len(reply(HEARTBEAT, 4)) - 4
         times = [answered.received_s, answered.forwarded_s, answered.reply_s, answered.completed_s]
         assert times == sorted(times, key=float)
-        assert lost.error == "upstream: the broker closed with 1 requests in flight"
+        assert lost.error == "upstream: the broker closed; requests in flight: 1"

@@ -17,18 +17,19 @@ from trio.testing import memory_stream_pair
 
 from headrace.proxy.kafka_client.admin import AdminClient
 from headrace.proxy.kafka_client.connection.api_versions import VERSIONS
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings
+from headrace.proxy.kafka_client.settings import ClientSettings
 from headrace.proxy.wire.apis import APIS
 from headrace.proxy.wire.heads import read_request_head
 from headrace.proxy.wire.messages.codec import decode
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.requests import Address
 from tests.proxy.playbook import reply
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-BOOTSTRAP = BrokerAddress(host="bootstrap", port=9092)
-ONE, TWO = BrokerAddress(host="one", port=9092), BrokerAddress(host="two", port=9092)
+BOOTSTRAP = Address(host="bootstrap", port=9092)
+ONE, TWO = Address(host="one", port=9092), Address(host="two", port=9092)
 NODES = {1: ONE, 2: TWO}
 MAX_FRAME_BYTES = 1 << 20
 
@@ -45,7 +46,7 @@ class Asked:
     """A request, and when it arrived on the fake clock, in seconds since the beginning."""
 
     at: float
-    address: BrokerAddress
+    address: Address
     api_key: ApiKey
     version: int
     correlation_id: int
@@ -72,13 +73,13 @@ class FakeCluster:
     answers: Answers
     versions: dict[ApiKey, tuple[int, int]] = field(default_factory=lambda: dict(VERSIONS))
     controller_id: int = 1
-    unreachable: set[BrokerAddress] = field(default_factory=set)
+    unreachable: set[Address] = field(default_factory=set)
     asked: list[Asked] = field(default_factory=list)
-    connections: list[BrokerAddress] = field(default_factory=list)
+    connections: list[Address] = field(default_factory=list)
     open_connections: int = 0
     began: float = field(default_factory=trio.current_time)
 
-    async def open(self, address: BrokerAddress) -> trio.abc.Stream:
+    async def open(self, address: Address) -> trio.abc.Stream:
         """Connect to a broker."""
         await trio.lowlevel.checkpoint()
         self.connections.append(address)
@@ -91,7 +92,7 @@ class FakeCluster:
     def requests(self, api_key: ApiKey) -> list[Asked]:
         return [each for each in self.asked if each.api_key == api_key]
 
-    async def serve(self, stream: trio.abc.Stream, address: BrokerAddress) -> None:
+    async def serve(self, stream: trio.abc.Stream, address: Address) -> None:
         """Serve one connection until it ends."""
         buffer = bytearray()
         self.open_connections += 1
@@ -119,7 +120,7 @@ class FakeCluster:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 1):
                 await stream.aclose()
 
-    def _next(self, buffer: bytearray, address: BrokerAddress) -> Asked | None:
+    def _next(self, buffer: bytearray, address: Address) -> Asked | None:
         head = read_request_head(buffer, 0, len(buffer), MAX_FRAME_BYTES)
         if head is None or len(buffer) < 4 + head.size:
             return None

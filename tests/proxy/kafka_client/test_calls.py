@@ -9,9 +9,10 @@ import pytest
 import trio
 
 from headrace.proxy.kafka_client.errors import ApiTimeoutError, BrokerError, SettingsError
-from headrace.proxy.kafka_client.settings import BrokerAddress, ClientSettings, parse_addresses
+from headrace.proxy.kafka_client.settings import ClientSettings, parse_addresses
 from headrace.proxy.kafka_client.topics import NewTopic
 from headrace.quota_callbacks.api_keys import ApiKey
+from headrace.quota_callbacks.requests import Address
 from tests.proxy.kafka_client.fake_cluster import BOOTSTRAP, ONE, TWO, Act, Answer, Asked, open_cluster
 
 if TYPE_CHECKING:
@@ -216,9 +217,9 @@ async def test_tasks_share_a_connection(autojump_clock: MockClock) -> None:
 
 def test_addresses() -> None:
     assert parse_addresses(" one:1, [::1]:9092,two:65535,") == (
-        BrokerAddress(host="one", port=1),
-        BrokerAddress(host="::1", port=9092),
-        BrokerAddress(host="two", port=65535),
+        Address(host="one", port=1),
+        Address(host="::1", port=9092),
+        Address(host="two", port=65535),
     )
     assert str(parse_addresses("[::1]:9092")[0]) == "[::1]:9092"
     for wrong in ("", ",", "one", "one:", "one:0", "one:65536", "one:x", "http://one:1", "::1:9092"):

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from headrace.proxy.kafka_client.errors import SettingsError
 from headrace.proxy.kafka_client.properties import read_settings, settings_of
 from headrace.proxy.kafka_client.properties_format import parse_jaas, parse_properties
-from headrace.proxy.kafka_client.settings import BrokerAddress, Credentials, Mechanism
+from headrace.proxy.kafka_client.settings import Credentials, Mechanism
+from headrace.quota_callbacks.requests import Address
 from testbed.kafka.jvm import start_jvm
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def test_a_whole_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     )
     with caplog.at_level(logging.WARNING, "headrace.kafka_client"):
         settings = read_settings(file)
-    assert settings.bootstrap_servers == (BrokerAddress(host="one", port=9092), BrokerAddress(host="two", port=9093))
+    assert settings.bootstrap_servers == (Address(host="one", port=9092), Address(host="two", port=9093))
     assert settings.client_id == "café", "Java reads ISO-8859-1"
     assert settings.credentials == Credentials(mechanism=Mechanism.SCRAM_SHA_512, user="admin", password="pässü")
     assert (settings.request_timeout_ms, settings.default_api_timeout_ms, settings.retry_backoff_ms) == (1000, 2000, 5)

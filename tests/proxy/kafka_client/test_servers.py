@@ -133,7 +133,7 @@ async def test_hostile_replies(name: str, autojump_clock: MockClock) -> None:
     assert len(cluster.requests(DESCRIBE)) == 1
 
 
-async def test_a_long_reply_before_the_broker_serves_anybody(autojump_clock: MockClock) -> None:
+async def test_a_long_reply_before_the_broker_serves_the_client(autojump_clock: MockClock) -> None:
     async with open_cluster({VERSIONS: lambda _: head(2_000_000)}) as (_, admin):
         with pytest.raises(BadReplyError, match="the limit is 1048576"):
             await admin.describe_client_quotas()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.quota_tools.resolution import Client, ResolvedQuota, doubts, more_specific, resolve, unknown_types
@@ -66,7 +66,6 @@ def of_client(user: EntityName, client_id: EntityName) -> Client:
     return Client.of({USER: user, CLIENT_ID: client_id})
 
 
-@settings(max_examples=300)  # of small tables, of which most levels must have been there
 @given(DEFINITIONS, st.sampled_from(SEEN), st.sampled_from([*SEEN, ""]))
 def test_it_is_what_is_enforced(quotas: dict[QuotaEntity, float], user: str, client_id: str) -> None:
     assert effective(quotas, of_client(user, client_id)) == enforced(quotas, user, client_id)

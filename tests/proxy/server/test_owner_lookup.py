@@ -15,7 +15,6 @@ from headrace.proxy.connection.state.token_owners import LookupFailed
 from headrace.proxy.hooks.calls.hook_calls import HookCalls
 from headrace.proxy.hooks.loading import new_plugin_manager
 from headrace.proxy.kafka_client.delegation_tokens import DelegationToken
-from headrace.proxy.kafka_client.settings import BrokerAddress
 from headrace.proxy.network.poller import Poller
 from headrace.proxy.server import owner_lookup
 from headrace.proxy.server.listeners import create_listeners
@@ -146,9 +145,9 @@ async def test_a_token_with_many_renewers_hides_no_other(
         assert {token_id: token.owner for token_id, token in (await ask()).items()} == {"a": "alice", "b": "bob"}
 
 
-@pytest.mark.parametrize("lost", [BrokerAddress(host="one", port=9092), BrokerAddress(host="two", port=9092)])
+@pytest.mark.parametrize("lost", [Address(host="one", port=9092), Address(host="two", port=9092)])
 async def test_a_broker_that_is_lost_is_not_waited_for_to_the_end(
-    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lost: BrokerAddress
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lost: Address
 ) -> None:
     """There is time left to ask another one. Which one is asked first is chosen at random."""
 
@@ -223,7 +222,7 @@ async def test_the_header_of_the_proxy_protocol_comes_first() -> None:
         nursery.start_soon(trio.serve_listeners, serve, [listener])
         port: int = listener.socket.getsockname()[1]
         with trio.fail_after(20):
-            async with await open_with_header(BrokerAddress(host="127.0.0.1", port=port)) as stream:
+            async with await open_with_header(Address(host="127.0.0.1", port=port)) as stream:
                 await stream.send_all(b"request")
             await over.wait()
         assert received == write_header(None, None) + b"request"

@@ -1,4 +1,4 @@
-"""Problems, and logins that cannot succeed, are found before the start, with their tables; nothing is started, and no secret read."""
+"""What would keep the proxy from starting is found before, with its table; nothing is started, and no secret read."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def rows_text() -> str:
         back_off = None if throttle_from is None else BACK_OFF_LATER.get(key, throttle_from)
         controller_only = "broker" not in definition.get("listeners", [])
         row = (key, low, high, flexible[0] if flexible else None, throttle_from, offset, back_off, controller_only)
-        rows.append(f"    {row!r},".replace("'", '"'))
+        rows.append(f"    ApiRow{row!r},")
     return ROWS_TEMPLATE.format(notice=ROWS_NOTICE, rows="\n".join(rows))
 
 
@@ -252,12 +252,28 @@ ROWS_TEMPLATE: Final = '''"""Versions and layout of each API, from Kafka's messa
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
-# API key, lowest and highest version, first flexible version of the request, first version of the response with
-# throttle_time_ms, the field's offset in the body if it is fixed, first version for which Java's client obeys the
-# throttle time, and whether only controllers serve the API
-ROWS: Final[tuple[tuple[int, int, int, int | None, int | None, int | None, int | None, bool], ...]] = (
+
+class ApiRow(NamedTuple):
+    """The versions and the layout of one API. See `headrace.proxy.wire.apis.Api`."""
+
+    key: int
+    min_version: int
+    max_version: int
+    flexible_from: int | None
+    """The first flexible version of the request."""
+    throttle_from: int | None
+    """The first version of the response with throttle_time_ms."""
+    throttle_offset: int | None
+    """The offset of throttle_time_ms in the body of the response, if it is fixed."""
+    back_off_from: int | None
+    """The first version for which Java's client obeys the throttle time."""
+    controller_only: bool
+    """Whether only controllers serve the API."""
+
+
+ROWS: Final[tuple[ApiRow, ...]] = (
 {rows}
 )
 '''

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.proxy.wire.apis import APIS
@@ -45,7 +45,6 @@ def response_of(api_key: int, version: int, names: list[str], *, tags: dict[int,
 
 
 @pytest.mark.parametrize(("api_key", "version"), EVERY)
-@settings(deadline=None, max_examples=20)
 @given(names=st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True), data=st.data())
 def test_a_split_and_merged_mutation(api_key: int, version: int, names: list[str], data: st.DataObject) -> None:
     """The merged response equals that of a broker that refuses the topics itself."""

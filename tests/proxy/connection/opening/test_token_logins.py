@@ -389,9 +389,9 @@ async def test_the_limits_of_the_owner_apply(autojump_clock: MockClock) -> None:
 async def test_one_whom_the_broker_served_before_waits_too(autojump_clock: MockClock) -> None:
     """The brokers had served anybody until the client authenticated."""
     async with open_scene() as scene:
-        scene.book.upstream.serves_anybody = True
+        scene.book.upstream.serves_anonymous = True
         assert scene.book.connection.is_accepted()
-        scene.book.upstream.serves_anybody = False
+        scene.book.upstream.serves_anonymous = False
         await scene.log_in()
         await beat(scene.book)
         assert scene.user == "alice"

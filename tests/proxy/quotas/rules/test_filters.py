@@ -8,10 +8,11 @@ from typing import Final
 import pytest
 
 from headrace.proxy.quotas.rules.filters import compile_filter, described_parts
-from headrace.proxy.quotas.rules.refusals import UNSUPPORTED_VERSION, Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.wire.client_quotas import FilterComponent, MatchType, QuotaFilter, read_filter
 from headrace.quota_callbacks.definitions import BUILTIN_SCHEMA, EntityTypeDefinition
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
+from headrace.quota_callbacks.error_codes import ErrorCode
 from tests.proxy.quotas.rules.quota_model import QuotaModel
 from tests.proxy.quotas.rules.quota_requests import ANY, EXACT, Component, describe, matching_entities
 from tests.proxy.quotas.rules.quota_requests import DEFAULT as DEFAULT_MATCH
@@ -69,7 +70,7 @@ def test_an_entity_type_of_a_plugin() -> None:
     assert found(blue, component("user", MatchType.SPECIFIED), strict=True) == [pair]
     assert found(component("user", MatchType.EXACT, "u"), strict=True) == [other]
     refusal = compile_filter(QuotaFilter(components=(blue,), strict=False), BUILTIN_SCHEMA)
-    assert refusal == Refusal(error_code=UNSUPPORTED_VERSION, error_message="Unsupported entity type team")
+    assert refusal == Refusal(error_code=ErrorCode.UNSUPPORTED_VERSION, error_message="Unsupported entity type team")
 
 
 def test_a_user_called_default_is_found_by_its_name_alone() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.proxy.quotas.rules.refusals import INVALID_REQUEST, POLICY_VIOLATION, Refusal
+from headrace.proxy.quotas.rules.refusals import Refusal
 from headrace.proxy.quotas.rules.validation import MAX_CHANGES, refused_results
 from headrace.proxy.quotas.store import Alteration
 from headrace.proxy.wire.client_quotas import AlterEntry, AlterRequest, AlterResult, QuotaOp
@@ -20,6 +20,7 @@ from headrace.quota_callbacks.definitions import (
     ValueType,
 )
 from headrace.quota_callbacks.entities import DEFAULT, QuotaEntity
+from headrace.quota_callbacks.error_codes import ErrorCode
 from tests.proxy.quotas.in_one_step import alter_response, validate_entry, validate_request
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_an_entity_type_of_a_plugin() -> None:
 def test_refusals_by_the_rules_of_plugins(refused: AlterEntry, message: str) -> None:
     refusal = validate_entry(refused, SCHEMA)
     assert isinstance(refusal, Refusal)
-    assert refusal.error_code == INVALID_REQUEST
+    assert refusal.error_code == ErrorCode.INVALID_REQUEST
     assert sorted(refusal.error_message) == sorted(message) or refusal.error_message == message
 
 
@@ -129,7 +130,7 @@ def test_the_store_decides_what_has_an_effect() -> None:
 
 def test_a_further_check() -> None:
     """A rule of the caller refuses one entry, and the others are made."""
-    refusal = Refusal(error_code=INVALID_REQUEST, error_message="the quota is in headrace.toml")
+    refusal = Refusal(error_code=ErrorCode.INVALID_REQUEST, error_message="the quota is in headrace.toml")
 
     def further(alteration: Alteration) -> Refusal | None:
         return refusal if alteration.entity.user == "a" else None
@@ -161,7 +162,7 @@ def test_too_many_changes_are_refused_as_a_whole() -> None:
     assert len(validate_request(request(*entries[1:]), SCHEMA, nothing).alterations) == MAX_CHANGES
     refused = validate_request(request(*entries), SCHEMA, nothing)
     assert refused.alterations == ()
-    assert {result.error_code for result in refused.results} == {POLICY_VIOLATION}
+    assert {result.error_code for result in refused.results} == {ErrorCode.POLICY_VIOLATION}
     assert [result.entity for result in refused.results] == [each.entity for each in entries]
 
 

@@ -78,7 +78,7 @@ class MemoryReader:
             raise LogReplacedError
         return self._topic.end
 
-    def doubt(self) -> None:
+    def require_check(self) -> None:
         self._doubts = True
 
     def read(self, end: int, deadline_s: float) -> Iterator[list[LogRecord]]:

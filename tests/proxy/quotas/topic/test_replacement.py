@@ -134,7 +134,7 @@ def test_the_id_of_the_topic_is_asked_for_once_a_second_and_after_doubt(monkeypa
         for _ in range(4):
             now_s += 0.2
             assert not topic.is_replaced(now_s + 9), "a question more would have no answer"
-        topic.doubt()
+        topic.require_check()
         if answer is None:
             for _ in range(2):
                 answers.append(None)

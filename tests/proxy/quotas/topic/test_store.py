@@ -86,9 +86,9 @@ class TestTopicStore(StoreContract):
         return lambda: partial(on, settings(kafka3))
 
     def test_it_behaves_as_a_dictionary(self, new_place: Callable[[], Place]) -> None:
-        """With few examples, since each has a topic of its own. The log in memory has as many as other stores."""
+        """With a sixth of the profile's examples, since each has a topic of its own. The log in memory has all."""
 
-        @hypothesis.settings(max_examples=4)
+        @hypothesis.settings(max_examples=hypothesis.settings.default.max_examples // 6)
         @given(steps=steps)
         def check(steps: Sequence[str | Sequence[Alteration]]) -> None:
             trio.run(compare_with_a_dictionary, new_place(), steps)

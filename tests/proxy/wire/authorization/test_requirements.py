@@ -8,7 +8,6 @@ import pytest
 
 from headrace.proxy.wire.apis import APIS
 from headrace.proxy.wire.authorization.denied_rows import DeniedRows
-from headrace.proxy.wire.authorization.error_codes import CLUSTER_AUTHORIZATION_FAILED, UNKNOWN_TOPIC_ID
 from headrace.proxy.wire.authorization.produced_topic import single_topic
 from headrace.proxy.wire.authorization.request_parts import ALL_TOPICS
 from headrace.proxy.wire.authorization.requirements import requirements_in_steps, requirements_of
@@ -18,6 +17,7 @@ from headrace.proxy.wire.messages.codec import decode, encode
 from headrace.proxy.wire.messages.stepwise import finish
 from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.authorization import Operation, ResourceType
+from headrace.quota_callbacks.error_codes import ErrorCode
 from tests.proxy.wire.samples import sample
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def test_requirements_in_steps_are_those_at_once(rng: Random) -> None:
 
 def test_an_api_outside_the_table_is_closed() -> None:
     (one,) = requirements_of(ApiKey.ALTER_PARTITION, 0, b"", known).found
-    assert (one.error_code, one.row) == (CLUSTER_AUTHORIZATION_FAILED, None)
+    assert (one.error_code, one.row) == (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, None)
     assert one.any_of[0].operation is Operation.CLUSTER_ACTION
 
 
@@ -115,7 +115,9 @@ def test_a_topic_whose_name_is_not_known_is_denied_and_reported() -> None:
     body = encode("FetchRequest", 13, {"topics": [topic, topic]})
     found = requirements_of(ApiKey.FETCH, 13, body, unknown)
     assert found.unknown_ids == (b"i" * 16,)
-    assert [(one.any_of, one.error_code, one.row) for one in found.found] == [((), UNKNOWN_TOPIC_ID, b"i" * 16)]
+    assert [(one.any_of, one.error_code, one.row) for one in found.found] == [
+        ((), ErrorCode.UNKNOWN_TOPIC_ID, b"i" * 16)
+    ]
 
 
 def test_a_topic_that_is_listed_often_is_asked_for_once() -> None:

@@ -139,7 +139,7 @@ def test_in_turn_workers_decide_as_one_process(op: Op, policy: QuotaPolicy, step
 
 @pytest.mark.parametrize("policy", [KAFKA, PACED], ids=["kafka", "paced"])
 @pytest.mark.parametrize("op", OPS)
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None)
 @given(steps=steps(any_gaps), window=windows)
 @example(steps=NEW_LIMIT_GIVEN_BACK, window=Window(samples=1, seconds=1))
 def test_at_any_time_but_for_the_last_digit(op: Op, policy: QuotaPolicy, steps: list[Step], window: Window) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from headrace.proxy.kafka_client.error_codes import ErrorCode
 from headrace.proxy.kafka_client.errors import BrokerError, broker_error
+from headrace.quota_callbacks.error_codes import ErrorCode
 from testbed.kafka.jvm import kafka_classes
 
 

@@ -1,6 +1,7 @@
-"""The error codes of Kafka's protocol, with their texts.
+"""The error codes of Kafka's protocol, with their texts. No other module defines their numbers.
 
-Source: ``org.apache.kafka.common.protocol.Errors`` of Kafka 4.4.0, with which a test compares this table.
+Imported by everything that reads errors or answers with them. Source: ``org.apache.kafka.common.protocol.Errors`` of
+Kafka 4.4.0, with which a test compares this table.
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from enum import IntEnum
 class ErrorCode(IntEnum):
     """An error code: its number, Kafka's text, and whether Java's clients may send the request again."""
 
+    _value_: int
     text: str
-    """What Kafka says about the error where a reply has no message."""
+    """Kafka's text of the error, for replies without a message."""
     retriable: bool
     """Whether the code is a ``RetriableException`` in Java."""
 
