@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from tests.secure_cluster import SecureKafka
 
-INVENTED: Final = 50
+INVENTED: Final = 10
 """A broker delays each refusal by 0.1 s (``connection.failed.authentication.delay.ms``)."""
 OWN_TOKENS: Final = 15
 ANSWERED: Final = 'headrace_token_owner_requests_total{result="answered"}'

@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final, TypeVar
 
+import trio
+
 from headrace.proxy.errors import UpstreamFault
+from headrace.proxy.long_work import LONG_STEP_BYTES
 from headrace.proxy.wire.errors import PeerFault
-from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP
+from headrace.proxy.wire.messages.stepwise import ROWS_A_STEP, finish
 from headrace.proxy.wire.topic_lookups import (
     AUTO_CREATION_FROM,
     BROKERS_DEFAULT,
@@ -29,7 +32,7 @@ from headrace.quota_callbacks.api_keys import ApiKey
 from headrace.quota_callbacks.requests import TopicMutation
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sized
 
     from headrace.proxy.connection.state.created_topics import CreatedTopics
     from headrace.proxy.connection.state.in_flight import Exchange
@@ -148,6 +151,16 @@ async def parse_in_turn(steps: Steps[Parsed], in_turn: InTurn) -> Parsed:
         raise UpstreamFault(str(fault)) from fault
 
 
+def _turns_for(message: Sized, in_turn: InTurn) -> InTurn:
+    """Return ``in_turn`` if work for ``message`` is a long step, and otherwise what does it at once."""
+    return in_turn if len(message) > LONG_STEP_BYTES else _at_once
+
+
+async def _at_once(steps: Steps[Parsed]) -> Parsed:
+    await trio.lowlevel.checkpoint_if_cancelled()
+    return finish(steps)
+
+
 async def look_up_auto_creation(
     exchange: Exchange, body: memoryview, ask: Ask, in_turn: InTurn, created: CreatedTopics, now_s: float
 ) -> bytes | memoryview | None:
@@ -158,20 +171,21 @@ async def look_up_auto_creation(
     its topics were charged recently, or its version (0 to 3) has no flag to turn auto-creation off.
     """
     exchange.mutations = ()
-    names = await in_turn(read_auto_creation(exchange.api_version, body))
+    of_request = _turns_for(body, in_turn)
+    names = await of_request(read_auto_creation(exchange.api_version, body))
     if not names:
         return None
     version = exchange.api_version
     flagged = version >= AUTO_CREATION_FROM
     if flagged:
-        asked_version, asked_body = version, await in_turn(without_auto_creation(version, body))
+        asked_version, asked_body = version, await of_request(without_auto_creation(version, body))
     else:
-        asked_version, asked_body = await in_turn(ask_for_topics(names))
+        asked_version, asked_body = await of_request(ask_for_topics(names))
     reply = await ask(ApiKey.METADATA, asked_version, asked_body)
-    unknown = await parse_in_turn(read_unknown_topics(asked_version, reply), in_turn)
+    unknown = await parse_in_turn(read_unknown_topics(asked_version, reply), _turns_for(reply, in_turn))
     new = created.new(names, unknown, now_s)
     if new:
-        validate_version, validate_body = await in_turn(ask_to_validate_names(new))
+        validate_version, validate_body = await of_request(ask_to_validate_names(new))
         reply_to_validate = await ask(ApiKey.CREATE_TOPICS, validate_version, validate_body)
         validated = await parse_in_turn(read_validated(validate_version, reply_to_validate), in_turn)
         exchange.mutations = await in_turn(_in_steps(_auto_creations(new, validated)))

@@ -7,6 +7,8 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
+import pytest
+
 from testbed.proxy_process import ProxyProcess
 from tests.faults import messages
 from tests.faults.raw_client import RawClient
@@ -27,6 +29,7 @@ USED_S: Final = 2
 """How long the proxy uses a token for new logins: much shorter, so that a slow machine has time for each login."""
 
 
+@pytest.mark.exhaustive
 def test_a_connection_outlives_the_tokens_of_the_proxy(kafka: FirstBroker, tmp_path: Path) -> None:
     def issue(_: Asked) -> Reply:
         claims = {"sub": "proxy", "exp": time.time_ns() / 1e9 + LIFETIME_S}

@@ -148,7 +148,7 @@ async def test_a_client_that_closes_causes_no_warning(autojump_clock: MockClock)
             await book.broker.receives()
             book.client.socket.shut_down_writing()
             await book.client.receives_the_end()
-    assert [(line["log_level"], line["reason"].partition(" with")[0]) for line in closed(lines)] == [
+    assert [(line["log_level"], line["reason"].partition(";")[0]) for line in closed(lines)] == [
         ("debug", "client: the client closed in the middle of a request, 1 bytes missing"),
         ("debug", "the client closed its side"),
     ]

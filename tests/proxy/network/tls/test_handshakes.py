@@ -29,7 +29,7 @@ DURATION_S: Final = 1.0
 class SimulatedSocket:
     """A connection whose client answers after a round trip, or not at all."""
 
-    tls = None
+    is_resumed = False
 
     def __init__(self, *, answers: bool) -> None:
         self._answers = answers
