@@ -124,7 +124,7 @@ def test_the_values_are_rendered(tmp_path: Path) -> None:
     (values,) = blocks("yaml")
     readme = (CHART / "README.md").read_text(encoding="utf-8")
     whole, *parts = [text for _, language, text in FENCE.findall(readme) if language == "yaml"]
-    assert len(parts) == 3
+    assert len(parts) == 4
     for text in (values, whole, *(f"{whole}{part}" for part in parts)):
         file = tmp_path / "values.yaml"
         file.write_text(text, encoding="utf-8")
