@@ -101,9 +101,10 @@ class Relay:
     def expect_rest(self, source: Socket) -> None:
         """After a read of everything: wait until ``source`` has the rest of the frame, or much of it.
 
-        Records of TLS arrive one by one, and each would cost a step.
+        Records of TLS arrive one by one, and each would cost a step. Before the connection is accepted, everything is
+        read at once, since the memory of the system is not counted.
         """
-        if not source.can_splice:
+        if not source.can_splice and self.state.accepted:
             left = self.scanner.left if self.walk is None else self.walk.left
             source.expect(left - len(self.tail))
 
