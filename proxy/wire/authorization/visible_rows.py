@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.proxy.wire.authorization.requirement_types import cluster
@@ -147,12 +148,15 @@ def _visible(resource_type: ResourceType, field: str, *, unless_cluster: bool = 
 _TOPICS: Final = _visible(ResourceType.TOPIC, "name")
 
 
-def _topics_by_id(rows: list[Row], viewer: Viewer) -> Steps[list[Row | Message]]:
-    """Replace topics that were asked for by id; their names are not shown."""
+def _topics_by_id(rows: list[Row], viewer: Viewer, hidden: str | None) -> Steps[list[Row | Message]]:
+    """Replace topics that were asked for by id; ``hidden`` is shown in place of their names."""
     visible = yield from viewer.may_describe(
         ResourceType.TOPIC, [row.value["name"] for row in rows if row.value["name"]]
     )
-    return [row if not row.value["name"] or row.value["name"] in visible else _hidden_topic(row.value) for row in rows]
+    return [
+        row if not row.value["name"] or row.value["name"] in visible else _hidden_topic(row.value, hidden)
+        for row in rows
+    ]
 
 
 _CURSOR: Final = frozenset({"next_cursor"})
@@ -166,16 +170,22 @@ def _last_topics(rows: list[Row], viewer: Viewer) -> Steps[list[Row | Message]]:
 _LAST_TOPICS: Final = ByFields(_last_topics, frozenset({"name"}))
 
 
-def _hidden_topic(topic: Message) -> Message:
-    return {"name": None, "topic_id": topic["topic_id"], "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+def _hidden_topic(topic: Message, name: str | None) -> Message:
+    return {"name": name, "topic_id": topic["topic_id"], "error_code": ErrorCode.TOPIC_AUTHORIZATION_FAILED}
+
+
+_NULL_NAMES_FROM: Final = 12
+"""The first version of Metadata with replies that can have topics without a name. Brokers refuse ids before it."""
 
 
 def _metadata(version: int, request: Message) -> dict[str, Change] | None:
     rows = request["topics"]
     if rows is None or (version == 0 and not rows):
         return {"topics": _TOPICS}
-    by_id = any(row.get("topic_id", NO_ID) != NO_ID for row in rows)
-    return {"topics": ByFields(_topics_by_id, frozenset({"name", "topic_id"}))} if by_id else None
+    if not any(row.get("topic_id", NO_ID) != NO_ID for row in rows):
+        return None
+    hidden = None if version >= _NULL_NAMES_FROM else ""
+    return {"topics": ByFields(partial(_topics_by_id, hidden=hidden), frozenset({"name", "topic_id"}))}
 
 
 def _described_topics(_version: int, request: Message) -> dict[str, Change] | None:
