@@ -15,7 +15,7 @@ parsed as decimals, so that a bill contains no binary fractions.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Annotated, Final
 
 from pydantic import AfterValidator, ValidationError
@@ -159,6 +159,8 @@ def read_prices(path: str) -> PriceSheet:
         document = parse_toml(written, path, parse_float=Decimal)
     except ConfigError as error:
         raise InputError(str(error)) from error
+    except InvalidOperation as error:
+        raise InputError(f"{path}: a number has an exponent that is too large") from error
     try:
         sheet = PriceSheet.model_validate(document)
         faults = list(_faults_between_keys(sheet))
