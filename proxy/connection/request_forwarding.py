@@ -72,14 +72,11 @@ class RequestForwarding(Relay):
                     exchange.reply = WALK_TOPICS
             state.in_flight.add(exchange)
 
-    def _is_one_frame(self, parts: Sequence[Buffer | bytes]) -> bool:
-        """Return whether ``parts`` have nothing but bytes of the frame whose last byte has not been read.
+    def _is_one_frame(self, exchange: Exchange, parts: Sequence[Buffer | bytes]) -> bool:
+        """Return whether ``parts`` have nothing but bytes of ``exchange``, whose last byte has not been read.
 
         A broker can do nothing with them alone, and the system sends them with the next ones.
         """
-        exchange = self._arriving
-        if exchange is None:
-            return False
         left = self.scanner.left if self.walk is None else self.walk.left
         return sum(map(len, parts)) <= LENGTH_BYTES + exchange.request_bytes - left
 
@@ -92,7 +89,8 @@ class RequestForwarding(Relay):
                 self.parts = [b"".join(parts)]
                 return False
             self.parts = []
-            if not state.upstream.send_now(parts, more=self._arriving is not None and self._is_one_frame(parts)):
+            arriving = self._arriving
+            if not state.upstream.send_now(parts, more=arriving is not None and self._is_one_frame(arriving, parts)):
                 return False
         if self._whole.pending is not None or state.local_reply_is_due:
             return False

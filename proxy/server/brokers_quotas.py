@@ -46,7 +46,7 @@ RETRY_S: Final = 5.0
 TIMEOUT_S: Final = 10.0
 """Time for the login and the reply."""
 VERSION: Final = 0
-"""Of DescribeClientQuotas, which every broker since Kafka 2.6 has."""
+"""The version of DescribeClientQuotas that is sent; every broker since Kafka 2.6 has it."""
 EVERY_QUOTA: Final = b"\0\0\0\0\0"
 """The body of the request: no components, and not strict."""
 _REPLY: Final = "DescribeClientQuotasResponse"

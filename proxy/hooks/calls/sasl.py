@@ -48,8 +48,8 @@ class SaslCalls:
 
     def server_problem(self, mechanism: str) -> str:
         """Return why no plugin can authenticate clients by ``mechanism``; the empty string if one can."""
-        nobody = Connection(connection_id=0, peer=Address(host="127.0.0.1", port=0))
-        reasons = self._reasons(_SERVER, _SERVER_ARGUMENTS, nobody, mechanism)
+        no_client = Connection(connection_id=0, peer=Address(host="127.0.0.1", port=0))
+        reasons = self._reasons(_SERVER, _SERVER_ARGUMENTS, no_client, mechanism)
         return "" if reasons is None else "; ".join(reasons) or f"no plugin authenticates clients by {mechanism}"
 
     def client_problem(self, settings: UpstreamSasl) -> str:

@@ -71,7 +71,7 @@ class TurnsByAddress:
             del self._waiting[address]
 
     def _release(self) -> None:
-        """Give the turn to the address that has waited for longest, or to nobody."""
+        """Give the turn to the address that has waited for longest; if none waits, the turn is free."""
         if not self._waiting:
             self._is_taken = False
             return

@@ -27,7 +27,7 @@ LIMIT: Final = 400_000
 """Bytes a second; the burst of a paced quota is that of one second."""
 VALUE_BYTES: Final = 50_000
 REQUESTS: Final = 6
-"""Of each connection: less than the burst, so that no connection by itself would have to wait."""
+"""Bytes that each connection sends: less than the burst, so that none of them alone would have to wait."""
 ALL: Final = (*MECHANISMS, OAUTHBEARER)
 
 

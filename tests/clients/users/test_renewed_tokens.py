@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tests.shared_cluster import FirstBroker
 
 LIFETIME_S: Final = 8.0
-"""Of a token. The broker ends the session with it (KIP-368)."""
+"""The lifetime of a token. The broker ends the session with it (KIP-368)."""
 USED_S: Final = 2
 """How long the proxy uses a token for new logins: much shorter, so that a slow machine has time for each login."""
 
